@@ -5,6 +5,7 @@ itself.
 """
 
 from dafka.protocol.events import (
+    DialectAdopted,
     Event,
     FetchUnanswered,
     ForeignDialect,
@@ -16,6 +17,7 @@ from dafka.protocol.events import (
     PeerJoined,
     PeerLeft,
     RecordsDropped,
+    RecordsMissing,
     RecordsUnrecoverable,
     StorageFailed,
     StorageLost,
@@ -44,6 +46,7 @@ from dafka.protocol.trust import (
 __all__ = [
     "AddressConflict",
     "AuthorizedKeysUnreadable",
+    "DialectAdopted",
     "EndpointsExposed",
     "Event",
     "FetchUnanswered",
@@ -60,6 +63,7 @@ __all__ = [
     "PeerNotAuthorized",
     "PeerRefused",
     "RecordsDropped",
+    "RecordsMissing",
     "RecordsUnrecoverable",
     "RefusedByPeer",
     "StorageFailed",

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
+from dafka.config.configuration import SECTIONS, change_section
 from dafka.config.loading import FORMER_NAMES, variable_name
-from dafka.config.settings import SECTIONS, change_section
 from dafka.config.values import parse_duration_ms, parse_size_bytes
 from dafka.errors import ConfigError
 
@@ -65,7 +65,7 @@ def test_defaults_are_those_of_libdafka() -> None:
     assert config.producer.head_interval_ms == 1000
     assert config.consumer.offset_reset == "latest"
     assert {part.high_watermark for part in (config.producer, config.consumer, config.store)} == {1_000_000}
-    assert config.node.wire == "rfc46"
+    assert config.node.wire == "auto"
 
 
 def test_every_section_has_a_class() -> None:
@@ -217,7 +217,7 @@ MILLISECONDS = "expected a number of milliseconds from 1 up, or a duration such 
         ("[producer]\nmin_stores = -1", "[producer] min_stores: expected a whole number of at least 0, not -1"),
         ("[producer]\nunacknowledged_records_max = 0", "[producer] unacknowledged_records_max: expected a whole"),
         ('[consumer]\noffset_reset = "first"', "[consumer] offset_reset: expected latest or earliest, not 'first'"),
-        ('[node]\nwire = "http"', "[node] wire: expected rfc46 or libdafka, not 'http'"),
+        ('[node]\nwire = "http"', "[node] wire: expected auto or rfc46 or libdafka, not 'http'"),
         (
             "[node]\nmessage_bytes_max = 1023",
             "[node] message_bytes_max: expected a number of bytes from 1024 up, or a size such",
@@ -260,6 +260,8 @@ def test_former_variable_is_refused_with_the_new_one(section: str, name: str) ->
     expected = f"^the environment variable {old} has a new name: set {new} instead$"
     with pytest.raises(ConfigError, match=expected):
         Config.load(environ={old: "5"})
+    with pytest.raises(ConfigError, match=expected):
+        Config.load(environ={"DAFKA_BEACON_TIMEOUT_MS": "5000", old: "5"})
 
 
 @pytest.mark.parametrize("key", FORMER_NAMES)

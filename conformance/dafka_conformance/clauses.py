@@ -27,6 +27,7 @@ _OPTIONAL: dict[str, type] = {
     "untestable": str,
     "readings": dict,
     "holds": str,
+    "absent": str,
     "erratum": int,
     "dialects": list,
     "layer": str,
@@ -182,6 +183,7 @@ def _parse_clause(entry: Mapping[str, Any], number: int) -> Clause:
         erratum=entry.get("erratum", 0),
         dialects=_dialects(entry, where),
         layer=_layer(entry.get("layer", "behavior"), where),
+        absent=entry.get("absent", ""),
     )
 
 
@@ -231,6 +233,8 @@ def _readings(entry: Mapping[str, Any], where: str) -> Mapping[str, str]:
     if "holds" in entry and entry["holds"] not in readings:
         among = _choice(list(readings)) if readings else "no 'holds', since there are no readings"
         raise ClauseError(f"{where}: 'holds' is {entry['holds']!r}: expected {among}")
+    if "absent" in entry and entry["absent"] not in readings:
+        raise ClauseError(f"{where}: 'absent' is {entry['absent']!r}: expected one of its readings")
     return MappingProxyType(readings)
 
 

@@ -30,10 +30,11 @@ class Dialect(enum.Enum):
 
 
 class Level(enum.Enum):
-    """The level of a clause: a keyword of RFC 2119, or one of two more, which bind as a MUST does.
+    """The level of a clause: a keyword of RFC 2119, or one of three more.
 
     `GRAMMAR` is what a grammar rule or its comment determines. `DEPLOYED` is what every implementation relies on and
-    the RFC does not write down.
+    the RFC does not write down. Both bind as a MUST does. `USUAL` is what deployed nodes do, and no other node relies
+    on; it does not bind.
     """
 
     MUST = "MUST"
@@ -47,26 +48,27 @@ class Level(enum.Enum):
     MAY = "MAY"
     GRAMMAR = "grammar"
     DEPLOYED = "deployed"
+    USUAL = "usual"
 
     @property
     def is_binding(self) -> bool:
         """Whether a node must follow the clause to conform."""
-        return self not in {Level.SHOULD, Level.SHOULD_NOT, Level.RECOMMENDED, Level.MAY}
+        return self not in {Level.SHOULD, Level.SHOULD_NOT, Level.RECOMMENDED, Level.MAY, Level.USUAL}
 
 
 class Layer(enum.IntEnum):
-    """What a clause is about. Clauses of a layer can only be judged where those of the lower layers hold."""
+    """The subject of a clause. Clauses of a layer can only be judged where those of the lower layers hold."""
 
     FORM = 1
     """The frames of a single message, and which role may send it."""
     CONNECTION = 2
     """Beacons, connections and subscriptions: whether nodes can reach each other at all."""
     ADDRESSING = 3
-    """To whom and about what a message is: topic frames, addresses and subjects."""
+    """The receiver and the partition of a message: topic frames, addresses and subjects."""
     NUMBERING = 4
     """The sequences of a partition."""
     BEHAVIOR = 5
-    """What a node does, and when."""
+    """The actions of a node, and their order."""
 
 
 @attrs.frozen
@@ -84,7 +86,8 @@ class Clause:
         holds: The name of the reading that the suite tests.
         erratum: The entry of docs/reference/errata.md that gives the reason; 0 for none.
         dialects: The dialects that it applies to.
-        layer: What it is about.
+        layer: The layer that it belongs to.
+        absent: The reading of a target that does not send the message which the clause demands; empty if none is.
     """
 
     id: str
@@ -98,6 +101,7 @@ class Clause:
     erratum: int = 0
     dialects: tuple[Dialect, ...] = tuple(Dialect)
     layer: Layer = Layer.BEHAVIOR
+    absent: str = ""
 
 
 class Kind(enum.Enum):
@@ -215,7 +219,7 @@ class ScenarioResult:
 
 
 class Verdict(enum.Enum):
-    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that are not binding (SHOULD, MAY).
+    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that do not bind (such as SHOULD and MAY).
 
     `NOT_JUDGED` is for clauses that only fail where another clause is violated, which may be the reason.
     """

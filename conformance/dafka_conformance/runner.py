@@ -331,13 +331,17 @@ class _GroupRunner:
             for clause in sorted(silent - named)
             if clause in known and testbed.dialect in known.get(clause).dialects
         ]
-        return [self._with_reading(check) for check in attribute_causes(checks, known)]
+        has_ended = bool(testbed.exit_message())
+        return [self._with_reading(check, has_ended) for check in attribute_causes(checks, known)]
 
-    def _with_reading(self, check: Check) -> Check:
-        """Return the check with the reading that a conforming target follows, if the clause has several readings."""
-        if check.holds and not check.reading:
-            return attrs.evolve(check, reading=self._catalog.clauses.get(check.clause).holds)
-        return check
+    def _with_reading(self, check: Check, has_ended: bool) -> Check:
+        """Return the check with the reading that the target follows, if the clause has several readings."""
+        clause, reading = self._catalog.clauses.get(check.clause), check.reading
+        if check.holds and not reading:
+            reading = clause.holds
+        elif check.is_finding and not reading and check.event is None and not has_ended:
+            reading = clause.absent
+        return attrs.evolve(check, reading=reading if reading in clause.readings else "")
 
     def _is_binding(self, clause: str) -> bool:
         return self._catalog.clauses.get(clause).level.is_binding

@@ -79,8 +79,14 @@ def _verdict(clause: Clause, dialect: Dialect, evidence: _Evidence, missing_role
         dialect,
         verdict,
         scenarios=tuple(sorted(set(failed or (scenario for scenario, _ in evidence.checks)))),
-        reading=" and ".join(dict.fromkeys(check.reading for _, check in evidence.checks if check.reading)),
+        reading=" and ".join(dict.fromkeys(_readings(evidence, bool(failed)))),
     )
+
+
+def _readings(evidence: _Evidence, has_failed: bool) -> Iterable[str]:
+    """Return the readings that the target follows. A target that violates the clause anywhere does not follow it."""
+    checks = [check for _, check in evidence.checks if check.is_finding or not (has_failed or check.because)]
+    return [check.reading for check in checks if check.reading]
 
 
 def _untested(

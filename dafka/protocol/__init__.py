@@ -11,6 +11,7 @@ from dafka.protocol.answering.fetch_responder import (
     ReadRequest,
 )
 from dafka.protocol.events import (
+    DialectAdopted,
     Event,
     FetchUnanswered,
     ForeignDialect,
@@ -20,6 +21,7 @@ from dafka.protocol.events import (
     PeerJoined,
     PeerLeft,
     RecordsDropped,
+    RecordsMissing,
     RecordsUnrecoverable,
     StorageFailed,
     StorageLost,
@@ -77,6 +79,9 @@ from dafka.protocol.presence.beacons import (
     DiscoveryEvent,
     Settled,
 )
+from dafka.protocol.presence.dialect import (
+    DialectChoice,
+)
 from dafka.protocol.presence.identity import (
     EndpointIdentity,
     KeyIdentity,
@@ -109,6 +114,8 @@ __all__ = [
     "CommitQueue",
     "ConsumerMachine",
     "DeliveryBuffer",
+    "DialectAdopted",
+    "DialectChoice",
     "DiscoveryEvent",
     "EndpointIdentity",
     "EndpointsExposed",
@@ -138,6 +145,7 @@ __all__ = [
     "ReadRequest",
     "ReaderMachine",
     "RecordsDropped",
+    "RecordsMissing",
     "RecordsUnrecoverable",
     "RefusedByPeer",
     "ResetPosition",

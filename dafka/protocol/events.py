@@ -103,6 +103,22 @@ class ForeignDialect:
 
 
 @attrs.frozen
+class DialectAdopted:
+    """This node sends another dialect from now on, because its setting is `auto`, and peers need it.
+
+    Attributes:
+        dialect: The dialect, `rfc46` or `libdafka`.
+    """
+
+    dialect: str
+
+    def __str__(self) -> str:
+        if self.dialect == "libdafka":
+            return "There are nodes of libdafka in this cluster; sending the libdafka dialect from now on"
+        return "There are no nodes of libdafka in this cluster; sending the rfc46 dialect again"
+
+
+@attrs.frozen
 class PartitionSilent:
     """The producer of a followed partition is connected, but no HEAD or RECORD of it has come for a while.
 
@@ -153,6 +169,30 @@ class FetchUnanswered:
             f"No node sends the records of {self.partition} from sequence {self.first_sequence} on "
             f"({self.attempts} attempts); retrying"
         )
+
+
+@attrs.frozen
+class RecordsMissing:
+    """A store still lacks records that other nodes have announced, and no node sends them.
+
+    It is repeated once a minute as long as that lasts. The nodes that hold the records may be stopped, or out of reach.
+
+    Attributes:
+        records: The number of records.
+        partitions: The number of their partitions.
+        partition: One of these partitions.
+    """
+
+    records: int
+    partitions: int
+    partition: Partition
+
+    def __str__(self) -> str:
+        records = "1 record" if self.records == 1 else f"{self.records} records"
+        where = f"{self.partition}"
+        if self.partitions > 1:
+            where = f"{self.partitions} partitions, such as {where}"
+        return f"No node sends {records} of {where}, which this store lacks and other nodes have announced; retrying"
 
 
 @attrs.frozen
@@ -218,7 +258,7 @@ class RecordsDropped:
 
 @attrs.frozen
 class PartitionsForgotten:
-    """A store has forgotten partitions: all their records were dropped, and nothing was heard of them for a while.
+    """A store has forgotten partitions: their records were dropped, and no message about them came for a while.
 
     Attributes:
         partitions: The number of partitions.
@@ -228,7 +268,7 @@ class PartitionsForgotten:
 
     def __str__(self) -> str:
         partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
-        return f"Forgot {partitions} without records, of which nothing was heard for a while"
+        return f"Forgot {partitions} without records and without messages for a while"
 
 
 @attrs.frozen
@@ -365,9 +405,11 @@ Event: TypeAlias = (
     | TowersHeard
     | TowerHostUnresolved
     | ForeignDialect
+    | DialectAdopted
     | PartitionSilent
     | PartitionHeard
     | FetchUnanswered
+    | RecordsMissing
     | RecordsUnrecoverable
     | PartitionHalted
     | RecordsDropped

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.config import Config
 from dafka.errors import ConfigError, EncodingError, RecordError
-from dafka.records import Partition, encode_text
+from dafka.records import SEQUENCE_MAX, Partition, encode_text
 from dafka.wire import Dialect
+
+_ADDRESS = re.compile("[0-9A-F]{32}")
 
 
 def check_topic(topic: str, config: Config) -> str:
@@ -68,6 +71,27 @@ def check_positions(positions: Mapping[Partition, int]) -> None:
             raise ConfigError(f"positions: expected a Partition as key, not {partition!r}")
         if type(sequence) is not int or sequence < 0:
             raise ConfigError(f"positions: expected a sequence from 0 on for {partition}, not {sequence!r}")
+
+
+def check_identity(address: str | None, next_sequence: int, config: Config) -> None:
+    """Check the partition that a producer continues.
+
+    Args:
+        address: The partition's address; None for a new partition, or for the one in a spool.
+        next_sequence: The sequence of the next record.
+        config: The configuration of the producer.
+
+    Raises:
+        ConfigError: One of them is invalid, or they exclude each other.
+    """
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise ConfigError(f"address: expected 32 upper-case hexadecimal digits, not {address!r}")
+    if type(next_sequence) is not int or not 0 <= next_sequence < SEQUENCE_MAX:
+        raise ConfigError(f"next_sequence: expected a whole number from 0 to 2^62 - 1, not {next_sequence!r}")
+    if next_sequence and address is None:
+        raise ConfigError("next_sequence: expected an address with it, that of the partition to continue")
+    if address is not None and config.producer.spool:
+        raise ConfigError("address: expected none with a spool, which has its own; give one or the other")
 
 
 def check_contents(contents: Sequence[bytes], bytes_max: int) -> None:

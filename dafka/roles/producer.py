@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 
@@ -14,13 +13,19 @@ from dafka.contents import count_bytes, take_within
 from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
-from dafka.records import SEQUENCE_MAX, Partition, RecordBatch, new_address
-from dafka.roles.arguments import check_contents, check_topic
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.roles.arguments import check_contents, check_identity, check_topic
 from dafka.roles.events import EventFeed
 from dafka.roles.fetch_replies import FetchReplies
+from dafka.roles.producer_partition import (
+    make_machine,
+    open_spooled_machine,
+    replace_spooled_partition,
+    save_acknowledged_end,
+)
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
-from dafka.storage import READ_BYTES, DeletesPartitions, Storage, open_storage, read_range
+from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect, Role
 
 RUN_RECORDS_MAX = 4000
@@ -29,21 +34,13 @@ RUN_RECORDS_MAX = 4000
 RUN_BYTES_MAX = 2**20
 """Bytes published before incoming messages get their turn, which may exceed the limit for unacknowledged bytes."""
 
-REPLACEMENTS_DOUBLED_MAX = 10
-"""New partitions after which the wait for the next one doubles no more. It doubles, so that a faulty store causes few
-partitions."""
-
 REBIND_S = 0.1
-"""Seconds until a new partition's node tries again to listen where the one before it has just listened."""
+"""Seconds until a new node tries again to listen at the port of the node before it, which has just been closed."""
 
 REBIND_ATTEMPTS = 100
 
 SPOOL_RETRY_S = 1.0
-"""Seconds until a new partition is tried again to be begun in a spool that failed."""
-
-_ACKNOWLEDGED = "acknowledged"
-_REPLACEMENTS = "replacements"
-_ADDRESS = re.compile("[0-9A-F]{32}")
+"""Seconds until the producer tries again to begin a new partition in a spool that failed."""
 
 
 @attrs.frozen
@@ -82,14 +79,14 @@ class Producer(NodeRole):
 
     Its methods may be called by several tasks at the same time.
 
+    If no store can continue its partition, it begins a new one, with another address and endpoint, and sequences from 0
+    on (`PartitionReplaced`).
+
     Attributes:
         address: The producer's node address.
         endpoint: The endpoint that other nodes connect to.
         events: The events of the producer since it was opened; an async iterable.
         partition: The topic and the producer's address: the name of its partition.
-
-    If no store can continue its partition, it begins a new one, with another address and endpoint, and sequences from 0
-    on (`PartitionReplaced`).
     """
 
     def __init__(
@@ -155,7 +152,8 @@ class Producer(NodeRole):
             contents: The contents of the records, each at most `[node] message_bytes_max` bytes.
 
         Returns:
-            The records' sequences. If a new partition was begun meanwhile, those of the last records are its.
+            The records' sequences. If the producer has begun a new partition meanwhile, they are those of the last
+            records, in the new partition.
 
         Raises:
             RecordError: A content is not bytes, or too large. Nothing was published.
@@ -188,6 +186,33 @@ class Producer(NodeRole):
             self._check_open()
             self._check_rival()
             await self._progress.park()
+
+    async def wait_acknowledged(self) -> None:
+        """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the time that is waited.
+
+        Raises:
+            UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
+            StorageError: A store holds more of the partition than this producer has published, whose address was given.
+        """
+        timeout = self._config.close_timeout_ms / 1000
+        deadline = trio.current_time() + timeout
+        with trio.move_on_at(deadline):
+            if self._records:
+                await self.wait_settled()
+        while self._machine.unacknowledged:
+            acknowledged = self._acknowledged_count()
+            with trio.move_on_at(deadline) as scope:
+                while self._acknowledged_count() == acknowledged:
+                    self._check_rival()
+                    await self._progress.park()
+            if scope.cancelled_caught:
+                machine = self._machine
+                raise UnacknowledgedError(
+                    machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
+                )
+            deadline = trio.current_time() + timeout
+        if self._records:
+            self._check_rival()
 
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
@@ -224,13 +249,13 @@ class Producer(NodeRole):
         partition = Partition(self.partition.topic, new_address())
         self._replaced += 1
         if self._spool is None:
-            machine = _make_machine(config, partition, replaced=self._replaced)
+            machine = make_machine(config, partition, replaced=self._replaced)
             for batch in old.retransmit_buffer.batches_from(first):
                 machine.publish(batch.contents, trio.current_time())
         else:
             await self._replace_in_spool(self._spool, first, partition)
             count = old.next_sequence - first
-            machine = _make_machine(config, partition, count, is_spooled=True, replaced=self._replaced)
+            machine = make_machine(config, partition, count, is_spooled=True, replaced=self._replaced)
         self._sequence_shift += first
         self.events.put(PartitionReplaced(old.partition, partition.address, old.next_sequence - first))
         return machine
@@ -240,40 +265,13 @@ class Producer(NodeRole):
         while True:
             try:
                 with trio.CancelScope(shield=True):
-                    return await _replace_in_spool(spool, self.partition, first_sequence, partition)
+                    return await replace_spooled_partition(spool, self.partition, first_sequence, partition)
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
                 await trio.sleep(SPOOL_RETRY_S)
 
     def _acknowledged_count(self) -> int:
         return self._sequence_shift + self._machine.acknowledged_end
-
-    async def wait_acknowledged(self) -> None:
-        """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the time that is waited.
-
-        Raises:
-            UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
-            StorageError: A store holds more of the partition than this producer has published, whose address was given.
-        """
-        timeout = self._config.close_timeout_ms / 1000
-        deadline = trio.current_time() + timeout
-        with trio.move_on_at(deadline):
-            if self._records:
-                await self.wait_settled()
-        while self._machine.unacknowledged:
-            acknowledged = self._acknowledged_count()
-            with trio.move_on_at(deadline) as scope:
-                while self._acknowledged_count() == acknowledged:
-                    self._check_rival()
-                    await self._progress.park()
-            if scope.cancelled_caught:
-                machine = self._machine
-                raise UnacknowledgedError(
-                    machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
-                )
-            deadline = trio.current_time() + timeout
-        if self._records:
-            self._check_rival()
 
     def _close(self) -> None:
         """Make waiting and further sending raise `trio.ClosedResourceError`."""
@@ -343,7 +341,7 @@ class Producer(NodeRole):
                 continue
             try:
                 with trio.CancelScope(shield=True):
-                    await spool.save_positions(_ACKNOWLEDGED, {self.partition: earliest + 1})
+                    await save_acknowledged_end(spool, self.partition, earliest + 1)
                     self._machine.spool_starts_at(earliest)
                     await spool.trim(self.partition, earliest)
             except StorageError as error:
@@ -386,10 +384,15 @@ async def open_producer(
         raise ConfigError(
             "min_stores: expected 0 or 1 with wire libdafka, whose ACKs do not name their store; set wire to rfc46"
         )
-    _check_identity(address, next_sequence, config)
+    check_identity(address, next_sequence, config)
     with single_exception():
         async with open_storage(config.producer.spool) if config.producer.spool else nullcontext() as spool:
-            machine = await _open_machine(topic, config, spool, address, next_sequence)
+            if spool is None:
+                partition = Partition(topic, address or new_address())
+                end = 0 if config.producer.min_stores else next_sequence
+                machine = make_machine(config, partition, next_sequence, end, is_named=address is not None)
+            else:
+                machine = await open_spooled_machine(config, spool, topic)
             async with trio.open_nursery() as nursery:
                 producer: Producer = await nursery.start(_serve, machine, config, spool, address is not None)
                 try:
@@ -439,84 +442,3 @@ async def _open_sockets_again(stack: AsyncExitStack, address: str, config: Confi
         await trio.sleep(REBIND_S)
     opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
     return await stack.enter_async_context(opening)
-
-
-def _check_identity(address: str | None, next_sequence: int, config: Config) -> None:
-    if address is not None and not _ADDRESS.fullmatch(address):
-        raise ConfigError(f"address: expected 32 upper-case hexadecimal digits, not {address!r}")
-    if type(next_sequence) is not int or not 0 <= next_sequence < SEQUENCE_MAX:
-        raise ConfigError(f"next_sequence: expected a whole number from 0 to 2^62 - 1, not {next_sequence!r}")
-    if next_sequence and address is None:
-        raise ConfigError("next_sequence: expected an address with it, that of the partition to continue")
-    if address is not None and config.producer.spool:
-        raise ConfigError("address: expected none with a spool, which has its own; give one or the other")
-
-
-async def _open_machine(
-    topic: str, config: Config, spool: Storage | None, address: str | None, next_sequence: int
-) -> ProducerMachine:
-    """Return the machine of a new partition, of the one in the spool, or of the one with this address."""
-    if spool is None:
-        acknowledged_end = 0 if config.producer.min_stores else next_sequence
-        partition = Partition(topic, address or new_address())
-        return _make_machine(config, partition, next_sequence, acknowledged_end, is_named=address is not None)
-    partition = await _find_spooled_partition(spool, topic)
-    info = (await spool.partitions(topic)).get(partition)
-    acknowledged = await spool.load_positions(_ACKNOWLEDGED)
-    end = 0 if info is None else info.end_sequence
-    acknowledged_end = max(acknowledged.get(partition, 0), 0 if info is None else info.earliest_sequence)
-    if acknowledged_end > end:
-        raise StorageSequenceError(
-            f"{config.producer.spool}: the spool ends at {end}, before acknowledged records (up to {acknowledged_end})"
-        )
-    return _make_machine(config, partition, end, acknowledged_end, is_spooled=True)
-
-
-def _make_machine(
-    config: Config,
-    partition: Partition,
-    next_sequence: int = 0,
-    acknowledged_end: int = 0,
-    *,
-    is_spooled: bool = False,
-    is_named: bool = False,
-    replaced: int = 0,
-) -> ProducerMachine:
-    """Return a machine. A partition whose address the program gave is never replaced."""
-    stranded_after_s = config.producer.new_partition_after_ms / 1000 * 2 ** min(replaced, REPLACEMENTS_DOUBLED_MAX)
-    return ProducerMachine(
-        partition,
-        config.producer,
-        config.fetch.replies_max,
-        reply_records_max=config.fetch.reply_records_max,
-        next_sequence=next_sequence,
-        acknowledged_end=acknowledged_end,
-        is_spooled=is_spooled,
-        stranded_after_s=0.0 if is_named else stranded_after_s,
-    )
-
-
-async def _find_spooled_partition(spool: Storage, topic: str) -> Partition:
-    """Return the partition of a topic that a spool continues: the last replacement, or the one with its identity."""
-    replacements = await spool.load_positions(_REPLACEMENTS)
-    found = {partition: number for partition, number in replacements.items() if partition.topic == topic}
-    return max(found, key=lambda partition: found[partition], default=Partition(topic, spool.identity))
-
-
-async def _replace_in_spool(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
-    """Continue a spool with a new partition, which begins with the records of the old one from a sequence on.
-
-    The saved position decides which one a spool continues. If the process is killed before that, the copy is unused.
-    """
-    info = (await spool.partitions(partition.topic)).get(partition)
-    end_sequence = 0 if info is None else info.end_sequence
-    copied = (await spool.partitions(new.topic)).get(new)  # by an attempt that failed
-    first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
-    async for batch in read_range(spool, partition, first_copied, end_sequence):
-        await spool.append([RecordBatch(new, batch.first_sequence - first_sequence, batch.contents)])
-    numbers = (await spool.load_positions(_REPLACEMENTS)).values()
-    await spool.save_positions(_REPLACEMENTS, {new: max(numbers, default=0) + 1})
-    if isinstance(spool, DeletesPartitions):
-        await spool.delete_partitions([partition])
-    else:
-        await spool.trim(partition, end_sequence)

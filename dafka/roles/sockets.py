@@ -20,6 +20,8 @@ from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_disco
 from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, split_tcp_endpoint
 from dafka.errors import TransportError
 from dafka.protocol import (
+    DialectAdopted,
+    DialectChoice,
     EndpointIdentity,
     ForeignDialect,
     KeyIdentity,
@@ -33,7 +35,11 @@ from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
 from dafka.roles.log_events import Started, Stopped
 from dafka.transport import Mesh, Security, find_resolution_problem, open_mesh, open_security
+from dafka.transport.publisher import NumberedMessage
 from dafka.transport.subscribers import Messages
+
+_REQUESTS = (wire.Fetch, wire.GetHeads, wire.ConsumerHello)
+"""The messages that end a store of libdafka if they are in the dialect of RFC 46 (erratum 30)."""
 
 RESOLVE_S = 60.0
 """Seconds until the host name of a tower that cannot be resolved is looked up again."""
@@ -59,9 +65,11 @@ class NodeSockets:
         self._mesh = mesh
         self._config = config
         self._identity = identity
-        self._dialect = wire.Dialect(config.node.wire)
+        self._dialect = DialectChoice(config.node, is_closed=bool(config.security.key_file))
         self._decoder = wire.BatchDecoder()
-        self._encoder = wire.BatchEncoder(self._dialect)
+        self._encoder = wire.BatchEncoder(self._dialect.dialect, self._dialect.named_ack_takers)
+        self._early_subscriptions: list[wire.Subscription] = []
+        self._early_arrived = trio.Event()
         self._discovery: Discovery | None = None
         self._timer = trio.CancelScope()
         self._is_dialect_reported = False
@@ -76,7 +84,11 @@ class NodeSockets:
         return found
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Send messages in this node's dialect."""
+        """Send messages in this node's dialect. Subscriptions that wait may change it, before they get a request."""
+        if self._dialect.may_change and any(isinstance(message, _REQUESTS) for message in messages):
+            while found := self._mesh.publisher.receive_nowait():
+                self._early_subscriptions += self._note_subscriptions(found)
+                self._early_arrived.set()
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 
     def subscribe(self, prefix: bytes) -> None:
@@ -126,6 +138,7 @@ class NodeSockets:
             nursery.start_soon(self._receive_messages, node, self._mesh.subscriber.receive)
             nursery.start_soon(self._receive_messages, node, self._mesh.subscriber.receive_restricted)
             nursery.start_soon(self._receive_subscriptions, node)
+            nursery.start_soon(self._pass_early_subscriptions, node)
             nursery.start_soon(self._keep_time, node)
             nursery.start_soon(self._watch_connections, node)
             nursery.start_soon(self._mesh.publisher.watch)
@@ -150,13 +163,25 @@ class NodeSockets:
         while True:
             items, source = await receive()
             messages = self._identity.verify_messages(self._decoder.decode(items), source)
+            if self._decoder.dialects - {self._encoder.dialect}:
+                self._note_other_dialect()
             node.receive(messages, trio.current_time())
             before, self._hostile = self._hostile, self._hostile_count(node)
             self._mesh.subscriber.report_discards(source, self._hostile - before)
-            if self._decoder.dialects - {self._dialect} and not self._is_dialect_reported:
-                self._is_dialect_reported = True
-                (other,) = self._decoder.dialects - {self._dialect}
-                self.events.put(ForeignDialect(self._dialect.value, other.value))
+
+    def _note_other_dialect(self) -> None:
+        """Adopt the dialect that peers use, or report it once."""
+        self._dialect.note_heard(self._decoder.dialects)
+        self._use_dialect()
+        if self._dialect.is_fixed and not self._is_dialect_reported:
+            self._is_dialect_reported = True
+            (other,) = self._decoder.dialects - {self._encoder.dialect}
+            self.events.put(ForeignDialect(self._encoder.dialect.value, other.value))
+
+    def _use_dialect(self) -> None:
+        if self._encoder.dialect is not self._dialect.dialect:
+            self._encoder.dialect = self._dialect.dialect
+            self.events.put(DialectAdopted(self._dialect.dialect.value))
 
     def _hostile_count(self, node: Node) -> int:
         """Return how many messages have come so far that no correct node sends."""
@@ -164,9 +189,27 @@ class NodeSockets:
 
     async def _receive_subscriptions(self, node: Node) -> None:
         while True:
-            frames = await self._mesh.publisher.receive_many()
-            found = [wire.decode_subscription(message[0]) for message in frames]
-            node.receive_subscriptions([each for each in found if each is not None], trio.current_time())
+            subscriptions = self._note_subscriptions(await self._mesh.publisher.receive_numbered())
+            early, self._early_subscriptions = self._early_subscriptions, []
+            node.receive_subscriptions(early + subscriptions, trio.current_time())
+
+    async def _pass_early_subscriptions(self, node: Node) -> None:
+        """Give the node the subscriptions that `publish` has received."""
+        while True:
+            await self._early_arrived.wait()
+            self._early_arrived = trio.Event()
+            early, self._early_subscriptions = self._early_subscriptions, []
+            if early:
+                node.receive_subscriptions(early, trio.current_time())
+
+    def _note_subscriptions(self, messages: Sequence[NumberedMessage]) -> list[wire.Subscription]:
+        """Decode subscriptions, and use the dialect that they make necessary."""
+        decoded = [(number, wire.decode_subscription(frames[0])) for number, frames in messages]
+        found = [(number, each) for number, each in decoded if each is not None]
+        if not self._dialect.is_fixed:
+            self._dialect.note_subscriptions(found)
+            self._use_dialect()
+        return [each for _, each in found]
 
     async def _keep_time(self, node: Node) -> None:
         while True:

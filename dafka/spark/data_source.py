@@ -59,7 +59,7 @@ class DafkaDataSource(DataSource):
 
     - `towers`: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`, separated by commas.
     - `config`: a configuration file in TOML.
-    - `wire`: `rfc46` (the default) or `libdafka`.
+    - `wire`: `auto` (the default), `rfc46` or `libdafka`.
     - `discoveryTimeout`: how long to wait for a tower, in milliseconds.
     """
 

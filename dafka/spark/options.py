@@ -128,7 +128,7 @@ def parse_cluster_config(options: Options) -> Config:
         subs, pubs = options.get_parsed("towers", _parse_towers, expected, _NO_TOWERS)
         config = config.with_beacon(tower_sub=subs, tower_pub=pubs)
     if "wire" in options:
-        config = config.with_node(wire=options.get_choice("wire", ("rfc46", "libdafka"), "rfc46"))
+        config = config.with_node(wire=options.get_choice("wire", ("auto", "rfc46", "libdafka"), "auto"))
     timeout = options.get_int("discoveryTimeout")
     return config if timeout is None else config.with_node(tower_timeout_ms=timeout)
 

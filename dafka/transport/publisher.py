@@ -9,6 +9,7 @@ a consumer has two for each of its topics.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -65,6 +66,10 @@ _NAMING = frozenset(
 """The commands that a node subscribes to with its own address."""
 
 
+NumberedMessage: TypeAlias = tuple[int, list[bytes]]
+"""The number of the connection that a message arrived on, or -1 if it has ended; and its frames."""
+
+
 class PublisherSocket(BaseSocket):
     """An XPUB socket with limits. Only one task may receive at a time; any task may send.
 
@@ -86,14 +91,18 @@ class PublisherSocket(BaseSocket):
 
     async def receive_many(self) -> list[list[bytes]]:
         """Wait for subscriptions, and return those within the limits. A checkpoint."""
+        return [frames for _, frames in await self.receive_numbered()]
+
+    async def receive_numbered(self) -> list[NumberedMessage]:
+        """Wait for subscriptions, and return those within the limits with their connections. A checkpoint."""
         return await self._receive(self.receive_nowait)
 
-    def receive_nowait(self) -> list[list[bytes]]:
+    def receive_nowait(self) -> list[NumberedMessage]:
         """Return the waiting subscriptions that are within the limits, out of up to `DRAIN_COUNT_MAX`.
 
         The list is empty if no messages wait.
         """
-        accepted: list[list[bytes]] = []
+        accepted: list[NumberedMessage] = []
         while not accepted:
             messages = self._loops.receive_sourced(self._socket, DRAIN_COUNT_MAX, RECEIVE_BYTES_MAX)
             if not messages:
@@ -102,8 +111,10 @@ class PublisherSocket(BaseSocket):
             now = trio.current_time()
             for descriptor, frames in messages:
                 connection = self.accepted.find(descriptor)
-                if connection is None or self._subscriptions.accept_message(connection, frames[0], now):
-                    accepted.append(frames)
+                if connection is None:
+                    accepted.append((-1, frames))
+                elif self._subscriptions.accept_message(connection, frames[0], now):
+                    accepted.append((connection.number, frames))
         return accepted
 
     async def watch(self) -> None:

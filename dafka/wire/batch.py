@@ -9,7 +9,7 @@ transport that gathers runs itself passes them as `EncodedRun`, which is also wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -18,7 +18,7 @@ from dafka.errors import EncodingError, WireError
 from dafka.records import Partition, RecordBatch
 from dafka.wire import codec
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
-from dafka.wire.messages import BatchedMessage, DirectRecord, Record, RecordRun
+from dafka.wire.messages import Ack, BatchedMessage, DirectRecord, Record, RecordRun
 from dafka.wire.primitives import NUMBER_8
 
 HEADERS_MAX = 16_384
@@ -236,14 +236,18 @@ class BatchEncoder:
 
     Args:
         dialect: The dialect to write.
+        named_ack_takers: The addresses of producers whose ACKs are always written in the dialect of RFC 46, because
+            libdafka's ACK does not name its store.
 
     Attributes:
+        dialect: The dialect to write. It may be changed.
         discarded: The number of messages that were left out, by the field that cannot be written.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, named_ack_takers: Container[str] = ()) -> None:
+        self.dialect = dialect
         self.discarded: Counter[str] = Counter()
-        self._dialect = dialect
+        self._named_ack_takers = named_ack_takers
 
     def encode(self, messages: Iterable[BatchedMessage]) -> list[Sequence[bytes] | EncodedRun]:
         """Encode messages. Those that the dialect cannot carry are left out and counted.
@@ -258,9 +262,11 @@ class BatchEncoder:
         for message in messages:
             try:
                 if isinstance(message, RecordRun):
-                    encoded.extend(_encode_run(message, self._dialect))
+                    encoded.extend(_encode_run(message, self.dialect))
+                elif isinstance(message, Ack) and message.partition in self._named_ack_takers:
+                    encoded.append(codec.encode(message, Dialect.RFC46))
                 else:
-                    encoded.append(codec.encode(message, self._dialect))
+                    encoded.append(codec.encode(message, self.dialect))
             except EncodingError as error:
                 self.discarded[error.field] += 1
         return encoded

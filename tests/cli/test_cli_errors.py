@@ -49,7 +49,7 @@ def run_here(*arguments: str) -> tuple[int, str]:
         (["consume", "t", "--count", "0"], "0 is not in the range x>=1."),
         (["consume", "t", "--idle-exit", "-1"], "expected a duration such as 500ms, 10s or 7d, not '-1'"),
         (["consume", "t", "--output", "xml"], "'xml' is not one of 'content', 'full', 'json'."),
-        (["consume", "t", "--wire", "kafka"], "'kafka' is not one of 'rfc46', 'libdafka'."),
+        (["consume", "t", "--wire", "kafka"], "'kafka' is not one of 'auto', 'rfc46', 'libdafka'."),
         (["topics"], "Missing option '--storage'."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

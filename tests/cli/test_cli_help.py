@@ -112,7 +112,7 @@ def test_help_shows_the_defaults_of_the_configuration() -> None:
         ("store", "sqlite:dafka.db"),
         ("consume", "tcp://127.0.0.1:5556"),
         ("consume", "tcp://127.0.0.1:5557"),
-        ("consume", "rfc46"),
+        ("consume", "auto"),
         ("produce", "standard input"),
     ]:
         assert f"[default: {default}]" in show_help(command, width=200)

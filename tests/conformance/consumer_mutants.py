@@ -695,7 +695,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "consumer-has-counts-of-32-bits",
-        "consumer.huge-head",
+        "consumer.large-head",
         "fetch.sent",
         "after a HEAD of 4,294,967,295",
         _narrow_counts,

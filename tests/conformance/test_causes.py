@@ -17,8 +17,8 @@ from tests.conformance.run_mutant import CATALOG
     [
         (Layer.FORM, "grammar.RECORD grammar.dialect signature.value version.sent topic-frame.first address.uuid"),
         (Layer.CONNECTION, "subscriber.connects publisher.bound subscription.store.record beacon.sockets"),
-        (Layer.ADDRESSING, "topic.ACK topic.DIRECT-RECORD ack.address subject.sent partition.name"),
-        (Layer.NUMBERING, "sequence.first sequence.increment partition.one"),
+        (Layer.ADDRESSING, "topic.ACK topic.DIRECT-RECORD ack.address subject.sent partition.name partition.one"),
+        (Layer.NUMBERING, "sequence.first sequence.increment"),
         (Layer.BEHAVIOR, "ack.sent fetch.count topic.length grammar.traffic signature.discarded subject.exact"),
     ],
 )

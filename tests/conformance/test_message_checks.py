@@ -241,8 +241,8 @@ def test_wrong_dialect() -> None:
 @pytest.mark.parametrize(
     ("frames", "clause"),
     [
-        ([b"Mhello", b"\xaa\xa0M\1", b""], "signature.sent"),
-        ([b"Mhello", b"\xaa\xa5M\2", b""], "version.sent"),
+        ([b"Mhello", b"M\1\1P", b""], "signature.sent"),
+        ([b"Mhello", b"\xaa\xa5M", b""], "version.sent"),
         ([b"Zhello", b"\xaa\xa5Z\1"], "topic-frame.first"),
         ([b"Mhello", b"\xaa\xa5M\1", b""], "grammar.RECORD"),
     ],
@@ -260,3 +260,34 @@ def test_messages_about_an_earlier_scenario_are_ignored() -> None:
     bench.receive("ACK", P, sequence=99)
     bench.receive("DIRECT-RECORD", C, address=P)
     assert (bench.findings, bench.trace.events) == ([], [])
+
+
+def test_prose_signature_is_a_finding_with_its_reading_and_the_message_is_judged_all_the_same() -> None:
+    bench = Bench(Role.PRODUCER)
+    message = Message("RECORD", TOPIC, {"address": ME, "subject": TOPIC, "sequence": 1, "content": b""})
+    topic, fields, content = GRAMMAR.formats.encode(message, Dialect.RFC46)
+    assert bench.message_checks.check_message([topic, b"\xaa\xa0" + fields[2:], content], "P")
+    assert (bench.clauses, bench.readings) == (["signature.value", "sequence.first"], ["prose", ""])
+    assert "signature.sent" in bench.message_checks.checked_clauses()
+
+
+def test_split_partition() -> None:
+    bench = Bench(Role.PRODUCER)
+    for sequence in range(10):
+        bench.receive("RECORD", TOPIC, sequence=sequence)
+    assert bench.findings == []
+    bench.receive("RECORD", TOPIC, address=S, sequence=0)
+    assert bench.findings == [("partition.one", "RECORD is in the partition S1, but earlier ones are in P")]
+
+
+def test_messages_that_a_malformed_message_may_have_caused_are_left_to_the_scenario() -> None:
+    bench = Bench(Role.CONSUMER)
+    bench.receive("CONSUMER-HELLO", b"nobody")
+    assert set(bench.clauses) == {"topic.CONSUMER-HELLO", "grammar.traffic"}
+    bench.findings.clear()
+    bench.message_checks.note_malformed()
+    bench.receive("CONSUMER-HELLO", b"nobody")
+    assert bench.findings == []
+    bench.message_checks.begin_scenario()
+    bench.receive("CONSUMER-HELLO", b"nobody")
+    assert "topic.CONSUMER-HELLO" in bench.clauses

@@ -44,7 +44,8 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
 def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
     mutant = run_mutant.MUTANTS[name]
     outcome, findings = outcomes[name].result(TIMEOUT_S)
-    assert outcome == "failed", "the mutant was not found"
+    is_binding = run_mutant.CATALOG.clauses.get(mutant.clause).level.is_binding
+    assert outcome == "failed" or not is_binding, "the mutant was not found"
     found = any(clause == mutant.clause and mutant.message in message for clause, message in findings)
     assert found, findings
 

@@ -11,12 +11,14 @@ import attrs
 import pytest
 from rich.console import Console
 
+from dafka_conformance.clauses import Clauses
 from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
 from dafka_conformance.report.findings import faults, group_failures
 from dafka_conformance.report.svg_chart import FIELDS_LETTERS_MAX, LANES_MAX, draw_chart
 from dafka_conformance.report.terminal import Progress, print_result, summary
 from dafka_conformance.report.text_chart import Omitted, select_events, text_chart
+from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.sample_runs import (
     ACK_FAULT,
     ACK_SENT,
@@ -136,6 +138,27 @@ def test_table_shows_verdicts_without_color_or_wrapping(width: int) -> None:
         "6 scenarios (1 broken, 1 skipped) in 74 s"
     )
     assert not any("\x1b" in line for line in lines)
+
+
+def test_clauses_that_no_selected_scenario_tests_are_counted_and_not_listed() -> None:
+    verdicts = judge_clauses(Clauses.load(), [result("store.acknowledges", ACK_SENT)], [Dialect.RFC46], {})
+    lines = printed(Run("sample", 0.0, 1.0, (result("store.acknowledges", ACK_SENT),), verdicts)).splitlines()
+    untestable = [verdict.clause.id for verdict in verdicts if verdict.clause.untestable]
+    untested = [line.split()[0] for line in lines if line.endswith("not tested")]
+    assert untested == [*untestable, "not"]  # the last one is the heading of the list of reasons
+    assert f"  no scenario of this run tests it: {len(verdicts) - len(untestable) - 1} clauses" in lines
+
+
+def test_finding_names_the_reading_that_is_tested_and_the_one_that_is_followed() -> None:
+    (clause,) = [each for each in Clauses.load() if each.id == "signature.value"]
+    check = Check(clause.id, False, "the signature is AA A0", reading="prose")
+    results = (failed(checks=(check,)),)
+    text = printed(Run("sample", 0.0, 1.0, results, judge_clauses([clause], results, [Dialect.RFC46], {})))
+    tested, followed = (
+        f"{name}, \N{LEFT DOUBLE QUOTATION MARK}{clause.readings[name]}\N{RIGHT DOUBLE QUOTATION MARK}"
+        for name in ("grammar", "prose")
+    )
+    assert f"    the suite tests the reading {tested} (erratum 1); the target follows the reading {followed}\n" in text
 
 
 def test_violation_in_both_dialects_is_printed_once_with_its_chart() -> None:
@@ -282,7 +305,7 @@ def test_page_shows_verdicts_and_draws_failures() -> None:
     assert re.search(r'<g class="head target">.*?<text x="\d+" y="37">S</text>', text)
     assert exchange()[-1].frames[0] in text
     assert "follows the reading" in page.text
-    assert "no target for the role tower" in page.text
+    assert "Left out: 1 clause that no scenario of this run tests." in page.text
 
 
 def test_hostile_text_is_escaped_on_the_page() -> None:

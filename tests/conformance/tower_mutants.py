@@ -326,8 +326,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "node-short-address",
         "consumer.beacons",
-        "grammar.node-beacon",
-        "does not match the grammar's rule uuid",
+        "address.uuid",
+        "expected the UUID as 32 upper-case hexadecimal digits",
         address_made_with(lambda address: address[:16], consumer_role),
     ),
     Mutant("node-three-frames", "store.beacons", "grammar.node-beacon", "not 3", three_frames),

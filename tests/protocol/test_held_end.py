@@ -56,6 +56,17 @@ def test_it_fetches_the_first_record_and_subscribes_to_acks() -> None:
     assert reader.deadline() == float("inf"), "there is nothing left to ask"
 
 
+def test_several_questions_are_repeated_each_in_time() -> None:
+    reader = make_reader("A")
+    later = Partition("hello", "LATER")
+    reader.query_held_end(HELLO, 0.1)
+    reader.query_held_end(later, 0.3)
+    assert reader.deadline() == pytest.approx(0.1 + PROBE_S)
+    assert questions(reader.tick(0.1 + PROBE_S)) == [QUESTION]
+    assert reader.deadline() == pytest.approx(0.3 + PROBE_S)
+    assert questions(reader.tick(0.3 + PROBE_S)) == [wire.Fetch("LATER", ME, "hello", 0, 1)]
+
+
 def test_the_answer_that_a_store_holds_nothing_is_certain_at_once() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
@@ -187,13 +198,23 @@ def test_the_record_that_answers_the_question_is_not_delivered() -> None:
     assert reader.discarded == {}
 
 
-def test_libdafka_stores_are_greeted_for_their_heads() -> None:
-    reader = make_reader("A", config=LIBDAFKA)
+@pytest.mark.parametrize("config", [LIBDAFKA, Config()])
+def test_libdafka_stores_are_greeted_for_their_heads(config: Config) -> None:
+    reader = make_reader("A", config=config)
     assert published(reader.query_held_end(HELLO, 0.1), wire.ConsumerHello) == [wire.ConsumerHello("A", ME, ("hello",))]
     reader.receive([direct_head(9, ME)], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS, "the head does not name its store"
     assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == 10
-    assert published(make_reader("A").query_held_end(HELLO, 0.1), wire.ConsumerHello) == []
+
+
+def test_stores_that_answer_are_not_greeted_unless_all_are_libdafka_s() -> None:
+    for config, greeted in (Config(), "B"), (Config().with_node(wire="rfc46"), ""), (LIBDAFKA, "ABC"):
+        reader = make_reader("A", "B", "C", config=config)
+        for store in "ABC":
+            reader.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, store), 0.0)
+        reader.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "B", active=False), 0.0)
+        hellos = published(reader.query_held_end(HELLO, 0.1), wire.ConsumerHello)
+        assert "".join(sorted(hello.store for hello in hellos)) == greeted
 
 
 def test_a_partition_of_a_surveyed_topic_may_be_queried_and_read_meanwhile() -> None:

@@ -235,6 +235,17 @@ def test_a_libdafka_store_gets_a_moment_for_the_last_question() -> None:
     assert play.holder() == HolderView(STORE, 1100, 0)
 
 
+def test_a_libdafka_store_is_recognized_and_asked_for_all_topics() -> None:
+    for config, subjects in (Config(), {""}), (Config().with_node(wire="rfc46"), set()):
+        play = Census(config)
+        play.join(STORE, "store")
+        play.join("READER", "libdafka store")
+        asked = play.begin()
+        assert {message.subject for message in published(asked, wire.GetHeads)} == subjects
+        nodes = {node.address: node.lists_topics for node in play.machine.survey(play.now).nodes}
+        assert nodes["READER"] is (None if subjects else False)
+
+
 def test_a_store_that_holds_nothing_lags_by_everything() -> None:
     play = Census()
     play.join(STORE, "store")

@@ -1,4 +1,4 @@
-"""The spool of a producer whose partition was replaced: which partition the next start continues, and with what."""
+"""The spool of a producer whose partition was replaced: the partition that the next start continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.roles.producer import _find_spooled_partition, _replace_in_spool
+from dafka.roles.producer_partition import find_spooled_partition, replace_spooled_partition
 from dafka.storage.memory import MemoryStorage
 from tests.roles.helpers import contents
 
@@ -26,14 +26,14 @@ async def held(spool: MemoryStorage, partition: Partition) -> list[bytes]:
 
 async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
     spool = await make_spool()
-    await _replace_in_spool(spool, FIRST, 4, SECOND)
+    await replace_spooled_partition(spool, FIRST, 4, SECOND)
     assert await held(spool, SECOND) == contents(4, 10)
-    await _replace_in_spool(spool, SECOND, 1, THIRD)
+    await replace_spooled_partition(spool, SECOND, 1, THIRD)
     assert await held(spool, THIRD) == contents(5, 10)
     other = Partition("other", "F" * 32)
     await spool.append([RecordBatch(other, 0, contents(0, 1))])
-    await _replace_in_spool(spool, other, 0, Partition("other", "0" * 32))
-    assert await _find_spooled_partition(spool, "hello") == THIRD
+    await replace_spooled_partition(spool, other, 0, Partition("other", "0" * 32))
+    assert await find_spooled_partition(spool, "hello") == THIRD
     assert await held(spool, FIRST) == await held(spool, SECOND) == []
 
 
@@ -46,10 +46,10 @@ async def test_a_replacement_that_failed_halfway_is_completed(monkeypatch: pytes
 
     monkeypatch.setattr(MemoryStorage, "save_positions", fail)
     with pytest.raises(StorageError):
-        await _replace_in_spool(spool, FIRST, 4, SECOND)
-    assert await _find_spooled_partition(spool, "hello") != SECOND
+        await replace_spooled_partition(spool, FIRST, 4, SECOND)
+    assert await find_spooled_partition(spool, "hello") != SECOND
     assert await held(spool, FIRST) == contents(0, 10)
     monkeypatch.setattr(MemoryStorage, "save_positions", save)
-    await _replace_in_spool(spool, FIRST, 4, SECOND)
+    await replace_spooled_partition(spool, FIRST, 4, SECOND)
     assert await held(spool, SECOND) == contents(4, 10)
-    assert await _find_spooled_partition(spool, "hello") == SECOND
+    assert await find_spooled_partition(spool, "hello") == SECOND

@@ -12,101 +12,12 @@ import zmq
 
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
-from dafka.transport import Socket, open_context
+from dafka.transport import Socket, open_context, probations
 from dafka.transport import plain_subscriber as module
-from dafka.transport.plain_subscriber import PlainSubscriber, Probations
+from dafka.transport.plain_subscriber import PlainSubscriber
 from dafka.transport.subscribers import UNKNOWN_PEER, Messages
 
 DEADLINE_S = 15
-A, B, C, OTHER = "tcp://h:1", "tcp://h:2", "tcp://h:3", "tcp://other:1"
-
-
-# Probations
-
-
-def test_probation_ends_when_no_discards_come() -> None:
-    probations = Probations()
-    assert not probations.begin_newcomer(A, 0.0)
-    assert len(probations) == 0
-    probations.begin_offender(A, 0.0)
-    assert (A in probations, B in probations, len(probations)) == (True, False, 1)
-    assert probations.end_due(module.PROBATION_S - 0.1) == []
-    assert probations.end_due(module.PROBATION_S) == [A]
-    assert A not in probations
-
-
-def test_discards_beyond_those_tolerated_begin_probation_again() -> None:
-    probations = Probations()
-    probations.begin_offender(A, 0.0)
-    probations.report_discards(A, 0, 4.0)
-    probations.report_discards(A, module.PROBATION_TOLERATED_BURST - 1, 4.0)
-    assert probations.end_due(module.PROBATION_S) == [A]
-    probations.begin_offender(B, 9.0)
-    probations.report_discards(B, module.PROBATION_TOLERATED_BURST, 14.0)
-    assert probations.end_due(14.0 + 2 * module.PROBATION_S - 0.1) == []
-    assert probations.end_due(14.0 + 2 * module.PROBATION_S) == [B]
-
-
-def test_probation_doubles_with_every_offender_of_a_host_up_to_a_limit() -> None:
-    probations = Probations()
-    for seconds in (5, 10, 20, 40, 80, 160, 300, 300):
-        probations.begin_offender(A, 0.0)
-        assert probations.end_due(seconds - 0.1) == []
-        assert probations.end_due(seconds) == [A]
-    probations.begin_offender(OTHER, 0.0)
-    assert probations.end_due(5.0) == [OTHER]
-
-
-def test_new_peers_of_a_misbehaving_host_begin_on_probation_for_a_limited_time() -> None:
-    probations = Probations()
-    probations.begin_offender(A, 0.0)
-    assert probations.begin_newcomer(B, 1.0)
-    assert not probations.begin_newcomer(OTHER, 1.0)
-    assert probations.end_due(1.0 + module.PROBATION_S - 0.1) == [A]
-    assert probations.end_due(1.0 + module.PROBATION_S) == [B]
-    for _ in range(6):
-        probations.begin_offender(A, 10.0)
-    probations.forget_peer(A)
-    assert A not in probations
-    assert probations.begin_newcomer(C, 10.0)
-    assert probations.end_due(10.0 + module.NEWCOMER_MAX_S - 0.1) == []
-    assert probations.end_due(10.0 + module.NEWCOMER_MAX_S) == [C]
-
-
-def test_a_host_is_forgiven_when_its_peers_have_behaved_for_a_while() -> None:
-    probations = Probations()
-    probations.begin_offender(A, 0.0)
-    assert probations.begin_newcomer(B, 2 * module.PROBATION_S - 0.1)
-    assert not probations.begin_newcomer(C, 2 * module.PROBATION_S)
-    probations.begin_offender(A, 100.0)
-    assert set(probations.end_due(100.0 + module.PROBATION_S)) == {A, B}
-    probations.begin_offender(A, 106.0)
-    probations.report_discards(A, 1000, 120.0)
-    assert probations.begin_newcomer(C, 139.0)  # the host still misbehaved at 120
-    probations.begin_offender(A, 140.0)  # it has been forgiven, and begins anew
-    assert probations.end_due(140.0 + module.PROBATION_S) == [A]
-
-
-def test_if_many_hosts_misbehave_every_new_peer_begins_on_probation() -> None:
-    probations = Probations()
-    for number in range(module.HOSTS_MANY):
-        assert not probations.begin_newcomer(OTHER, 0.0)
-        probations.begin_offender(f"tcp://10.0.0.{number}:1", 0.0)
-    assert probations.begin_newcomer(OTHER, 0.0)
-    assert probations.end_due(module.PROBATION_S - 0.1) == []
-    assert OTHER in probations
-    assert not probations.begin_newcomer(C, 1000.0)
-
-
-def test_the_number_of_remembered_hosts_is_limited() -> None:
-    probations = Probations()
-    for number in range(module.HOSTS_MAX + 10):
-        probations.begin_offender(f"tcp://{number}:1", 0.0)
-    assert len(probations._hosts) == module.HOSTS_MAX
-    assert len(probations) == module.HOSTS_MAX + 10
-
-
-# Sockets
 
 
 @attrs.define
@@ -226,7 +137,7 @@ async def test_a_new_peer_of_its_host_begins_on_probation_and_is_served() -> Non
 
 
 async def test_a_peer_that_behaves_leaves_probation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROBATION_S", 0.3)
+    monkeypatch.setattr(probations, "PROBATION_S", 0.3)
     monkeypatch.setattr(module, "REVIEW_INTERVAL_S", 0.01)
     async with open_receiver() as receiver, receiver.open_peer() as (bad, peer):
         await flood(receiver, bad)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from dafka_conformance.grammar.beacons import BeaconFormat
+from dafka_conformance.grammar.beacons import BeaconFormat, describe_address_fault
 from dafka_conformance.grammar.formats import Formats, FrameError, Message, Value
 from dafka_conformance.grammar.recognizer import Recognizer
 from dafka_conformance.grammar.rules import Expression, GrammarError, read_rules
@@ -25,6 +25,7 @@ __all__ = [
     "Sentence",
     "Terminal",
     "Value",
+    "describe_address_fault",
 ]
 
 GRAMMAR_PATH = Path(__file__).with_name("dafka.abnf")

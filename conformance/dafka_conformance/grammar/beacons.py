@@ -20,6 +20,8 @@ from dafka_conformance.grammar.rules import (
 )
 from dafka_conformance.grammar.rules import Sequence as InOrder
 
+_ADDRESS = re.compile(rb"[0-9A-F]{32}")
+
 
 @attrs.frozen
 class BeaconFormat:
@@ -43,7 +45,7 @@ class BeaconFormat:
         faulty = [name for name, pattern in self.parts if not pattern.fullmatch(values[name])]
         if faulty:
             name = next((each for each in faulty if each != "uuid"), faulty[0])
-            raise FrameError(self.name, name, f"{values[name][:64]!r} does not match the grammar's rule {name}")
+            raise FrameError(self.name, name, _fault_text(name, values[name]))
         return values
 
     def split(self, frames: Sequence[bytes]) -> dict[str, bytes]:
@@ -53,6 +55,22 @@ class BeaconFormat:
             text = f"expected the {len(self.parts)} frames of a {self.name} ({names}), not {len(frames)}"
             raise FrameError(self.name, "frames", text)
         return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
+
+
+def describe_address_fault(address: bytes) -> str:
+    """Return what is wrong with a node's address: an empty text if it is a UUID as deployed nodes write it."""
+    if _ADDRESS.fullmatch(address):
+        return ""
+    return (
+        f"the node's address is {repr(address[:64])[1:]}, expected the UUID as 32 upper-case hexadecimal digits; "
+        "RFC 46 does not say in which form a node writes its UUID, but deployed nodes use this one"
+    )
+
+
+def _fault_text(name: str, value: bytes) -> str:
+    return (
+        describe_address_fault(value) if name == "uuid" else f"{value[:64]!r} does not match the grammar's rule {name}"
+    )
 
 
 def _pattern(expression: Expression, rules: Mapping[str, Expression]) -> bytes:

@@ -30,6 +30,7 @@ Value: TypeAlias = int | bytes | tuple[bytes, ...]
 _CONTENT_RULE = "frame"
 _TOPIC_END = b"\0"
 _VERSION_PLACE = 2
+_ID = "id"
 _LIBDAFKA_LACKS = {("ACK", "address")}
 
 
@@ -39,17 +40,20 @@ class FrameError(Exception):
     Attributes:
         message: The message's name in the grammar; empty if it is unknown.
         field: The wrong field.
+        found: The bytes in the place of the signature or the version, if they are another one.
 
     Args:
         message: The message's name in the grammar; empty if it is unknown.
         field: The wrong field.
         text: A description of the fault.
+        found: The bytes in the place of the signature or the version.
     """
 
-    def __init__(self, message: str, field: str, text: str) -> None:
+    def __init__(self, message: str, field: str, text: str, found: bytes = b"") -> None:
         super().__init__(text)
         self.message = message
         self.field = field
+        self.found = found
 
 
 @attrs.frozen
@@ -189,7 +193,7 @@ class MessageFormat:
         names = "topic, fields and content" if self.has_content else "topic and fields"
         wanted = f"{self.frame_count(Dialect.RFC46)} in RFC 46 ({names})"
         found = "1 frame" if count == 1 else f"{count} frames"
-        return f"{self.name} has {found}, expected {wanted}; libdafka has {found}, but a NUL byte after the topic"
+        return f"{self.name} has {found}, expected {wanted}; in libdafka, {found} would need a NUL after the topic"
 
     def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
         """Return the frames of a message."""
@@ -202,8 +206,12 @@ class MessageFormat:
             frames.append(message.get_bytes("content"))
         return frames
 
-    def decode(self, frames: Sequence[bytes], dialect: Dialect) -> Message:
-        """Return the message in these frames. Raise `FrameError` if they do not match the rule."""
+    def decode(self, frames: Sequence[bytes], dialect: Dialect) -> tuple[Message, list[FrameError]]:
+        """Return the message in these frames, with the faults that do not prevent that: another signature or version.
+
+        Raises:
+            FrameError: They do not match the rule.
+        """
         if dialect is Dialect.RFC46:
             topic, frame, at = frames[0][1:], frames[1], 0
         else:
@@ -212,11 +220,20 @@ class MessageFormat:
                 raise FrameError(self.name, "frames", self._count_text(len(frames)))
             frame, at = frames[0], len(topic) + 2
         values: dict[str, Value] = {}
+        others: list[FrameError] = []
         for name, codec in self._layouts[dialect]:
             try:
                 value, after = codec.read(frame, at)
             except ValueError as error:
-                raise FrameError(self.name, name, f"{name}, at byte {at}: {error}") from None
+                text = f"{name}, at byte {at}: {error}"
+                if isinstance(codec, _Literal) and name != _ID and at + len(codec.value) <= len(frame):
+                    found = frame[at : at + len(codec.value)]
+                    others.append(FrameError(self.name, name, text, found))
+                    at += len(found)
+                    continue
+                if name == _ID and others:
+                    raise others[0] from None  # without a signature, everything is at another place
+                raise FrameError(self.name, name, text) from None
             if not isinstance(codec, _Literal):
                 values[name] = value
             at = after
@@ -225,7 +242,7 @@ class MessageFormat:
             raise FrameError(self.name, name, text)
         if self.has_content:
             values["content"] = frames[-1]
-        return Message(self.name, topic, values)
+        return Message(self.name, topic, values), others
 
 
 @attrs.frozen
@@ -263,6 +280,23 @@ class Formats:
 
     def decode(self, frames: Sequence[bytes]) -> tuple[Message, Dialect]:
         """Return the message in these frames and its dialect. Raise `FrameError` if they match no rule."""
+        message, dialect, others = self.decode_any(frames)
+        if others:
+            raise others[0]
+        return message, dialect
+
+    def decode_any(self, frames: Sequence[bytes]) -> tuple[Message, Dialect, list[FrameError]]:
+        """Return the message in these frames as `decode` does, even if its signature or version is another one.
+
+        Args:
+            frames: The frames.
+
+        Returns:
+            The message, its dialect, and a fault for its signature and its version if they are wrong.
+
+        Raises:
+            FrameError: They match no rule.
+        """
         form = self.by_id.get(frames[0][:1]) if frames else None
         if form is None:
             known = " ".join(sorted(known.decode("latin-1") for known in self.by_id))
@@ -270,7 +304,8 @@ class Formats:
             raise FrameError("", "id", f"the topic frame begins with {first or 'nothing'}: expected an id of {known}")
         for dialect in Dialect:
             if len(frames) == form.frame_count(dialect):
-                return form.decode(frames, dialect), dialect
+                message, others = form.decode(frames, dialect)
+                return message, dialect, others
         counts = " or ".join(f"{form.frame_count(dialect)} ({dialect.value})" for dialect in Dialect)
         raise FrameError(form.name, "frames", f"{form.name} has {len(frames)} frames, expected {counts}")
 
@@ -284,7 +319,7 @@ def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str,
         )
     fields: list[tuple[str, _Codec]] = []
     for index, part in enumerate(parts):
-        field = "id" if index == 1 else part.rule if isinstance(part, Reference) else ""
+        field = _ID if index == 1 else part.rule if isinstance(part, Reference) else ""
         if not field:
             raise GrammarError(f"the rule {name}: expected the name of a field as part {index + 1}")
         fields.append((field, _compile(part, rules, field)))

@@ -6,10 +6,22 @@ A finding that appears in both dialects is one finding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import attrs
 
-from dafka_conformance.model import Clause, Dialect, Layer, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import (
+    NO_SCENARIO,
+    Clause,
+    ClauseVerdict,
+    Dialect,
+    Layer,
+    Outcome,
+    Role,
+    Run,
+    ScenarioResult,
+    Verdict,
+)
 
 RANKS = (
     Verdict.VIOLATES,
@@ -35,6 +47,7 @@ class Finding:
         message: The description of the fault.
         dialects: The dialects that it was found in.
         because: The id of the violated clause that it is a consequence of; empty if it is none.
+        reading: The reading that the target follows, for a clause with several; empty if it is none of them.
     """
 
     clause_id: str
@@ -42,6 +55,15 @@ class Finding:
     message: str
     dialects: tuple[Dialect, ...]
     because: str = ""
+    reading: str = ""
+
+    @property
+    def readings_text(self) -> str:
+        """The readings that the suite tests and that the target follows; empty for a clause without readings.
+
+        Also empty for a consequence of another finding, which says nothing about readings.
+        """
+        return describe_readings(self.clause, self.reading) if self.clause is not None and not self.because else ""
 
     @property
     def is_violation(self) -> bool:
@@ -97,7 +119,7 @@ class Failure:
     @property
     def charted(self) -> tuple[ScenarioResult, ...]:
         """The results whose traces are needed to show every finding: each adds a finding to those before it."""
-        shown: set[tuple[str, str, str]] = set()
+        shown: set[_Key] = set()
         chosen = []
         for result in self.results:
             found = set(_found(result))
@@ -189,6 +211,28 @@ def count_outcomes(run: Run) -> Totals:
     )
 
 
+def verdicts_in_scope(run: Run) -> tuple[ClauseVerdict, ...]:
+    """Return the verdicts on the clauses that the selected scenarios and roles could test, in the run's order.
+
+    A run of one scenario would otherwise list a hundred clauses that it has nothing to do with.
+    """
+    in_scope = {verdict.clause.id for verdict in run.verdicts if not _is_out_of_scope(verdict, run)}
+    return tuple(verdict for verdict in run.verdicts if verdict.clause.id in in_scope)
+
+
+def _is_out_of_scope(verdict: ClauseVerdict, run: Run) -> bool:
+    if verdict.verdict is not Verdict.NOT_TESTED:
+        return False
+    is_foreign = verdict.dialect not in verdict.clause.dialects
+    return is_foreign or verdict.reason == NO_SCENARIO or is_without_target(verdict, run.missing_roles)
+
+
+def is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:
+    """Return whether a clause was not tested because all its roles were not."""
+    clause = verdict.clause
+    return not clause.untestable and bool(clause.roles) and all(role in missing_roles for role in clause.roles)
+
+
 def dialects_of(run: Run) -> tuple[Dialect, ...]:
     """Return the dialects of a run, in the order of their definition."""
     spoken = {verdict.dialect for verdict in run.verdicts} | {result.dialect for result in run.results}
@@ -206,24 +250,51 @@ def duration(seconds: float) -> str:
     return f"{round(seconds) // 60} min {round(seconds) % 60} s"
 
 
-def _found(result: ScenarioResult) -> Iterable[tuple[str, str, str]]:
-    """Return the clauses, messages and causes of a failed scenario's findings, without duplicates."""
-    found = [(check.clause, check.message, check.because) for check in result.checks if not check.holds]
+def describe_readings(clause: Clause, reading: str) -> str:
+    """Return which reading of a clause the suite tests and which one the target follows, as one sentence.
+
+    Args:
+        clause: The clause.
+        reading: The reading that the target follows; empty if it is none of them.
+
+    Returns:
+        The sentence; empty for a clause without readings.
+    """
+    if not clause.readings:
+        return ""
+    erratum = f" (erratum {clause.erratum})" if clause.erratum else ""
+    tests = f"the suite tests the reading {_quote(clause, clause.holds)}{erratum}"
+    if reading in {"", clause.holds}:
+        return tests
+    return f"{tests}; the target follows the reading {_quote(clause, reading)}"
+
+
+def _quote(clause: Clause, reading: str) -> str:
+    return f"{reading}, \N{LEFT DOUBLE QUOTATION MARK}{clause.readings[reading]}\N{RIGHT DOUBLE QUOTATION MARK}"
+
+
+_Key: TypeAlias = tuple[str, str, str, str]
+"""The clause, message, cause and reading of a finding."""
+
+
+def _found(result: ScenarioResult) -> Iterable[_Key]:
+    """Return the keys of a failed scenario's findings, without duplicates."""
+    found = [(check.clause, check.message, check.because, check.reading) for check in result.checks if not check.holds]
     if result.outcome is Outcome.BROKEN:
-        found.append(("", f"the scenario could not be run: {result.reason or 'no reason was given'}", ""))
+        found.append(("", f"the scenario could not be run: {result.reason or 'no reason was given'}", "", ""))
     elif result.outcome is Outcome.ERROR:
-        found.append(("", f"the suite itself failed, which says nothing about the target: {result.reason}", ""))
+        found.append(("", f"the suite itself failed, which says nothing about the target: {result.reason}", "", ""))
     elif not found:
-        found.append(("", result.reason or "the scenario failed", ""))
+        found.append(("", result.reason or "the scenario failed", "", ""))
     return dict.fromkeys(found)
 
 
 def _findings(results: Iterable[ScenarioResult], clauses: Mapping[str, Clause]) -> tuple[Finding, ...]:
-    dialects: dict[tuple[str, str, str], list[Dialect]] = {}
+    dialects: dict[_Key, list[Dialect]] = {}
     for result in results:
         for key in _found(result):
             dialects.setdefault(key, []).append(result.dialect)
     return tuple(
-        Finding(clause_id, clauses.get(clause_id), message, tuple(dict.fromkeys(spoken)), because)
-        for (clause_id, message, because), spoken in dialects.items()
+        Finding(clause_id, clauses.get(clause_id), message, tuple(dict.fromkeys(spoken)), because, reading)
+        for (clause_id, message, because, reading), spoken in dialects.items()
     )

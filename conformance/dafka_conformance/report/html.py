@@ -31,6 +31,7 @@ from dafka_conformance.report.findings import (
     duration,
     faults,
     group_failures,
+    verdicts_in_scope,
 )
 from dafka_conformance.report.svg_chart import Diagram, draw_chart, truncate
 
@@ -98,7 +99,9 @@ def to_html(run: Run) -> str:
         date=datetime.fromtimestamp(run.started_at, UTC),
         figures=count_outcomes(run),
         dialects=dialects_of(run),
-        sections=_sections(run.verdicts),
+        sections=_sections(verdicts_in_scope(run)),
+        out_of_scope_count=len({verdict.clause.id for verdict in run.verdicts})
+        - len({verdict.clause.id for verdict in verdicts_in_scope(run)}),
         blocks=blocks,
         scenarios=scenarios,
         links_max=LINKS_MAX,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from dafka_conformance.model import Clause, Dialect, Outcome, Run, ScenarioResult
-from dafka_conformance.report.findings import dialects_of, faults, is_failure
+from dafka_conformance.report.findings import describe_readings, dialects_of, faults, is_failure
 from dafka_conformance.report.text_chart import text_chart
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -59,21 +59,27 @@ def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mappi
         ElementTree.SubElement(case, "skipped", message=_legal(result.reason))
     elif not result.outcome.was_judged:
         error = ElementTree.SubElement(case, "error", type=result.outcome.value, message=_legal(result.reason))
-        error.text = _legal(_text(result))
+        error.text = _legal(_text(result, clauses))
     elif is_failure(result, clauses):
         messages = dict.fromkeys(check.message or check.clause for check in result.checks if check.is_finding)
         message = "; ".join(messages) or result.reason or "the scenario failed"
         failure = ElementTree.SubElement(case, "failure", type="violation", message=_legal(message))
-        failure.text = _legal(_text(result))
+        failure.text = _legal(_text(result, clauses))
 
 
-def _text(result: ScenarioResult) -> str:
+def _text(result: ScenarioResult, clauses: Mapping[str, Clause]) -> str:
     """Return the findings, one line per clause, and the exchange of messages."""
     lines = [line for line in (result.title, result.reason) if line]
     lines.extend(
         f"{check.clause}: {check.message}{f' (because of {check.because})' if check.because else ''}"
         for check in result.checks
         if not check.holds
+    )
+    named = dict.fromkeys((check.clause, check.reading) for check in result.checks if check.is_finding)
+    lines.extend(
+        f"{name}: {text}"
+        for name, reading in named
+        if name in clauses and (text := describe_readings(clauses[name], reading))
     )
     if result.trace:
         lines.extend(["", *text_chart(result.trace, faults(result), width=_WIDTH, events_max=_EVENTS_MAX)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from types import TracebackType
 from typing import Self
@@ -20,14 +20,17 @@ from rich.table import Column
 from rich.text import Text
 
 from dafka.text import escape_unprintable
-from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import (
     Failure,
+    Finding,
     count_outcomes,
     dialects_of,
     duration,
     faults,
     group_failures,
+    is_without_target,
+    verdicts_in_scope,
 )
 from dafka_conformance.report.text_chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, text_chart
 
@@ -211,10 +214,10 @@ class _Printer:
 
 
 def _print_table(run: Run, out: _Printer) -> None:
-    """Print one row per clause. Rich's own tables would truncate long names on a narrow output."""
+    """Print one row per clause in scope. Rich's own tables would truncate long names on a narrow output."""
     dialects = dialects_of(run)
     rows: list[list[tuple[str, str]]] = [[(title, "bold") for title in ("clause", "level", *_values(dialects))]]
-    for section, verdicts in groupby(run.verdicts, key=lambda verdict: verdict.clause.section):
+    for section, verdicts in groupby(verdicts_in_scope(run), key=lambda verdict: verdict.clause.section):
         rows.append([(section, "bold")])
         for clause, grouped in groupby(verdicts, key=lambda verdict: verdict.clause):
             by_dialect = {verdict.dialect: _cell(verdict) for verdict in grouped}
@@ -245,15 +248,8 @@ def _print_failure(failure: Failure, out: _Printer, *, is_first: bool) -> None:
     if failure.title:
         out.paragraph("  ", failure.title)
     for finding in failure.findings:
-        if not finding.is_violation:
-            continue
-        if finding.clause is not None:
-            clause = finding.clause
-            out.paragraph(f"  {clause.id} ", f"({clause.level.value}, {clause.section}): {clause.text}")
-        elif finding.clause_id:
-            out.line(f"  {finding.clause_id}")
-        only = "" if len(finding.dialects) == len(failure.results) else f" ({_names(finding.dialects)})"
-        out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
+        if finding.is_violation:
+            _print_finding(finding, failure, out)
     consequences = dict.fromkeys(finding.clause_id for finding in failure.findings if finding.because)
     if consequences:
         out.paragraph("  not judged because of it: ", ", ".join(consequences), "dim")
@@ -262,6 +258,18 @@ def _print_failure(failure: Failure, out: _Printer, *, is_first: bool) -> None:
         _print_chart(text_chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
     if failure.similar:
         out.paragraph(f"  the same in {len(failure.similar)} more: ", ", ".join(failure.similar), "dim")
+
+
+def _print_finding(finding: Finding, failure: Failure, out: _Printer) -> None:
+    if finding.clause is not None:
+        clause = finding.clause
+        out.paragraph(f"  {clause.id} ", f"({clause.level.value}, {clause.section}): {clause.text}")
+    elif finding.clause_id:
+        out.line(f"  {finding.clause_id}")
+    only = "" if len(finding.dialects) == len(failure.results) else f" ({_names(finding.dialects)})"
+    out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
+    if finding.readings_text:
+        out.paragraph("    ", finding.readings_text)
 
 
 def _print_chart(lines: Iterable[str], out: _Printer) -> None:
@@ -287,7 +295,7 @@ def _print_untested(run: Run, out: _Printer) -> None:
         clause = verdict.clause
         if clause.untestable:
             reason = "cannot be tested from outside"
-        elif _is_without_target(verdict, run.missing_roles):
+        elif is_without_target(verdict, run.missing_roles):
             continue
         else:
             dialect = "" if _is_everywhere(verdict, untested, run) else f" ({verdict.dialect.value})"
@@ -301,18 +309,13 @@ def _print_untested(run: Run, out: _Printer) -> None:
         left = dict.fromkeys(
             verdict.clause.id
             for verdict in untested
-            if role in verdict.clause.roles and _is_without_target(verdict, run.missing_roles)
+            if role in verdict.clause.roles and is_without_target(verdict, run.missing_roles)
         )
         leaves = f"; untested clauses: {', '.join(left)}" if left else ""
         out.paragraph(f"  role {role.title}: ", f"{why or 'no target for it'}{leaves}")
     for reason, names in groups.items():
         shown = f"{len(names)} clauses" if reason.startswith(NO_SCENARIO) and len(names) > 1 else ", ".join(names)
         out.paragraph("  ", f"{reason}: {shown}")
-
-
-def _is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:
-    clause = verdict.clause
-    return not clause.untestable and bool(clause.roles) and all(role in missing_roles for role in clause.roles)
 
 
 def _is_everywhere(verdict: ClauseVerdict, untested: Iterable[ClauseVerdict], run: Run) -> bool:
@@ -329,7 +332,7 @@ def _print_readings(run: Run, out: _Printer) -> None:
     if not readings:
         return
     out.line()
-    out.line("readings that the target follows, for clauses on which the RFC contradicts itself", "bold")
+    out.line("readings that the target follows, for clauses that the RFC leaves open", "bold")
     for (name, reading), verdicts in readings.items():
         out.paragraph(f"  {name}: ", "".join(_reading(reading, verdicts, run)))
 

@@ -29,6 +29,7 @@ HEAD_INTERVAL_MAX_S = 10.0
 BEFORE_FIRST_RECORD_S = 2.0
 PUBLISHING_PAUSE_S = 0.05
 """The pause between two records of a busy producer: much less than any interval of HEADs."""
+MANY_COUNT = 300
 LOAD_COUNT = 100_000
 LOAD_BATCH_COUNT = 10_000
 LOAD_S = 60.0
@@ -54,13 +55,13 @@ LONG_TOPIC = b"long" + b"-" * 250 + b"t"
 )
 async def records(testbed: Testbed) -> None:
     """A producer publishes its records in order as RECORDs of one partition, which is named by its address."""
-    contents = [b"first", b"second " * 20, b"", b"last"]
+    contents = [b"first", b"second " * 20, b"", *(b"record %d" % number for number in range(MANY_COUNT))]
     await publish(testbed, contents[:3])
     await publish(testbed, contents[3:])
-    partitions = {message.get_bytes("address") for message in testbed.messages("RECORD")}
-    testbed.check_clause("partition.one", len(partitions) == 1, f"the records are in {len(partitions)} partitions")
+    # `MessageChecks` checks that the others are in the same partition.
+    partition = testbed.messages("RECORD")[0].get_bytes("address")
     text = "the partition's name is not the producer's address in its beacons"
-    testbed.check_clause("partition.name", partitions <= set(testbed.nodes), text)
+    testbed.check_clause("partition.name", partition in testbed.nodes, text)
     expect_records(testbed, contents)
 
 
@@ -288,7 +289,7 @@ async def heads_before_first_record(testbed: Testbed) -> None:
     testbed.check_clause("direct-head.last-offset", not is_early, text)
 
 
-@SCENARIOS.add("producer.heads-of-other-topics", "subject.exact", "direct-head.producer", needs=FED, shares_target=True)
+@SCENARIOS.add("producer.heads-of-other-topics", "subject.exact", needs=FED, shares_target=True)
 async def heads_of_other_topics(testbed: Testbed) -> None:
     """A producer does not answer GET-HEADS for a topic that only shares a prefix with its own topic."""
     first = await publish_numbered(testbed, 1)

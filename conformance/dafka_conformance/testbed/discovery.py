@@ -66,7 +66,7 @@ class ScriptedTower(Discovery):
         grammar: The grammar.
         trace: The trace that beacons are added to.
         loopback: Gives its endpoints.
-        on_beacon: Called with the frames, parts, endpoint and fault of each beacon.
+        on_beacon: Called with the parts, endpoint and fault of each beacon; without parts, it has no four frames.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ScriptedTower(Discovery):
         grammar: Grammar,
         trace: Trace,
         loopback: Loopback,
-        on_beacon: Callable[[Sequence[bytes], dict[str, bytes], str, str], None],
+        on_beacon: Callable[[dict[str, bytes], str, FrameError | None], None],
     ) -> None:
         self._grammar = grammar
         self._trace = trace
@@ -146,19 +146,19 @@ class ScriptedTower(Discovery):
         while True:
             ((frames, source),) = await self._sub.receive_with_sources(1)
             self._has_beacons = True
-            fault = ""
+            fault: FrameError | None = None
             try:
                 parts = self._grammar.node_beacon.decode(frames)
             except FrameError as error:
-                fault = str(error)
+                fault = error
                 if error.field != _UUID_FIELD:
-                    self._on_beacon(frames, {}, "", fault)
+                    self._on_beacon({}, "", fault)
                     continue
                 # A node with a wrong address is discovered anyway, so that the scenario can test the rest of it.
                 parts = self._grammar.node_beacon.split(frames)
             host = parts["host"].decode("ascii") or source.host or "127.0.0.1"
             endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
-            self._on_beacon(frames, parts, endpoint, fault)
+            self._on_beacon(parts, endpoint, fault)
             self._publish(parts[_UUID_FIELD], endpoint)
 
     async def _receive_subscriptions(self, nursery: trio.Nursery) -> None:

@@ -22,7 +22,7 @@ _TOPIC_IS = {
 }
 _ALWAYS = ("grammar.roles", "grammar.dialect", "grammar.traffic", "topic-frame.first", "version.sent", "version.value")
 _CONFORMS = {
-    "RECORD": ("sequence.increment",),
+    "RECORD": ("sequence.increment", "partition.one"),
     "HEAD": ("head.after-first-record", "head.last-offset"),
     "ACK": ("ack.no-gap",),
     "DIRECT-RECORD": ("direct-record.ascending", "direct-record.content", "fetch.count"),
@@ -30,6 +30,8 @@ _CONFORMS = {
     "CONSUMER-HELLO": ("consumer-hello.not-empty",),
 }
 """The clauses that the target follows if no message of this name has a fault."""
+_READINGS = {b"\xaa\xa0": "prose", b"0": "prose"}
+"""The readings of the signature and the version that a target may follow instead of the suite's."""
 _FAULT_CLAUSES = {"signature": "signature.sent", "version": "version.sent", "id": "topic-frame.first"}
 
 
@@ -80,6 +82,8 @@ class MessageChecks:
         self._report = report
         self._recognizer = grammar.recognizer()
         self._next_sequence: dict[bytes, int] = {}
+        self._partition = b""
+        self._has_malformed = False
         self._past: set[bytes] = set()
         self._last_accepted: tuple[str, bytes, bytes] | None = None
         self._checks: Mapping[str, Callable[[Message, int], None]] = {
@@ -95,6 +99,15 @@ class MessageChecks:
         self._past |= self.peers.keys()
         self.peers = {}
         self.message_names = set()
+        self._has_malformed = False
+
+    def note_malformed(self) -> None:
+        """Note that the target was sent a malformed message in this scenario.
+
+        If it does not discard the message, it sends messages to and about nodes that do not exist. The scenario reports
+        that; they are not wrong by themselves.
+        """
+        self._has_malformed = True
 
     def note_sent(self, role: Role, message: Message) -> None:
         """Add a message that a scripted peer sent to the target."""
@@ -115,7 +128,7 @@ class MessageChecks:
             The message. None if it is not a valid message, or concerns an earlier scenario or an unrelated node.
         """
         try:
-            message, dialect = self._grammar.formats.decode(frames)
+            message, dialect, others = self._grammar.formats.decode_any(frames)
         except FrameError as fault:
             name = fault.message or "an unknown message"
             index = self._trace.add_frames(label, "", name, frames)
@@ -130,6 +143,9 @@ class MessageChecks:
         if dialect is not self._dialect:
             text = f"{message.name} is in the dialect {dialect.value}, expected {self._dialect.value}"
             self._report("grammar.dialect", text, index, "frames")
+        for other in others:
+            reading = _READINGS.get(other.found, "")
+            self._report(f"{other.field}.value", f"{message.name}: {other}", index, other.field, reading)
         self._check_role(message, index)
         self._check_address(message, index)
         self._check_topic(message, index)
@@ -178,7 +194,7 @@ class MessageChecks:
             self._report("grammar.roles", text, index)
             return
         accepted = [self._recognizer.accept(role, message) for role in roles & may_be]
-        if not any(accepted):
+        if not any(accepted) and not self._has_malformed:
             about = self._trace.show(message.topic)
             text = f"{message.name} ({about}) was sent without the message that must precede it in the rule DAFKA"
             self._report("grammar.traffic", text, index)
@@ -189,14 +205,18 @@ class MessageChecks:
         """Check the address field: the sender's own, or the producer's if the message is about a partition."""
         name, address = message.name, message.get_bytes("address")
         shown = self._trace.show(address)
-        if name in _OWN_ADDRESS and self.addresses and address not in self.addresses:
+        if name == "RECORD" and self._partition not in {b"", address}:
+            text = f"RECORD is in the partition {shown}, but earlier ones are in {self._trace.show(self._partition)}"
+            self._report("partition.one", text, index, "address")
+        elif name in _OWN_ADDRESS and self.addresses and address not in self.addresses:
             text = f"the address of {name} is {shown}, not the sender's own"
             self._report(f"{name.lower()}.address", text, index, "address")
         if name == "ACK" and self._dialect is Dialect.RFC46 and address not in self.addresses:
             reading = "partition" if address == message.topic else ""
             text = f"the address of ACK is {shown}, not that of the store that sent it"
             self._report("ack.address", text, index, "address", reading)
-        if name in _PARTITION_IN_ADDRESS and address not in self._known_records.partitions:
+        is_unknown = address not in self._known_records.partitions and not self._has_malformed
+        if name in _PARTITION_IN_ADDRESS and is_unknown:
             text = f"the address of {name} is {shown}, which is not a partition"
             self._report(f"{name.lower()}.address", text, index, "address")
 
@@ -204,14 +224,16 @@ class MessageChecks:
         """Check the topic frame and the subject."""
         name, topic, subject = message.name, message.topic, message.get_bytes("subject")
         shown = self._trace.show(topic)
-        reading = "prose" if topic in self.addresses or topic == message.get_bytes("address") else ""
+        reading = "grammar" if topic == subject else ""
+        if topic in self.addresses or topic == message.get_bytes("address"):
+            reading = "prose"
         if name in {"RECORD", "HEAD"} and topic != subject:
             text = f"the topic frame of {name} is {shown}, not the topic {self._trace.show(subject)}"
             self._report(f"topic.{name}", text, index, "topic", reading)
-        elif name in _TOPIC_IS and topic not in self.peers:
+        elif name in _TOPIC_IS and topic not in self.peers and not self._has_malformed:
             text = f"the topic frame of {name} is {shown}, not {_TOPIC_IS[name]}"
             self._report(f"topic.{name}", text, index, "topic", reading)
-        elif name in _PARTITION_IN_TOPIC and topic not in self._known_records.partitions:
+        elif name in _PARTITION_IN_TOPIC and topic not in self._known_records.partitions and not self._has_malformed:
             text = f"the topic frame of {name} is {shown}, which is not a partition's address"
             self._report(f"topic.{name}", text, index, "topic", reading)
         partition = self._partition_of(message)
@@ -234,6 +256,7 @@ class MessageChecks:
 
     def _check_record(self, message: Message, index: int) -> None:
         address, sequence = message.get_bytes("address"), message.get_number("sequence")
+        self._partition = self._partition or address
         expected = self._next_sequence.get(address, 0)
         self._next_sequence[address] = max(expected, sequence + 1)
         if sequence != expected:

@@ -49,6 +49,7 @@ class ScriptedPeer:
         known_records: The records that it adds its own to.
         changed: Called when the target subscribes or connects.
         target_label: The target's label in the trace.
+        returning: The closed peer that it is: it gets that peer's address, endpoint and records.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class ScriptedPeer:
         known_records: KnownRecords,
         changed: Callable[[], None],
         target_label: str,
+        returning: ScriptedPeer | None = None,
     ) -> None:
         self.label = label
         self.role = role
         self.topic = topic
-        self.address = new_address()
+        self.address: bytes = returning.address if returning else new_address()
         self.subscriptions: Counter[bytes] = Counter()
-        self.partition = Partition(self.address, topic)
+        self.partition: Partition = returning.partition if returning else Partition(self.address, topic)
         self.stored_partitions: dict[bytes, Partition] = {}
         self.answers_requests = False
         self.sends_heads = False
@@ -89,7 +91,7 @@ class ScriptedPeer:
         self._monitor = self._sockets.monitor(self._sub)
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
-        self.endpoint = loopback.bind(self._pub)
+        self.endpoint: str = self._pub.bind(returning.endpoint) if returning else loopback.bind(self._pub)
         for prefix in self.own_subscriptions():
             self._sub.subscribe(prefix)
 
@@ -168,6 +170,7 @@ class ScriptedPeer:
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:
         """Send frames that are not a valid message."""
+        self._message_checks.note_malformed()
         index = self._trace.add_frames(self.label, self._target_label, label, frames)
         if fault:
             self._trace.events[index].fields = (("deliberately", fault),)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import attrs
 import trio
 
-from dafka_conformance.grammar import Grammar
+from dafka_conformance.grammar import FrameError, Grammar, describe_address_fault
 from dafka_conformance.model import Dialect, Kind, Role
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.testbed.discovery import INTERVAL_S, Discovery, ScriptedTower, TowerClient
@@ -18,6 +18,8 @@ from dafka_conformance.testbed.known_records import KnownRecords
 from dafka_conformance.testbed.message_checks import MessageChecks
 from dafka_conformance.testbed.network import Loopback, Sockets, is_suite_address, track_handshakes
 from dafka_conformance.testbed.trace import Trace
+
+UUID_BYTES = 16
 
 SETTLE_S = 0.15
 """The wait after a ZeroMQ handshake until the peer has certainly processed our subscriptions."""
@@ -197,20 +199,18 @@ class TargetNodes(Expectations):
         self._stack.callback(client.close)
         return client
 
-    def _receive_node_beacon(
-        self, frames: Sequence[bytes], parts: Mapping[str, bytes], endpoint: str, fault: str
-    ) -> None:
+    def _receive_node_beacon(self, parts: Mapping[str, bytes], endpoint: str, fault: FrameError | None) -> None:
         """Handle a beacon at the suite's tower. Only the target sends beacons to it."""
         if parts:
             self._add_address(parts["uuid"])
         index = self.trace.add_event(
             Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
         )
-        if fault:
-            self.report_fault("grammar.node-beacon", fault, index)
-            if len(frames) == 4 and len(frames[1]) == 16:
-                text = "the beacon's address has 16 bytes, expected 32 hexadecimal digits"
-                self.report_fault("address.uuid", text, index, "uuid", "binary")
+        if fault is not None and not parts:
+            self.report_fault("grammar.node-beacon", str(fault), index, fault.field)
+        elif text := describe_address_fault(parts["uuid"]):
+            reading = "binary" if len(parts["uuid"]) == UUID_BYTES else ""
+            self.report_fault("address.uuid", text, index, "uuid", reading)
         if parts:
             self._add_node(parts["uuid"], endpoint)
 

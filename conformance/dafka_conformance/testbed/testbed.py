@@ -181,12 +181,15 @@ class Testbed(TargetNodes):
 
     # The scripted peers
 
-    async def add_peer(self, label: str, topic: bytes | None = None) -> ScriptedPeer:
+    async def add_peer(
+        self, label: str, topic: bytes | None = None, returning: ScriptedPeer | None = None
+    ) -> ScriptedPeer:
         """Add a scripted peer, announce it, and wait until the target has connected to it.
 
         Args:
             label: The peer's name in traces. Its first letter is its role.
             topic: The topic that it publishes or consumes; the target's by default.
+            returning: A removed peer, if it returns with the same address, endpoint and records.
 
         Returns:
             The peer.
@@ -206,6 +209,7 @@ class Testbed(TargetNodes):
             known_records=self.known_records,
             changed=self.notify,
             target_label=self.label,
+            returning=returning,
         )
         self.peers[label] = peer
         self.trace.name_node(peer.address, label)

@@ -161,16 +161,20 @@ class ProducerMachine:
         return bool(self._config.min_stores) and not self.unacknowledged
 
     def start(self, now: float) -> list[Action]:
-        """Subscribe as RFC 46, "Producer Subscriptions", says, and to GET-HEADS for the topic (erratum 6)."""
+        """Subscribe as RFC 46, "Producer Subscriptions", says, and to GET-HEADS for the topic (erratum 6).
+
+        A producer that waits for several stores also shows that it is a node of this project: stores then send it ACKs
+        that name them, in whichever dialect the cluster is (erratum 30).
+        """
         if self.next_sequence:
             self._head_due = now
         self._restart_silence_timer(now)
         address = self.partition.address
-        return [
-            Subscribe(wire.subscription_prefix(Command.ACK, address)),
-            Subscribe(wire.subscription_prefix(Command.FETCH, address)),
-            Subscribe(wire.subscription_prefix(Command.GET_HEADS, self.partition.topic)),
-        ]
+        prefixes = [wire.subscription_prefix(command, address) for command in (Command.ACK, Command.FETCH)]
+        prefixes.append(wire.subscription_prefix(Command.GET_HEADS, self.partition.topic))
+        if self._config.min_stores > 1:
+            prefixes.append(wire.subscription_prefix(Command.DIRECT_EARLIEST, address))
+        return [Subscribe(prefix) for prefix in prefixes]
 
     def publish(self, contents: Sequence[bytes], now: float) -> list[Action]:
         """Publish records; the first one has the sequence `next_sequence`."""

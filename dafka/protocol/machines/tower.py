@@ -4,7 +4,7 @@ A tower introduces nodes to each other, with the endpoint at which each can be r
 closed cluster it adds the key with which the node has authenticated itself.
 
 It passes each beacon of the first form on to all nodes that use this form, as RFC 46 says. Nodes that use the second
-form are told once of each node whose role they want (`dafka.wire.directory`). Each form contains all nodes.
+form learn once of each node whose role they want (`dafka.wire.directory`). Each form contains all nodes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ PULSES_PER_TIMEOUT = 4
 TICK_S = 0.25
 """The longest time between two calls of `tick`, in seconds."""
 
-REGISTRATIONS_PER_TIMEOUT = 3
-"""Registrations of a node in the time after which a silent node is gone."""
+REGISTRATION_TIMEOUTS = 0.75
+"""The longest time between two registrations of a node, in timeouts. The end of its connection shows sooner that it is
+gone; registrations show that a node whose connection lives is not paused."""
 
 INTRODUCTIONS_S = 0.25
 """Seconds between two introductions of all nodes to new subscribers of the first form."""
@@ -82,7 +83,7 @@ class TowerMachine:
         self._reached_hosts: set[str] = set()
         self._identity = identity
         self._discarded: Counter[str] = Counter()
-        self._directory = NodeDirectory(tower_id, max(config.beacon.timeout_ms // REGISTRATIONS_PER_TIMEOUT, 1))
+        self._directory = NodeDirectory(tower_id, max(int(config.beacon.timeout_ms * REGISTRATION_TIMEOUTS), 1))
         self._known: dict[tuple[bytes, str, str], tuple[wire.Registration, wire.DirectoryEntry]] = {}
         self._known_host = own_host
         self._first_form_prefixes: set[bytes] = set()

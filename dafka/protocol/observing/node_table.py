@@ -64,6 +64,11 @@ class NodeEntry:
         return Command.CONSUMER_HELLO in self.commands
 
     @property
+    def is_libdafka_store(self) -> bool:
+        """Whether it is the reading half of a libdafka store, which takes no records."""
+        return self.is_store and not self.can_answer and Command.DIRECT_RECORD not in self.commands
+
+    @property
     def is_producer(self) -> bool:
         """Whether it is a producer: it answers FETCHes of its partition, or announces it."""
         return self.publishes or Command.FETCH in self.commands

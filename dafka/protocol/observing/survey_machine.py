@@ -1,6 +1,6 @@
 """The observer's state machine: which nodes, topics and partitions a cluster has, and how far its stores are behind.
 
-RFC 46 has no such role. This is what can be learned:
+RFC 46 has no such role. An observer can learn:
 
 - Nodes and their endpoints from beacons. The role of a node from the subscriptions with its own address that it makes
   when it connects: a store subscribes to CONSUMER-HELLO, a producer to FETCH, a consumer to STORE-HELLO.
@@ -119,7 +119,7 @@ class SurveyMachine:
         )
         self.stores: dict[str, PeerEndpoint] = {}
         self.discarded: Counter[str] = Counter()
-        self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
+        self._wire = config.node.wire
         self._named = frozenset(topics)
         self._topics: dict[str, set[Command]] = {topic: set() for topic in self._named}
         self._partitions: dict[Partition, _Known] = {}
@@ -268,7 +268,7 @@ class SurveyMachine:
         )
 
     def _ask(self) -> list[Action]:
-        asks_for_all = self._is_libdafka and not self._named
+        asks_for_all = not self._named and any(map(self._lists_by_heads, self.stores))
         topics = [ALL_TOPICS, *self._topics] if asks_for_all else list(self._topics)
         actions: list[Action] = [
             Publish(wire.GetTopics(store, self.address, self._lists[store].after)) for store in self._unlisted()
@@ -285,6 +285,13 @@ class SurveyMachine:
     def _can_answer(self, store: str) -> bool:
         entry = self.node_table.entries.get(store)
         return entry is not None and entry.can_answer
+
+    def _lists_by_heads(self, store: str) -> bool:
+        """Return whether a store has no list of topics, but sends the heads of all topics if asked for them."""
+        if self._wire == "auto":
+            entry = self.node_table.entries.get(store)
+            return entry is not None and entry.is_libdafka_store
+        return self._wire == Dialect.LIBDAFKA.value
 
     def _unlisted(self) -> Iterator[str]:
         """Yield the stores that have not listed all of their topics in this round."""
@@ -391,7 +398,7 @@ class SurveyMachine:
         return attrs.evolve(
             node,
             has_answered=self._has_answered(node.address, self._schedule.first_question),
-            lists_topics=None if self._named or self._is_libdafka else topics.is_complete,
+            lists_topics=None if self._named or self._lists_by_heads(node.address) else topics.is_complete,
             topics_held=topics.topics_held,
             partitions_held=topics.partitions_held,
         )

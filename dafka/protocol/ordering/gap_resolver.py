@@ -33,12 +33,14 @@ class GapResolver:
 
     Attributes:
         stores: The addresses of the connected stores.
+        answering: The connected nodes that know DIRECT-EARLIEST.
         is_settled: Whether the nodes that were there before are connected. Until then nothing is given up, because a
             node that holds the records may be about to connect.
     """
 
     def __init__(self) -> None:
         self.stores: set[str] = set()
+        self.answering: set[str] = set()
         self.is_settled = False
         self._nodes: set[str] = set()
         self._subscribed: set[str] = set()
@@ -68,6 +70,11 @@ class GapResolver:
 
     def note_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
         """Recognize a store by its subscription to CONSUMER-HELLO with its own address."""
+        if subscription.command is Command.DIRECT_EARLIEST and subscription.topic:
+            if not subscription.active:
+                self.answering.discard(subscription.topic)
+            elif len(self.answering) < NODES_MAX:
+                self.answering.add(subscription.topic)
         if subscription.command is Command.CONSUMER_HELLO and subscription.topic not in {"", own_address}:
             if not subscription.active:
                 self._subscribed.discard(subscription.topic)

@@ -59,7 +59,7 @@ class HeldEndQuery:
 
     def __init__(self, address: str, config: Config, gap_resolver: GapResolver, pending_peers: PendingPeers) -> None:
         self._address = address
-        self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
+        self._wire = config.node.wire
         self._gap_resolver = gap_resolver
         self._pending_peers = pending_peers
         self._questions: dict[Partition, _Question] = {}
@@ -142,11 +142,16 @@ class HeldEndQuery:
     def _ask(self, partition: Partition, now: float) -> list[Action]:
         self._questions[partition].poll.note_asked(now)
         actions: list[Action] = [Publish(wire.Fetch(partition.address, self._address, partition.topic, 0, 1))]
-        if self._is_libdafka:
-            # Not GET-HEADS: producers answer it too, and their heads are not what is stored.
-            stores = self._gap_resolver.stores
-            actions += [Publish(wire.ConsumerHello(store, self._address, (partition.topic,))) for store in stores]
-        return actions
+        # Not GET-HEADS: producers answer it too, and their records may not be stored.
+        hello = (partition.topic,)
+        return actions + [Publish(wire.ConsumerHello(store, self._address, hello)) for store in self._greeted_stores()]
+
+    def _greeted_stores(self) -> set[str]:
+        """Return the stores that may be libdafka's, which do not answer a FETCH for records that they do not hold."""
+        if self._wire == Dialect.RFC46.value:
+            return set()
+        stores = self._gap_resolver.stores
+        return stores if self._wire == Dialect.LIBDAFKA.value else stores - self._gap_resolver.answering
 
 
 def _ack_prefix(partition: Partition) -> bytes:

@@ -1,0 +1,131 @@
+"""The partition of a producer: a new one, a given one, or the one in its spool, and its replacement in the spool."""
+
+from __future__ import annotations
+
+from dafka.config import Config
+from dafka.errors import StorageSequenceError
+from dafka.protocol import ProducerMachine
+from dafka.records import Partition, RecordBatch
+from dafka.storage import DeletesPartitions, Storage, read_range
+
+REPLACEMENTS_DOUBLED_MAX = 10
+"""New partitions after which the wait for the next one doubles no more. It doubles, so that a faulty store causes few
+partitions."""
+
+_ACKNOWLEDGED = "acknowledged"
+_REPLACEMENTS = "replacements"
+
+
+def make_machine(
+    config: Config,
+    partition: Partition,
+    next_sequence: int = 0,
+    acknowledged_end: int = 0,
+    *,
+    is_spooled: bool = False,
+    is_named: bool = False,
+    replaced: int = 0,
+) -> ProducerMachine:
+    """Return the machine of a partition.
+
+    Args:
+        config: The configuration.
+        partition: The partition.
+        next_sequence: The sequence of the next record.
+        acknowledged_end: All records before this are acknowledged.
+        is_spooled: Whether a spool holds the records.
+        is_named: Whether the program gave the partition's address. Such a partition is never replaced.
+        replaced: The number of partitions that the producer has replaced.
+
+    Returns:
+        The machine.
+    """
+    stranded_after_s = config.producer.new_partition_after_ms / 1000 * 2 ** min(replaced, REPLACEMENTS_DOUBLED_MAX)
+    return ProducerMachine(
+        partition,
+        config.producer,
+        config.fetch.replies_max,
+        reply_records_max=config.fetch.reply_records_max,
+        next_sequence=next_sequence,
+        acknowledged_end=acknowledged_end,
+        is_spooled=is_spooled,
+        stranded_after_s=0.0 if is_named else stranded_after_s,
+    )
+
+
+async def open_spooled_machine(config: Config, spool: Storage, topic: str) -> ProducerMachine:
+    """Return the machine that continues a spool.
+
+    Args:
+        config: The configuration.
+        spool: The spool.
+        topic: The topic of the partition.
+
+    Returns:
+        The machine.
+
+    Raises:
+        StorageError: The spool cannot be read, or ends before records that were acknowledged.
+    """
+    partition = await find_spooled_partition(spool, topic)
+    info = (await spool.partitions(topic)).get(partition)
+    acknowledged = await spool.load_positions(_ACKNOWLEDGED)
+    end = 0 if info is None else info.end_sequence
+    acknowledged_end = max(acknowledged.get(partition, 0), 0 if info is None else info.earliest_sequence)
+    if acknowledged_end > end:
+        raise StorageSequenceError(
+            f"{config.producer.spool}: the spool ends at {end}, before acknowledged records (up to {acknowledged_end})"
+        )
+    return make_machine(config, partition, end, acknowledged_end, is_spooled=True)
+
+
+async def find_spooled_partition(spool: Storage, topic: str) -> Partition:
+    """Return the partition of a topic that a spool continues.
+
+    Args:
+        spool: The spool.
+        topic: The topic.
+
+    Returns:
+        The last replacement, or the partition with the spool's identity.
+    """
+    replacements = await spool.load_positions(_REPLACEMENTS)
+    found = {partition: number for partition, number in replacements.items() if partition.topic == topic}
+    return max(found, key=lambda partition: found[partition], default=Partition(topic, spool.identity))
+
+
+async def save_acknowledged_end(spool: Storage, partition: Partition, end_sequence: int) -> None:
+    """Save that all records of a partition before a sequence are acknowledged.
+
+    Args:
+        spool: The spool.
+        partition: The partition.
+        end_sequence: The sequence after the last acknowledged record.
+    """
+    await spool.save_positions(_ACKNOWLEDGED, {partition: end_sequence})
+
+
+async def replace_spooled_partition(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
+    """Continue a spool with a new partition, which begins with the last records of the old one.
+
+    The saved position decides which partition a spool continues. If the process is killed before that, the copy is
+    unused. A call that failed may be repeated.
+
+    Args:
+        spool: The spool.
+        partition: The old partition.
+        first_sequence: The sequence of the first record that the new partition takes over.
+        new: The new partition.
+    """
+    info = (await spool.partitions(partition.topic)).get(partition)
+    end_sequence = 0 if info is None else info.end_sequence
+    copied = (await spool.partitions(new.topic)).get(new)  # by an attempt that failed
+    first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
+    async for batch in read_range(spool, partition, first_copied, end_sequence):
+        await spool.append([RecordBatch(new, batch.first_sequence - first_sequence, batch.contents)])
+    numbers = (await spool.load_positions(_REPLACEMENTS)).values()
+    await spool.save_positions(_REPLACEMENTS, {new: max(numbers, default=0) + 1})
+    if isinstance(spool, DeletesPartitions):
+        await spool.delete_partitions([partition])
+    else:
+        await spool.trim(partition, end_sequence)
