@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
+from dafka.config.configuration import SECTIONS, change_section
 from dafka.config.loading import FORMER_NAMES, variable_name
-from dafka.config.settings import SECTIONS, change_section
 from dafka.config.values import parse_duration_ms, parse_size_bytes
 from dafka.errors import ConfigError
 
@@ -260,6 +260,8 @@ def test_former_variable_is_refused_with_the_new_one(section: str, name: str) ->
     expected = f"^the environment variable {old} has a new name: set {new} instead$"
     with pytest.raises(ConfigError, match=expected):
         Config.load(environ={old: "5"})
+    with pytest.raises(ConfigError, match=expected):
+        Config.load(environ={"DAFKA_BEACON_TIMEOUT_MS": "5000", old: "5"})
 
 
 @pytest.mark.parametrize("key", FORMER_NAMES)

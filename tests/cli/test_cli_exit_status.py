@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -188,6 +189,34 @@ def test_a_later_second_signal_ends_the_grace(monkeypatch: pytest.MonkeyPatch) -
         return 99
 
     assert status_of(program, shutdown=Shutdown(began.set, grace_s=1000.0)) == 128 + signal.SIGTERM
+
+
+STUCK = """
+import sys, trio
+from dafka.cli import runner
+
+async def program():
+    print("up", flush=True)
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+runner.SECOND_SIGNAL_S = 0.0
+runner.run(program)
+"""
+
+
+def test_a_further_signal_ends_a_program_that_cannot_be_cancelled() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            deadline = time.monotonic() + 20
+            while process.poll() is None and time.monotonic() < deadline:
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.01)
+            assert process.poll() == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 class Timers:

@@ -74,6 +74,32 @@ def test_produce_reports_missing_acks_when_it_is_stopped(
     assert "Traceback" not in ended.errors
 
 
+def test_produce_that_is_stopped_in_the_middle_of_a_file_is_no_success(
+    dafka: Dafka, tower: list[str], tmp_path: Path
+) -> None:
+    """It waits for a store, which comes after the signal and acknowledges all that was published."""
+    dafka.options = tower
+    (tmp_path / "input").write_bytes((b"x" * 20_000 + b"\n") * 100)
+    producer = dafka.start_node(
+        "produce",
+        "t",
+        "-v",
+        "--grace-ms",
+        "1m",
+        "--file",
+        str(tmp_path / "input"),
+        environment={"DAFKA_PRODUCER_SILENCE_MS": "100", "DAFKA_PRODUCER_UNACKNOWLEDGED_RECORDS_MAX": "10"},
+    )
+    producer.wait_errors("are unacknowledged")
+    producer.process.send_signal(signal.SIGTERM)
+    producer.wait_errors("SIGTERM")
+    dafka.start_node("store", "--storage", "memory:")
+    ended = producer.wait()
+    assert ended.errors.endswith(" published, 0 of them not acknowledged\n")
+    assert "Interrupted: 100 published" not in ended.errors
+    assert ended.status == 1
+
+
 @pytest.mark.parametrize("command", [["tower", "--sub", FREE, "--pub", FREE], ["consume", "t"], ["produce", "t"]])
 def test_early_interrupt_leaves_no_traceback(dafka: Dafka, tower: list[str], command: list[str]) -> None:
     seeded = random.Random(command[0])

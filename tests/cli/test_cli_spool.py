@@ -6,14 +6,18 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
-from dafka.cli.produce import InputLeftError, _publish
+from dafka.cli.produce import InputLeftError, _publish, _send
 from dafka.cli.runner import Supervisor
+from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.records import RecordBatch
+from dafka.roles import Producer
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import open_cluster
 from tests.cli.harness import Dafka
@@ -34,6 +38,34 @@ def test_a_spool_of_an_unknown_kind_is_refused(dafka: Dafka) -> None:
     produced = dafka.run("produce", "orders", "--spool", "nope:x", stdin=b"")
     assert produced.status == 2
     assert "unknown storage 'nope'" in produced.error
+
+
+class SlowProducer:
+    """A producer that has room for two records, and again for two when it was left alone."""
+
+    def __init__(self) -> None:
+        self.published: list[bytes] = []
+
+    @property
+    def records(self) -> int:
+        return len(self.published)
+
+    def statistics(self) -> SlowProducer:
+        return self
+
+    async def send_many(self, contents: Sequence[bytes]) -> None:
+        self.published += contents[:2]
+        assert len(self.published) <= 5
+        await trio.lowlevel.checkpoint()
+        if len(contents) > 2:
+            await trio.sleep_forever()
+
+
+async def test_lines_that_wait_for_room_are_published_once(autojump_clock: trio.testing.MockClock) -> None:
+    producer = SlowProducer()
+    lines = [b"%d" % number for number in range(5)]
+    await _send(cast(Producer, producer), lines, Config())
+    assert producer.published == lines
 
 
 async def test_a_full_spool_is_reported_with_what_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from dafka.roles import Consumer
 
 
 class Records:
-    """A consumer of records that are there, which notes the positions that are saved, and what was written before."""
+    """A consumer of existing records, which notes the saved positions, and the output that was written before each."""
 
     def __init__(self, batches: int, written: Callable[[], int]) -> None:
         self._batches = [RecordBatch(Partition("orders", "A"), 10 * first, [b"x"] * 10) for first in range(batches)]
@@ -66,6 +66,28 @@ async def test_positions_are_saved_after_the_output(save_s: float, monkeypatch: 
     assert records.saved[-1] == (30, 30)
     assert [position for position, end in records.saved if position > end] == []
     assert len(records.saved) == (4 if save_s == 0 else 1)
+
+
+class StoppedByASignal(Unstopped):
+    """Runs the first two waits. A signal ends the third one."""
+
+    def __init__(self) -> None:
+        self._waits = 0
+
+    async def wait_unless_stopping(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        self._waits += 1
+        return await super().wait_unless_stopping(function) if self._waits < 3 else None
+
+
+async def test_positions_are_saved_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume, "SAVE_S", 1000.0)
+    records = Records(3, lambda: 20)
+    fd = os.open(os.devnull, os.O_WRONLY)
+    printer = _Printer(cast(Consumer, records), fd, "content", is_saving=True)
+    with trio.fail_after(30):
+        await printer.print_records(cast(Supervisor, StoppedByASignal()), 1000, 1000.0)
+    os.close(fd)
+    assert records.saved == [(20, 20)]
 
 
 async def test_nothing_is_saved_when_the_output_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,9 @@ def test_a_process_is_healthy_if_all_its_nodes_are() -> None:
         assert monitor.health() == Health("store: it hangs", "store: it hangs")
     first.state = Health()
     assert monitor.health() == Health()
+    with pytest.raises(ZeroDivisionError), monitor.watching(second):
+        raise ZeroDivisionError
+    assert monitor.health() == Health(), "a node that failed runs no longer"
     monitor.is_stopping = True
     assert monitor.health() == Health(unready="stopping")
     assert Monitor().health() == Health(unready="no node has started yet")

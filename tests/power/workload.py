@@ -1,4 +1,4 @@
-"""A program that uses a storage at random, and marks in its recording what the storage has promised.
+"""A program that uses a storage at random, and marks the storage's promises in its recording.
 
     python -m tests.power.workload URL SEED STEPS [--bug NAME]
 
@@ -161,7 +161,7 @@ async def run(url: str, seed: int, steps: int) -> None:
             ends = [held[partition].end_sequence if partition in held else 0 for partition in PARTITIONS]
             mark(json.dumps(["appending", ends]))
             if not is_relaxed(url):
-                mark(json.dumps(["appended", ends]))  # a store that starts acknowledges what it finds
+                mark(json.dumps(["appended", ends]))  # a store that starts acknowledges the records that it finds
             writer = Writer(storage, choose, ends, is_relaxed=is_relaxed(url))
             for _ in range(steps // sessions):
                 await writer.step()

@@ -1,8 +1,26 @@
+"""The first form of beacons: when a node sends its own, when it is settled, and what it reports of its towers."""
+
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import pytest
 
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import BeaconMachine, IntroducedAtLoopback
+from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol.presence.beacons import (
+    NEW_NODE_BEACONS_BURST,
+    NEW_NODE_BEACONS_PER_S,
+    PREFIXES_MAX,
+    SETTLE_PERIODS_MAX,
+    UNECHOED_FACTOR,
+    BeaconAction,
+    Settled,
+)
+from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower
 
 HERE, LOCAL, REMOTE = "tcp://127.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4003"
 
@@ -33,3 +51,169 @@ def test_a_node_that_is_introduced_at_another_address_does_not_warn() -> None:
     client = make_client()
     own = wire.TowerBeacon("ME", "tcp://10.0.0.1:4001")
     assert warnings(client, wire.TowerBeacon("B", REMOTE), own) == []
+
+
+# With a tower of the first form
+
+
+SETTLE_S, INTERVAL_S, TIMEOUT_S = 0.5, 1.0, 4.0
+CONFIG = Config().with_beacon(settle_ms=500, interval_ms=1000, timeout_ms=4000)
+OWN = wire.TowerBeacon("ME", HERE)
+
+
+def make_node(towers: int = 1, *, is_echoed: bool = False, config: Config = CONFIG) -> BeaconMachine:
+    """Return a node whose first tower has subscribed to beacons, and has perhaps sent its beacon back."""
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), config, towers=towers)
+    node.start(0.0)
+    node.tower_subscribed(0, [b"\1B"], 0.0)
+    if is_echoed:
+        hear(node, OWN, now=0.0)
+    return node
+
+
+def peer(number: int) -> wire.TowerBeacon:
+    return wire.TowerBeacon(f"P{number}", f"tcp://10.0.0.1:{5000 + number}")
+
+
+def hear(node: BeaconMachine, *beacons: wire.TowerBeacon, now: float, tower: int = 0) -> list[BeaconAction]:
+    return node.heard(tower, [beacon.encode() for beacon in beacons], now)
+
+
+def sent(actions: Sequence[BeaconAction]) -> list[int]:
+    """Return the numbers of the towers that the node's beacon is sent to."""
+    beacon = wire.NodeBeacon("ME", "", 4001).encode()
+    return [action.tower for action in actions if isinstance(action, SendToTower) and action.frames == beacon]
+
+
+def run_until_settled(node: BeaconMachine, until: float) -> float:
+    """Call `tick` whenever it is due, and return when the node is settled; infinity if not until a time."""
+    while (now := node.deadline()) <= until:
+        if Settled() in node.tick(now):
+            return now
+    return inf
+
+
+def test_a_node_sends_its_beacon_often_until_it_comes_back() -> None:
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
+    node.start(0.0)
+    actions = node.tower_subscribed(0, [b"\1B"], 0.0)
+    assert actions[0] == SubscribeAtTower(0, b"B")
+    assert sent(actions) == [0]
+    hasty_s = INTERVAL_S / UNECHOED_FACTOR
+    for number in range(1, 4):
+        assert node.deadline() == pytest.approx(number * hasty_s)
+        assert sent(node.tick(number * hasty_s - 0.01)) == []
+        assert sent(node.tick(number * hasty_s)) == [0]
+    assert sent(hear(node, OWN, now=0.35)) == []
+    assert sent(node.tick(0.34 + INTERVAL_S)) == []
+    assert sent(node.tick(0.35 + INTERVAL_S)) == [0]
+    assert sent(hear(node, OWN, now=1.5)) == []
+    assert sent(node.tick(0.34 + 2 * INTERVAL_S)) == []
+    assert sent(node.tick(0.35 + 2 * INTERVAL_S)) == [0]
+
+
+def test_a_node_answers_new_nodes_at_once_and_all_of_a_batch_together() -> None:
+    node = make_node(is_echoed=True)
+    actions = hear(node, peer(1), peer(2), now=0.1)
+    assert [action.address for action in actions if isinstance(action, PeerJoined)] == ["P1", "P2"]
+    assert sent(actions) == [0]
+    assert sent(hear(node, peer(1), peer(2), OWN, now=0.2)) == []
+    assert sent(node.heard(0, [[wire.WELCOME]], 0.3)) == [0], "the tower has just begun to hear this node"
+
+
+def test_very_many_new_nodes_are_answered_together() -> None:
+    node = make_node(is_echoed=True)
+    answers = [sent(hear(node, peer(number), now=0.1)) for number in range(NEW_NODE_BEACONS_BURST + 2)]
+    assert answers == [*[[0]] * NEW_NODE_BEACONS_BURST, [], []]
+    assert node.deadline() == pytest.approx(0.1 + 1 / NEW_NODE_BEACONS_PER_S)
+    assert sent(node.tick(node.deadline())) == [0]
+    assert node.deadline() > 0.1 + SETTLE_S - 0.2
+
+
+def test_a_node_is_settled_when_no_node_was_new_for_the_time() -> None:
+    assert run_until_settled(make_node(), 10.0) == inf, "no tower has sent its beacon back"
+    assert run_until_settled(make_node(is_echoed=True), 10.0) == SETTLE_S
+    node = make_node(is_echoed=True)
+    hear(node, peer(1), now=0.3)
+    hear(node, peer(1), now=0.4)  # it is not new
+    assert run_until_settled(node, 10.0) == pytest.approx(0.3 + SETTLE_S)
+    assert run_until_settled(node, 10.0) == inf, "it is reported once"
+
+
+def test_a_node_is_settled_although_new_nodes_come_without_end() -> None:
+    node = make_node(is_echoed=True)
+    settled_at = inf
+    number = 0
+    while settled_at == inf:
+        hear(node, peer(number), now=0.4 * number)
+        number += 1
+        settled_at = run_until_settled(node, 0.4 * number)
+    assert 0.4 * (SETTLE_PERIODS_MAX - 1) < settled_at <= SETTLE_S * SETTLE_PERIODS_MAX
+
+
+def test_a_node_waits_for_its_other_towers_but_not_without_end() -> None:
+    node = make_node(towers=2, is_echoed=True)
+    # The other tower has not answered at all: it gets one more period.
+    assert run_until_settled(node, 10.0) == pytest.approx(2 * SETTLE_S)
+    node = make_node(towers=2, is_echoed=True)
+    node.tower_subscribed(1, [b"\1B"], 0.1)
+    hear(node, OWN, now=0.2, tower=1)
+    assert run_until_settled(node, 10.0) == pytest.approx(SETTLE_S)
+
+
+def test_a_beacon_goes_to_every_tower_that_knows_the_form() -> None:
+    node = make_node(towers=3)
+    assert sent(node.tower_subscribed(2, [b"\1"], 0.0)) == [2], "it subscribes to everything"
+    assert sent(node.tick(0.1)) == [0, 2]
+    assert sent(node.tower_subscribed(1, [b"\1X"], 0.0)) == []
+    assert sent(node.tower_subscribed(1, [b"\1B"], 0.15)) == [1]
+    assert sent(node.tick(0.2)) == [0, 1, 2]
+
+
+def test_a_tower_that_has_connected_again_gets_the_beacon_at_once() -> None:
+    node = make_node(is_echoed=True)
+    assert node.tower_subscribed(0, [b"\0B"], 1.0) == []
+    assert node.tower_subscribed(0, [b"\1B"], 2.0) == [SendToTower(0, wire.NodeBeacon("ME", "", 4001).encode())]
+
+
+def test_a_tower_that_subscribes_to_very_much_is_not_remembered_without_limit() -> None:
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
+    node.start(0.0)
+    node.tower_subscribed(0, [b"\1X%d" % number for number in range(PREFIXES_MAX)], 0.0)
+    assert node.tower_subscribed(0, [b"\1B"], 0.0) == []
+    node.tower_subscribed(0, [b"\0X1"], 0.0)
+    assert sent(node.tower_subscribed(0, [b"\1B"], 0.0)) == [0]
+
+
+def test_silent_towers_and_their_return_are_reported_once() -> None:
+    config = CONFIG.with_node(tower_timeout_ms=5000)
+    node = make_node(config=config)
+    reports = [each for number in range(1, 80) for each in node.tick(number / 10) if isinstance(each, TowersSilent)]
+    (report,) = reports
+    assert report.seconds == pytest.approx(5.0)
+    assert report.towers == config.beacon.tower_pub
+    assert TowersHeard() in hear(node, OWN, now=8.0)
+    assert TowersHeard() not in hear(node, OWN, now=8.1)
+    assert [each for each in node.tick(12.9) if isinstance(each, TowersSilent)] == []
+    assert [each for each in node.tick(13.9) if isinstance(each, TowersSilent)] != []
+
+
+def test_a_silent_node_has_left() -> None:
+    node = make_node(is_echoed=True)
+    hear(node, peer(1), now=1.0)
+    hear(node, peer(1), peer(2), now=2.0)
+    left = []
+    while (now := node.deadline()) < 10.0:
+        left += [(each.address, now) for each in node.tick(now) if isinstance(each, PeerLeft)]
+    assert [address for address, _ in left] == ["P1", "P2"]
+    assert all(2.0 + TIMEOUT_S <= at <= 2.0 + TIMEOUT_S + INTERVAL_S for _, at in left)
+
+
+def test_rubbish_is_discarded_and_counted() -> None:
+    node = make_node(is_echoed=True)
+    assert node.heard(0, [[b"rubbish"], [b"B"], [b""]], 0.1) == []
+    assert node.discarded.total() == 3
+    crowded = make_node(config=CONFIG.with_node(peers_max=1), is_echoed=True)
+    hear(crowded, peer(1), peer(2), now=0.1)
+    assert crowded.discarded == {"too many nodes": 1}
+    assert len(crowded.peers) == 1

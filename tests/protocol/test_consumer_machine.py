@@ -272,6 +272,17 @@ def test_the_silence_of_a_lost_producer_is_no_surprise() -> None:
     assert events(consumer.tick(100.0)) == []
 
 
+def test_stores_are_asked_for_the_last_records_of_a_producer_that_has_left() -> None:
+    consumer = make_consumer()
+    receive(consumer, live(0, 3), now=0.5)
+    heads = wire.GetHeads("hello", ME)
+    assert published(consumer.peer_left("PRODUCER", 5.0), wire.GetHeads) == [heads]
+    assert published(consumer.peer_left("PRODUCER", 10.0), wire.GetHeads) == [], "it has left already"
+    receive(consumer, live(3, 5), now=11.0)
+    assert published(consumer.peer_left("ANOTHER", 15.0), wire.GetHeads) == []
+    assert published(consumer.peer_left("PRODUCER", 15.0), wire.GetHeads) == [heads]
+
+
 def test_a_stores_answers_do_not_speak_for_the_producer() -> None:
     consumer = make_consumer(silence_ms=2000)
     consumer.receive([direct_head(5, ME), direct(0, 3, ME)], 0.5)

@@ -158,3 +158,14 @@ async def test_a_store_catches_up_from_a_libdafka_store_and_keeps_it_alive() -> 
         await wait_until(lambda: ours.statistics().records_stored == 5000)
         assert store.unreadable == []
         nursery.cancel_scope.cancel()
+
+
+async def test_a_lagging_libdafka_store_gets_the_rest_of_a_producer_that_has_left_erratum_32() -> None:
+    async with open_cluster(FAST) as cluster:
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 500))
+            await producer.wait_stored()
+        lagging = LibdafkaStore(records={producer.partition: contents(0, 100)})
+        async with open_libdafka_store(cluster.config, lagging):
+            await wait_until(lambda: lagging.records[producer.partition] == contents(0, 500))
+            assert lagging.unreadable == []

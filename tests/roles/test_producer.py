@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Producer, open_producer
+from dafka import Config, Producer, open_producer, wire
 from dafka.errors import (
     AddressInUseError,
     ConfigError,
@@ -21,6 +21,7 @@ from dafka.errors import (
 )
 from dafka.protocol import StorageFailed, StoresSilent
 from dafka.protocol.events import StoresHeard
+from dafka.records import Partition
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
@@ -392,6 +393,16 @@ async def test_older_copy_of_a_spool_is_noticed(tmp_path: Path, dafka_cluster: C
             await producer.send(b"another 10")
 
 
+async def test_a_spool_without_the_acknowledged_records_is_refused(tmp_path: Path, dafka_cluster: Cluster) -> None:
+    """Its records were lost, or it is an older copy. Their sequences must not be used again."""
+    spool = f"sqlite:{tmp_path / 'spool.db'}"
+    async with open_storage(spool) as storage:
+        await storage.save_positions("acknowledged", {Partition("hello", storage.identity): 5})
+    with pytest.raises(StorageSequenceError, match=r"the spool ends at 0, before acknowledged records \(up to 5\)"):
+        async with dafka_cluster.producer("hello", dafka_cluster.config.with_producer(spool=spool)):
+            pass
+
+
 async def test_spool_that_cannot_be_trimmed_is_an_event(
     tmp_path: Path, dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,3 +440,25 @@ def test_without_a_tower_leaving_the_block_takes_one_timeout_and_names_the_tower
         trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
     # The clock also jumps while sockets close. Twice the timeout would be 60 s.
     assert 30 <= times[1] - times[0] < 45
+
+
+def test_each_ack_restarts_the_wait_for_the_others_when_the_block_is_left() -> None:
+    """No node answers, so the time is virtual, and the test receives the ACKs for the producer."""
+    tower = "tcp://127.0.0.1:9"
+    config = Config().with_beacon(tower_sub=(tower,), tower_pub=(tower,)).with_producer(close_timeout_ms=30_000)
+
+    async def acknowledge(producer: Producer) -> None:
+        for sequence in range(3):
+            await trio.sleep(20)
+            ack = wire.Ack(producer.address, "hello", sequence, "STORE")
+            producer._node.receive([ack], trio.current_time())
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery, open_producer("hello", config) as producer:
+            await producer.send_many(contents(0, 3))
+            producer._on_settled()
+            producer._node.act(producer._machine.node_settled(trio.current_time()))
+            nursery.start_soon(acknowledge, producer)
+        assert producer.statistics().unacknowledged == 0
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))

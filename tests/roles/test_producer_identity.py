@@ -81,6 +81,22 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
             await producer.send(b"0")  # held back, and out before any store has said what it holds
 
 
+async def test_a_rival_that_is_noticed_after_the_last_ack_is_an_error() -> None:
+    """The ACK may be for the rival's record, and not for this producer's."""
+    async with open_cluster(storage=None) as cluster:
+
+        async def publish() -> None:
+            async with open_producer("t", cluster.config, address=ADDRESS) as producer:
+                await producer.wait_settled()
+                await producer.send(b"0")
+                acks = [wire.Ack(ADDRESS, "t", sequence, "STORE") for sequence in (0, 5)]
+                producer._node.receive(acks, trio.current_time())
+                assert producer.statistics().unacknowledged == 0
+
+        with pytest.raises(StorageSequenceError, match="another producer publishes the same partition"):
+            await publish()
+
+
 def test_records_that_only_stores_hold_do_not_count_as_lost() -> None:
     """A store with retention would drop records that a producer reports as lost."""
     machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)

@@ -1,4 +1,4 @@
-"""Roles do first what they promise next, and give back what they took, also when they end early."""
+"""Roles act before they promise, and release everything that they acquired, also when they end early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_a_stopped_store_writes_everything_that_it_received(monkeypatch: p
     async def append_when_stopped(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
         sizes.append(sum(map(len, batches)))
         if len(sizes) == 1:
-            await trio.sleep_forever()  # until the store is stopped, which then writes this and what came after it
+            await trio.sleep_forever()  # until the store is stopped, which then writes this record and those after it
         await append(self, batches)
 
     monkeypatch.setattr(MemoryStorage, "append", append_when_stopped)
@@ -88,6 +88,31 @@ async def test_records_that_the_spool_refuses_are_not_published(
             await producer.wait_stored()
             async with cluster.consumer(["hello"]) as consumer:
                 await receive_partition(consumer, 0, 1)
+
+
+async def test_a_send_that_is_cancelled_while_it_is_spooled_is_published(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise the next record would get a sequence that the spool holds already."""
+    append = SqliteStorage.append
+    scope = trio.CancelScope()
+
+    async def append_and_cancel(self: SqliteStorage, batches: Sequence[RecordBatch]) -> None:
+        await append(self, batches)
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async with open_cluster() as cluster:
+        config = cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
+        async with cluster.producer("hello", config) as producer:
+            await producer.wait_settled()
+            with monkeypatch.context() as patch, scope:
+                patch.setattr(SqliteStorage, "append", append_and_cancel)
+                await producer.send(b"0")
+            assert scope.cancel_called
+            assert await producer.send(b"1") == 1
+            async with cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, 2)
 
 
 async def test_a_range_that_is_closed_early_gives_its_share_of_the_buffer_back() -> None:

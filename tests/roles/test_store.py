@@ -293,3 +293,18 @@ async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received
         assert caught.value.count == 10
         async with cluster.consumer(["hello"]) as consumer:
             await receive_partition(consumer, 0, 10)
+
+
+async def test_a_store_learns_what_its_bounded_storage_has_dropped() -> None:
+    async with open_cluster(storage="memory:?records_max=10") as cluster:
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 20))
+            await producer.wait_stored()
+            await producer.send_many(contents(20, 30))
+        assert cluster.store is not None
+        config = cluster.config.with_consumer(offset_reset="earliest")
+        async with cluster.consumer(["hello"], config) as consumer:
+            with trio.fail_after(DEADLINE_S):
+                batch = await consumer.next_batch()
+        assert batch.first_sequence == 20
+        assert cluster.store.statistics().records_dropped == 20

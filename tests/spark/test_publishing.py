@@ -86,9 +86,37 @@ async def test_a_producer_is_closed_before_its_topic_gets_another(
     assert task.result() == PublishResult(5, 2, 0)
 
 
+async def test_rows_that_wait_for_room_are_published_once(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    published: list[bytes] = []
+
+    class SlowProducer(RecordingProducer):
+        async def send_many(self, contents: Sequence[bytes]) -> None:
+            """Publish two records, and wait for room longer than a task waits."""
+            await super().send_many(contents[:2])
+            published.extend(contents[:2])
+            assert len(published) <= 5
+            if len(contents) > 2:
+                await trio.sleep_forever()
+
+    @asynccontextmanager
+    async def open_slow_producer(*_: object, next_sequence: int, **__: object) -> AsyncIterator[RecordingProducer]:
+        yield SlowProducer(next_sequence)
+
+    async def find_nothing(*arguments: object) -> int:
+        return 0
+
+    monkeypatch.setattr(publishing, "open_producer", open_slow_producer)
+    monkeypatch.setattr(publishing, "find_stored_end", find_nothing)
+    async with publishing._open_task(object.__new__(Reader), Config(), TASK) as task:
+        await task.publish(iter([("a", contents(0, 5))]))
+    assert published == contents(0, 5)
+
+
 @attrs.define
 class RecordingProducer:
-    """A producer without a node, of which only the position is known."""
+    """A producer without a node, which has only a position."""
 
     next_sequence: int
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -184,6 +186,49 @@ def test_an_unreadable_change_keeps_the_former_keys_and_is_reported_once(tmp_pat
     path.write_text(f"{two}\n")
     assert keys.refresh() == {one}
     assert two in keys
+
+
+def test_damage_after_a_repair_is_reported_again(tmp_path: Path) -> None:
+    """Also if the file looks the same, as one that is edited several times within the resolution of its time."""
+    one = KeyPair.generate().public
+    path = tmp_path / "list"
+    path.write_text(f"{one}\n")
+    keys = AuthorizedKeys(path, "")
+    modified_ns = path.stat().st_mtime_ns
+    for _ in range(2):
+        path.write_text("x" * len(f"{one}\n"))
+        set_time(path, modified_ns)
+        with pytest.raises(ConfigError, match="line 1"):
+            keys.refresh()
+        assert keys.refresh() is None
+        path.write_text(f"{one}\n")
+        set_time(path, modified_ns)
+        assert keys.refresh() is None
+        assert one in keys
+
+
+@pytest.mark.parametrize("is_start", [True, False])
+def test_a_folder_that_disappears_while_it_is_read_is_an_error(
+    is_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "one.pub").write_text(f"{KeyPair.generate().public}\n")
+    keys = None if is_start else AuthorizedKeys(path, "")
+    list_files = module.key_files
+    looks = 0
+
+    def fail_at_the_second_look(path: Path) -> Iterator[Path]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return list_files(path)
+
+    monkeypatch.setattr(module, "key_files", fail_at_the_second_look)
+    with pytest.raises(ConfigError, match=r"cannot read the authorized keys .*folder: No such file or directory"):
+        AuthorizedKeys(path, "") if keys is None else keys.refresh()
+    assert looks == 2
 
 
 def set_time(path: Path, modified_ns: int) -> None:

@@ -132,6 +132,12 @@ async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authori
     assert isinstance(event, AuthorizedKeysUnreadable)
     assert "line 1" in str(event)
     assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"200"
+    changed = trio.Event()
+    client.handler.on_keys_changed(changed.set)
+    client.path.write_text("")  # it is still read
+    with trio.fail_after(DEADLINE_S):
+        await changed.wait()
+    assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"
 
 
 async def test_without_a_handler_every_peer_is_refused(client: HandlerClient) -> None:
@@ -188,6 +194,27 @@ async def test_a_changed_list_applies_without_a_restart(client: HandlerClient) -
     ]
 
 
+async def test_a_list_is_looked_at_again_and_again(client: HandlerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFRESH_S", 0.001)
+    looks: list[set[str] | None] = []
+    refresh = AuthorizedKeys.refresh
+
+    def refresh_noted(keys: AuthorizedKeys) -> set[str] | None:
+        found = refresh(keys)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(AuthorizedKeys, "refresh", refresh_noted)
+    changed = trio.Event()
+    client.handler.on_keys_changed(changed.set)
+    with trio.fail_after(DEADLINE_S):
+        while looks.count(None) < 2:  # noqa: ASYNC110 (there is no event to wait for)
+            await trio.sleep(0.01)
+        client.path.write_text("")
+        await changed.wait()
+    assert AUTHORIZED.public not in client.security.authorized
+
+
 async def test_a_refused_peer_is_reported_again_after_a_while(
     client: HandlerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +249,8 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(subscriber.receive_many)  # libzmq repeats subscriptions in calls on the socket
                 assert await publisher.receive_many() == [[b"\1x"]]
+                accepted.update()
+                assert client.handler.refused == {}, "the handshake has succeeded"
                 client.path.write_text("")
                 while [b"\1x"] not in await publisher.receive_many():
                     pass
@@ -230,6 +259,33 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
         subscriber.close(0)
         publisher.close(0)
         accepted.close()
+
+
+async def test_revoked_keys_lose_their_connections_to_every_socket(
+    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[AcceptedConnections] = []
+    changed = trio.Event()
+
+    async def drop_all(accepted: AcceptedConnections) -> None:
+        await trio.lowlevel.checkpoint()
+        dropped.append(accepted)
+
+    monkeypatch.setattr(AcceptedConnections, "drop_all", drop_all)
+    client.handler.on_keys_changed(changed.set)
+    sockets = [Socket(client.context.socket(zmq.SocketType.XPUB)) for _ in range(2)]
+    bound = [AcceptedConnections(each, 100) for each in sockets]
+    try:
+        for each in bound:
+            client.handler.bind(each, "tcp://127.0.0.1:*")
+        client.path.write_text("")
+        with trio.fail_after(DEADLINE_S):
+            await changed.wait()
+        assert dropped == bound
+    finally:
+        for socket, accepted in zip(sockets, bound, strict=True):
+            socket.close(0)
+            accepted.close()
 
 
 async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: HandlerClient) -> None:

@@ -240,7 +240,9 @@ class ConsumerMachine:
         if not self._follow_partition(partition, head.sequence + 1, now, is_live=not is_direct):
             return []
         self.reassembler.note_known_end(partition, head.sequence + 1)
-        return [] if is_direct else self._note_heard(partition, now)
+        if is_direct or not (partition in self._heard or self._is_present(partition.address)):
+            return []
+        return self._note_heard(partition, now)
 
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
         """Continue after records that no node holds any more."""
@@ -285,6 +287,11 @@ class ConsumerMachine:
         if reason:
             self.discarded[reason] += 1
         return not reason
+
+    def _is_present(self, address: str) -> bool:
+        """Return whether a producer may be there. Stores send HEADs of producers that have left (erratum 32)."""
+        gap_resolver = self.reassembler.gap_resolver
+        return gap_resolver.has_node(address) or gap_resolver.has_node("")
 
     def _note_heard(self, partition: Partition, now: float) -> list[Action]:
         self._heard[partition] = now

@@ -9,6 +9,7 @@ up with partitions whose producer has left:
 - When a producer leaves, the connected stores are asked for the heads of its topics, and the store announces its own
   heads of them to all subscribers.
 - Records that become durable only after their producer has left are announced by the store to all subscribers.
+- Stores of libdafka, which take no DIRECT-HEADs, get HEADs of producers that have left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dafka import wire
 from dafka.protocol.actions import Action, Publish
 from dafka.protocol.answering.head_responder import HeadResponder
 from dafka.protocol.answering.head_rounds import HeadRounds
+from dafka.protocol.answering.orphan_heads import OrphanHeads
 from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.machines.store_peers import StorePeers
 from dafka.protocol.machines.stored_partitions import StoredPartitions
@@ -92,6 +94,7 @@ class HeadExchange:
         self._farewell_retries = RetrySchedule[str]()
         self._farewells = TokenBucket(FAREWELL_HEADS_PER_S, FAREWELL_HEADS_BURST, 0.0)
         self._refused_topics: dict[str, None] = {}
+        self._orphan_heads = OrphanHeads()
 
     def add_request(self, topics: Iterable[str], requestor: str, now: float) -> None:
         """Queue the heads of topics for a node, unless it asks too often."""
@@ -144,6 +147,24 @@ class HeadExchange:
         questions = [Publish(wire.GetHeads(topic, self._address)) for topic in topics]
         return questions + self._announce_producer(address, now)
 
+    def head_received(self, head: wire.DirectHead, now: float) -> None:
+        """Note what another store holds. If it may be libdafka's and lacks records, announce them to it."""
+        partition = Partition(head.subject, head.address)
+        if head.sequence + 1 < self._stored.durable_end(partition):
+            self._announce_orphan(partition, now)
+
+    def fetch_received(self, fetch: wire.Fetch, now: float) -> None:
+        """Note that a node asks for records. If it may be libdafka's, announce those that it does not ask for."""
+        partition = Partition(fetch.subject, fetch.partition)
+        is_rest = fetch.sequence + fetch.count < self._stored.durable_end(partition)
+        if is_rest and not self._peers.takes_earliest(fetch.address) and self._peers.is_orphaned(partition):
+            self._orphan_heads.schedule(partition, now)
+
+    def orphan_stored(self, partition: Partition, now: float) -> list[Action]:
+        """Announce records that became durable after their producer had left."""
+        self._announce_orphan(partition, now)
+        return self.announce(partition)
+
     def announce(self, partition: Partition, nodes: Iterable[str] | None = None) -> list[Action]:
         """Return the actions that tell nodes, or all subscribers, the head of a partition that has durable records."""
         head = self._stored.durable_end(partition) - 1
@@ -177,6 +198,10 @@ class HeadExchange:
             refused, self._refused_topics = self._refused_topics, {}
             for topic in refused:
                 self._get_heads_retries.schedule(topic, now)
+        for partition in self._orphan_heads.take_due(now):
+            if self._is_announced(partition) and not self._peers.has_producer(partition):
+                head = self._stored.durable_end(partition) - 1
+                actions.append(Publish(wire.Head(partition.address, partition.topic, head)))
         for producer in self._farewell_retries.take_due(now):
             actions += self._announce_producer(producer, now)
         if self._all_heads_question.take_due(now, max(LASTING_INTERVAL_S, len(self._followed) / ALL_HEADS_PER_S)):
@@ -186,7 +211,7 @@ class HeadExchange:
     def deadline(self) -> float:
         """Return when to call `tick` and `due_heads`."""
         retries = (self._get_heads_retries, self._all_heads_retries, self._farewell_retries)
-        lasting = min(self._all_heads_question.deadline(), self._rounds.deadline())
+        lasting = min(self._all_heads_question.deadline(), self._rounds.deadline(), self._orphan_heads.deadline())
         return min(lasting, self._responder_due, *(each.deadline() for each in retries))
 
     def _next_round(self, now: float) -> list[Action]:
@@ -202,14 +227,20 @@ class HeadExchange:
         return self._stored.durable_end(partition) > 0 and partition not in self._ended
 
     def _announce_producer(self, address: str, now: float) -> list[Action]:
-        """Tell all subscribers what is held of a producer that has left, unless there is too much to tell."""
+        """Send all subscribers the heads of a producer that has left, unless it has too many partitions."""
         topics = islice(self._stored.topics_of(address), TOPICS_MAX)
         held = [partition for topic in topics if self._is_announced(partition := Partition(topic, address))]
         actions: list[Action] = []
         if self._farewells.try_take(now, len(self._peers.head_subscribers) * len(held)):
             for partition in held:
                 actions += self.announce(partition)
+                self._announce_orphan(partition, now)
         return actions
+
+    def _announce_orphan(self, partition: Partition, now: float) -> None:
+        """Announce a partition in the place of its producer, if that has left and there are stores of libdafka."""
+        if self._peers.has_foreign_stores() and self._peers.is_orphaned(partition):
+            self._orphan_heads.schedule(partition, now)
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
         heads = islice(self._stored.durable.get(topic, {}).items(), begin, begin + count)

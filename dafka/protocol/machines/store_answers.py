@@ -75,6 +75,7 @@ class StoreAnswers:
             self._discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
+            self._heads.fetch_received(fetch, now)
         return []
 
     def answer_topics(self, question: wire.GetTopics, now: float) -> list[Action]:

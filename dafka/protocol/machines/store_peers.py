@@ -35,7 +35,7 @@ class StorePeers:
         self._producers: set[str] = set()
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
+        """Note the kind of a peer: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
         self.earliest_responder.note_subscription(subscription)
         if subscription.command is Command.ACK:
             if not subscription.active:
@@ -54,6 +54,14 @@ class StorePeers:
     def stores_taking_heads(self) -> list[str]:
         """Return the connected stores that take DIRECT-HEADs, sorted."""
         return sorted(set(self.head_subscribers) & self._gap_resolver.stores)
+
+    def has_foreign_stores(self) -> bool:
+        """Return whether a connected store is not one of this project, so that it may not take DIRECT-HEADs."""
+        return not self._gap_resolver.stores <= self._gap_resolver.answering
+
+    def takes_earliest(self, address: str) -> bool:
+        """Return whether a connected node is one of this project, which takes DIRECT-EARLIEST."""
+        return address in self._gap_resolver.answering
 
     def is_orphaned(self, partition: Partition) -> bool:
         """Return whether the partition's producer has left, so that only stores can announce its records."""

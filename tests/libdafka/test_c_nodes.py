@@ -1,0 +1,114 @@
+"""Nodes of this project with default settings in one cluster with the C implementation.
+
+    LIBDAFKA_TOOLS=FOLDER pytest -m long tests/libdafka
+
+The environment variables LIBDAFKA_SECONDS (30) and LIBDAFKA_ROUNDS (5) make the trials longer.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka import Config, open_consumer, open_observer, open_producer, serve_store
+from dafka.events import DialectAdopted
+from dafka.roles import open_reader
+from tests.libdafka.tools import START_S, TOOLS, needs_tools, open_program, open_tower
+from tests.roles.helpers import contents, receive, wait_event, wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600), needs_tools]
+
+SECONDS = float(os.environ.get("LIBDAFKA_SECONDS", "30"))
+ROUNDS = int(os.environ.get("LIBDAFKA_ROUNDS", "5"))
+DEADLINE_S = 120.0
+
+
+async def hold_records(config: Config, count: int) -> None:
+    """Publish records, and leave when a store has them."""
+    with trio.fail_after(DEADLINE_S):
+        async with open_producer("hello", config) as producer:
+            await producer.send_many(contents(0, count))
+
+
+@pytest.mark.parametrize("tower", ["ours", "libdafka"])
+async def test_default_settings_end_no_c_node(tower: str, tmp_path: Path) -> None:
+    async with (
+        open_tower(tower, tmp_path / "tower") as config,
+        open_program("dafka_stored", config=config, folder=tmp_path / "store") as c_store,
+        open_program("dafka_console_consumer", "hello", config=config, folder=tmp_path) as c_consumer,
+        open_program("dafka_console_producer", "greetings", config=config, folder=tmp_path) as c_producer,
+    ):
+        programs = (c_store, c_consumer, c_producer)
+        printed = b""
+
+        async def print_lines() -> None:
+            nonlocal printed
+            assert c_consumer.stdout is not None
+            async for data in c_consumer.stdout:
+                printed += data
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(print_lines)
+            await trio.sleep(START_S)
+            await hold_records(config, 3000)
+            begun = trio.current_time()
+            rounds = 0
+            while rounds == 0 or trio.current_time() < begun + SECONDS:
+                rounds += 1
+                assert c_producer.stdin is not None
+                await c_producer.stdin.send_all(b"line %d\n" % rounds)
+                await _use_each_role(config, rounds)
+                assert [program.poll() for program in programs] == [None] * 3, f"after {rounds} rounds"
+            with trio.fail_after(DEADLINE_S):
+                while b" 2000\n" not in printed:  # noqa: ASYNC110 (the program buffers its lines)
+                    await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+    print(f"{rounds} rounds at the tower {tower!r}")
+
+
+async def _use_each_role(config: Config, lines: int) -> None:
+    """Read everything once with each role, and then leave."""
+    with trio.fail_after(DEADLINE_S):
+        async with open_observer(config=config) as observer:
+            await observer.wait_settled()
+            survey = await observer.survey(30)
+            assert "hello" in {topic.name for topic in survey.topics}
+        async with open_consumer(["hello", "greetings"], config.with_consumer(offset_reset="earliest")) as consumer:
+            await receive(consumer, 3000 + lines)
+            assert await wait_event(consumer.events, DialectAdopted) == DialectAdopted("libdafka")
+        async with open_reader(["hello"], config) as reader:
+            await reader.wait_ready()
+            assert 3000 in reader.ends().values()
+        async with trio.open_nursery() as nursery:
+            store = await nursery.start(serve_store, config.with_store(storage="memory:"))
+            await wait_until(lambda: store.statistics().records_stored == 3000 + lines)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("tower", ["slow", "ours"])
+async def test_an_empty_store_catches_up_from_a_c_store(tower: str, tmp_path: Path) -> None:
+    """Beacons are late by up to two seconds at the slow tower, so that either store may connect first."""
+    count = 20_000
+    async with (
+        open_tower(tower, tmp_path / "tower") as config,
+        open_program("dafka_stored", config=config, folder=tmp_path / "store") as c_store,
+    ):
+        await trio.sleep(2 * START_S)
+        await hold_records(config, count)
+        for number in range(ROUNDS):
+            begun = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                store = await nursery.start(serve_store, config.with_store(storage="memory:"))
+                with trio.fail_after(DEADLINE_S):
+                    while store.statistics().records_stored < count:  # noqa: ASYNC110 (statistics are to be asked)
+                        await trio.sleep(0.05)
+                nursery.cancel_scope.cancel()
+            print(f"round {number}: complete after {trio.current_time() - begun:.1f} s", flush=True)
+        assert c_store.poll() is None
+
+
+def test_the_tools_are_there() -> None:
+    assert (Path(TOOLS) / "dafka_stored").is_file()
