@@ -1,4 +1,4 @@
-"""Numbers that peers, operators or files on disk rely on. Who changes one decides something; a slip must not.
+"""Numbers that peers, operators or files on disk rely on. Changing one is a decision; it must not happen by mistake.
 
 Numbers that only trade speed for memory are not here. `tests/mutation/scope.toml` names them.
 """

@@ -34,7 +34,7 @@ def test_two_peers_at_one_endpoint_have_one_connection() -> None:
     assert len(manager) == 1
     assert manager.remove_peer(A)
     assert len(manager) == 0
-    assert not manager.remove_peer(A), "there is nothing to end any more"
+    assert not manager.remove_peer(A), "there is nothing left to end"
 
 
 def test_a_peer_that_waits_in_the_queue_has_no_connection_to_end() -> None:

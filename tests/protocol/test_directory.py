@@ -75,7 +75,7 @@ class Member:
     """One node of a cluster.
 
     Attributes:
-        events: What its discovery has reported.
+        events: The events that its discovery has reported.
         received: The messages of the tower.
         sent: The messages to the tower.
     """
@@ -186,7 +186,7 @@ def test_a_node_is_settled_as_soon_as_it_has_the_directory() -> None:
     assert cluster.now == 0.0
 
 
-def test_nobody_sends_anything_because_a_node_joins() -> None:
+def test_no_node_sends_anything_because_another_joins() -> None:
     cluster = Cluster()
     members = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
     store = cluster.add("s1", Role.STORE)
@@ -313,7 +313,7 @@ def test_a_lost_page_is_asked_for_again() -> None:
     assert store.events.count(Settled()) == 1
 
 
-def test_a_restarted_tower_learns_the_nodes_again_and_nobody_leaves() -> None:
+def test_a_restarted_tower_learns_the_nodes_again_and_no_node_leaves() -> None:
     cluster = Cluster()
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
     cluster.pass_time(3)
