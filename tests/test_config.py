@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
+from dafka.config.configuration import SECTIONS, change_section
 from dafka.config.loading import FORMER_NAMES, variable_name
-from dafka.config.settings import SECTIONS, change_section
 from dafka.config.values import parse_duration_ms, parse_size_bytes
 from dafka.errors import ConfigError
 

@@ -20,8 +20,8 @@ from click.types import FuncParamType
 
 from dafka.cli.terminal import COMMAND_LOG, UsageMistake, start_logging
 from dafka.config import Config
+from dafka.config.configuration import SECTIONS, change_section, load_config
 from dafka.config.loading import log_unknown_variables, parse_value
-from dafka.config.settings import SECTIONS, change_section, load_config
 from dafka.config.values import parse_duration_ms, parse_size_bytes
 from dafka.errors import ConfigError, MissingExtraError
 from dafka.roles.log_events import ConfigFileUnused

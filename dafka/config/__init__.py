@@ -4,9 +4,9 @@ Settings come from a TOML file, then from `DAFKA_*` environment variables, then 
 Later ones override earlier ones. A setting has the same name in all of them.
 """
 
+from dafka.config.configuration import Config
 from dafka.config.settings import (
     BeaconConfig,
-    Config,
     ConsumerConfig,
     DialectName,
     FetchConfig,

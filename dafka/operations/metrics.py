@@ -87,6 +87,9 @@ GAUGES = {
     ),
     "dafka_lag_records_max": MetricHelp("The lag, in records, of the partition with the largest lag."),
     "dafka_lagging_partitions": MetricHelp("Partitions with any lag."),
+    "dafka_missing_records": MetricHelp(
+        "The part of a store's lag for which several FETCHes in a row were not answered."
+    ),
     "dafka_topic_partitions": MetricHelp("Partitions of the topic in a store or of a consumer.", ("topic",)),
     "dafka_topic_lag_records": MetricHelp("The lag, in records, of all partitions of the topic.", ("topic",)),
     "dafka_pending_bytes": MetricHelp(
@@ -296,6 +299,7 @@ def _store_samples(found: StoreStatistics) -> Samples:
         "dafka_partitions": {(): found.partitions},
         "dafka_pending_bytes": {(): found.pending_bytes},
         "dafka_full_stores": {(): found.is_full},
+        "dafka_missing_records": {(): found.missing_records},
         **_lag_samples(found.lag),
     }
 

@@ -172,6 +172,30 @@ class FetchUnanswered:
 
 
 @attrs.frozen
+class RecordsMissing:
+    """A store still lacks records that other nodes have announced, and no node sends them.
+
+    It is repeated once a minute as long as that lasts. The nodes that hold the records may be stopped, or out of reach.
+
+    Attributes:
+        records: The number of records.
+        partitions: The number of their partitions.
+        partition: One of these partitions.
+    """
+
+    records: int
+    partitions: int
+    partition: Partition
+
+    def __str__(self) -> str:
+        records = "1 record" if self.records == 1 else f"{self.records} records"
+        where = f"{self.partition}"
+        if self.partitions > 1:
+            where = f"{self.partitions} partitions, such as {where}"
+        return f"No node sends {records} of {where}, which this store lacks and other nodes have announced; retrying"
+
+
+@attrs.frozen
 class RecordsUnrecoverable:
     """No node holds these records any more, since retention dropped them. The partition continues after them.
 
@@ -234,7 +258,7 @@ class RecordsDropped:
 
 @attrs.frozen
 class PartitionsForgotten:
-    """A store has forgotten partitions: all their records were dropped, and nothing was heard of them for a while.
+    """A store has forgotten partitions: their records were dropped, and no message about them came for a while.
 
     Attributes:
         partitions: The number of partitions.
@@ -244,7 +268,7 @@ class PartitionsForgotten:
 
     def __str__(self) -> str:
         partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
-        return f"Forgot {partitions} without records, of which nothing was heard for a while"
+        return f"Forgot {partitions} without records and without messages for a while"
 
 
 @attrs.frozen
@@ -385,6 +409,7 @@ Event: TypeAlias = (
     | PartitionSilent
     | PartitionHeard
     | FetchUnanswered
+    | RecordsMissing
     | RecordsUnrecoverable
     | PartitionHalted
     | RecordsDropped

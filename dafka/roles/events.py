@@ -28,6 +28,7 @@ from dafka.protocol import (
     PartitionSilent,
     PeerNotAuthorized,
     PeerRefused,
+    RecordsMissing,
     RecordsUnrecoverable,
     RefusedByPeer,
     StorageFailed,
@@ -62,6 +63,7 @@ UNANSWERED_INTERVAL_S = 60.0
 """Seconds in which one line names a partition that no node answers for, and another one counts all further ones."""
 
 _WARNINGS = (
+    RecordsMissing,
     AuthorizedKeysUnreadable,
     AddressConflict,
     EndpointsExposed,

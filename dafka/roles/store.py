@@ -76,6 +76,7 @@ class StoreStatistics:
         records_sent: Records sent in answers to FETCHes.
         bytes_sent: The bytes of their contents.
         lag: By partition, how many records are known to exist and are not durable here; only partitions that have any.
+        missing_records: The part of the lag for which several FETCHes in a row were not answered.
         is_full: Whether the store takes no further partition, or its storage fails.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
@@ -94,6 +95,7 @@ class StoreStatistics:
     records_sent: int
     bytes_sent: int
     lag: dict[Partition, int]
+    missing_records: int
     is_full: bool
     discarded: dict[str, int]
     peers: int
@@ -148,6 +150,7 @@ class Store(NodeRole):
             records_sent=machine.responder.records_sent,
             bytes_sent=machine.responder.bytes_sent,
             lag=lag,
+            missing_records=machine.missing.count(),
             is_full=bool(self._refusal or machine.room.full_reason),
             discarded=self.discarded(),
             peers=self._node.peers,
@@ -280,7 +283,7 @@ class Store(NodeRole):
             self.events.log.write(CommitSlow(now - begun, records, size), logging.WARNING)
 
     async def _forget(self) -> None:
-        """Forget partitions that have ended and hold no records, and those of which only the name is known."""
+        """Forget partitions that have ended and hold no records, and partitions known only by name."""
         can_delete = isinstance(self._storage, DeletesPartitions)
         while True:
             await trio.sleep(self._config.retention_interval_ms / 1000)

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from dafka.config import Config
-from dafka.config.settings import change_section
+from dafka.config.configuration import change_section
 from dafka.roles import open_consumer, open_producer, serve_store, serve_tower
 
 TOPIC = "orders"

@@ -22,6 +22,7 @@ from dafka.protocol.machines.partition_room import PartitionRoom
 from dafka.protocol.machines.store_answers import StoreAnswers
 from dafka.protocol.machines.store_peers import StorePeers
 from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.protocol.ordering.missing_records import MissingRecords
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition
@@ -48,6 +49,7 @@ class StoreMachine:
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
+        missing: The records that no node sends, and when they are reported.
         stored: The partitions in the storage.
         answers: Answers questions about records and topics.
         room: Whether there is room for further partitions.
@@ -66,6 +68,7 @@ class StoreMachine:
     ) -> None:
         self.address = address
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
+        self.missing = MissingRecords(self.reassembler)
         self.stored = StoredPartitions(earliest or {})
         self.pending_bytes = 0
         self.responder = FetchResponder(
@@ -215,7 +218,7 @@ class StoreMachine:
         return list(islice(silent, FORGOTTEN_TOGETHER_MAX))
 
     def drop_silent_unproven(self, now: float) -> None:
-        """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
+        """Stop following partitions that are known only by name and have been silent for long enough."""
         for partition in self.reassembler.unproven_partitions():
             if self._ended.is_unproven_silent(partition, now) and not self._peers.has_producer(partition):
                 self._drop_unproven(partition)
@@ -271,6 +274,9 @@ class StoreMachine:
     def tick(self, now: float) -> list[Action]:
         """Repeat unanswered FETCHes, and the heads and questions that other stores may have missed."""
         actions: list[Action] = [Notify(event) for event in self.reassembler.tick(now)]
+        if actions:
+            self.missing.begin(now)
+        actions += [Notify(event) for event in self.missing.take_due(now)]
         actions += self._heads.tick(now, has_room=self.reassembler.has_room())
         self.room.tick(now)
         actions += self._skip_unrecoverable() + self.room.take_notices()
@@ -278,7 +284,8 @@ class StoreMachine:
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
-        return min(self.reassembler.deadline(), self._heads.deadline(), self.room.deadline())
+        due = min(self.reassembler.deadline(), self.missing.deadline())
+        return min(due, self._heads.deadline(), self.room.deadline())
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:

@@ -152,6 +152,11 @@ class FetchPlanner:
             return None
         return next(iter(self._waiting))
 
+    def unanswered_partitions(self, attempts_min: int) -> list[Partition]:
+        """Return the partitions whose last FETCHes, at least so many in a row, no node has answered."""
+        active = [partition for partition, page in self._active.items() if page.attempts >= attempts_min]
+        return active + [partition for partition, attempts in self._waiting.items() if attempts >= attempts_min]
+
     def active_partitions(self) -> list[Partition]:
         """Return the partitions that are being fetched."""
         return list(self._active)

@@ -71,7 +71,7 @@ class Reassembler:
         return len(self._unproven) < self._unproven_max
 
     def unproven_partitions(self) -> list[Partition]:
-        """Return the followed partitions of which only the name is known."""
+        """Return the followed partitions that are known only by name."""
         return list(self._unproven)
 
     def idle_partitions(self, now: float) -> list[Partition]:
@@ -194,6 +194,11 @@ class Reassembler:
             if attempts == UNANSWERED_ATTEMPTS:
                 unanswered.append(FetchUnanswered(partition, self.cursors[partition].next_sequence, attempts))
         return unanswered
+
+    def unanswered_partitions(self) -> list[Partition]:
+        """Return the partitions with missing records for which several FETCHes in a row were not answered."""
+        found = self._planner.unanswered_partitions(UNANSWERED_ATTEMPTS)
+        return [partition for partition in found if partition in self.cursors]
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
