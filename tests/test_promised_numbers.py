@@ -1,4 +1,4 @@
-"""Numbers that peers, operators or files on disk rely on. Who changes one decides something; a slip must not.
+"""Numbers that peers, operators or files on disk rely on. Changing one is a decision; it must not happen by mistake.
 
 Numbers that only trade speed for memory are not here. `tests/mutation/scope.toml` names them.
 """
@@ -44,6 +44,26 @@ PROMISED: dict[str, dict[str, object]] = {
         "UNVERIFIED_PAUSE_S": 0.01,
         "QUESTIONS_MAX": 50_000,
         "FOLLOWING_MAX": 16,
+    },
+    "protocol.presence.beacon_registry": {
+        "NODES_PER_CONNECTION_MAX": 64,
+        "BEACONS_BURST": 2000,
+        "BEACONS_PER_S": 200.0,
+        "LATE_FACTOR": 5,
+    },
+    "protocol.presence.beacons": {
+        "SETTLE_PERIODS_MAX": 10,
+        "UNECHOED_FACTOR": 10,
+        "NEW_NODE_BEACONS_PER_S": 20,
+        "NEW_NODE_BEACONS_BURST": 20,
+        "PREFIXES_MAX": 16,
+    },
+    "protocol.presence.connections": {
+        "CONNECTING_MAX": 256,
+        "TRY_S": 1.0,
+        "QUEUED_TRY_S": 5.0,
+        "STEADY_S": 30.0,
+        "CONNECT_S": 1.0,
     },
     "storage.base": {"READ_BYTES": MIB},
     "storage.sqlite.connection": {"BUSY_TIMEOUT_S": 30.0, "PAGE_BYTES": 16 * 1024},

@@ -182,7 +182,7 @@ async def partitions(context: JobContext) -> Figures:
 
 
 async def nodes(context: JobContext) -> Figures:
-    """Start many producers at once, and measure what they cost. The job ends with the first number that fails."""
+    """Start many producers at once, and measure their cost. The job ends with the first number that fails."""
     for producers in context.nodes.producers:
         async with context.open(ClusterSetup(context.nodes.stores)) as cluster:
             async for measured in measure_nodes(cluster, producers, context.nodes):

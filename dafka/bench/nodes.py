@@ -1,4 +1,4 @@
-"""The job `nodes`: many producers that start at once, and what they cost while they are idle and while they send.
+"""The job `nodes`: many producers that start at once, and their cost while they are idle and while they send.
 
 Several producers share a process, because one interpreter for each would be measured instead of them. The stores and
 the tower have a process each. All producers' processes are ready before the first producer opens.
@@ -28,7 +28,7 @@ MIB = 2**20
 
 @attrs.frozen
 class NodesOptions:
-    """What the job `nodes` runs.
+    """The options of the job `nodes`.
 
     Attributes:
         producers: The numbers of producers, one cluster after the other.

@@ -143,7 +143,7 @@ def to_svg(results: Results) -> str:
 
 
 def describe_run(results: Results) -> Iterator[str]:
-    """Yield lines that say what was run, when, and on which machine."""
+    """Yield lines that name the jobs, the date and the machine."""
     settings = dict(results.settings)
     nodes = settings.pop("nodes", {})
     if isinstance(nodes, Mapping):

@@ -69,7 +69,7 @@ async def run_jobs(
                 report_progress(f"round {number} of {rounds}: {job.name}, {system.name}")
                 try:
                     context = JobContext(system, _opener(system, folder), records, nodes or NodesOptions())
-                    # What was measured before a failure is kept.
+                    # Measurements from before a failure are kept.
                     async for measured in job.run(context):
                         samples.append(Sample(job.name, system.name, number, measured))  # noqa: PERF401
                 except BenchError as error:

@@ -24,7 +24,7 @@ from dafka.roles.log_events import Interrupted
 
 
 class InputLeftError(LocalError):
-    """The rest of the input was not published: no store acknowledged what was before it, or the spool failed."""
+    """The rest of the input was not published: no store acknowledged the part before it, or the spool failed."""
 
 
 @click.command()

@@ -53,7 +53,7 @@ def status(
 ) -> None:
     """Show a running cluster: nodes, topics, and each store's lag.
 
-    With TOPICs, only these are shown. What is wrong comes first in each table.
+    With TOPICs, only these are shown. Problems come first in each table.
     """
     if timeout is not None:
         config = config.with_node(tower_timeout_ms=timeout)

@@ -33,7 +33,7 @@ _SEVERITY = (WRONG, LATE, FINE)
 
 @attrs.frozen
 class Shown:
-    """What to show.
+    """The choice of what a survey shows.
 
     Attributes:
         is_all: Whether to show all rows.
@@ -52,7 +52,7 @@ class _Row:
 
 
 def print_survey(survey: ClusterSurvey, faults: Sequence[str] | None, shown: Shown) -> None:
-    """Print a survey: a summary, what is wrong, and the tables."""
+    """Print a survey: a summary, the problems, and the tables."""
     click.echo(_summary(survey))
     sentences = [*survey.limits] if faults is None else [*faults]
     word = "note" if faults is None else "fault"

@@ -258,7 +258,7 @@ class RecordsDropped:
 
 @attrs.frozen
 class PartitionsForgotten:
-    """A store has forgotten partitions: all their records were dropped, and nothing was heard of them for a while.
+    """A store has forgotten partitions: their records were dropped, and no message about them came for a while.
 
     Attributes:
         partitions: The number of partitions.
@@ -268,7 +268,7 @@ class PartitionsForgotten:
 
     def __str__(self) -> str:
         partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
-        return f"Forgot {partitions} without records, of which nothing was heard for a while"
+        return f"Forgot {partitions} without records and without messages for a while"
 
 
 @attrs.frozen

@@ -152,7 +152,8 @@ class Producer(NodeRole):
             contents: The contents of the records, each at most `[node] message_bytes_max` bytes.
 
         Returns:
-            The records' sequences. If a new partition was begun meanwhile, those of the last records are its.
+            The records' sequences. If the producer has begun a new partition meanwhile, they are those of the last
+            records, in the new partition.
 
         Raises:
             RecordError: A content is not bytes, or too large. Nothing was published.

@@ -283,7 +283,7 @@ class Store(NodeRole):
             self.events.log.write(CommitSlow(now - begun, records, size), logging.WARNING)
 
     async def _forget(self) -> None:
-        """Forget partitions that have ended and hold no records, and those of which only the name is known."""
+        """Forget partitions that have ended and hold no records, and partitions known only by name."""
         can_delete = isinstance(self._storage, DeletesPartitions)
         while True:
             await trio.sleep(self._config.retention_interval_ms / 1000)

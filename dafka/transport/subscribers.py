@@ -266,7 +266,7 @@ class _KeySocket:
         self._on_change(ConnectionChange(PeerEndpoint(endpoint, self.key), is_made=True))
 
     def _note_unusable(self, endpoint: str) -> None:
-        """Report a connection that cannot be made as one that was made and lost, so that nobody waits for it."""
+        """Report a connection that cannot be made as made and lost, so that no node waits for it."""
         self._note_made(endpoint)
         self._note_lost(endpoint)
 

@@ -77,7 +77,7 @@ class Registration:
         host: The host that peers connect to; empty for the host from which the tower sees the node connect.
         port: The port that peers connect to.
         role: The node's role.
-        wanted: The roles of which the node wants to hear.
+        wanted: The roles that the node wants to hear of.
         formats: The letters of the formats in which the node reads records.
         asks_directory: Whether the tower is asked to send its directory.
     """

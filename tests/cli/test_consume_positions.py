@@ -19,7 +19,7 @@ from dafka.roles import Consumer
 
 
 class Records:
-    """A consumer of records that are there, which notes the positions that are saved, and what was written before."""
+    """A consumer of existing records, which notes the saved positions, and the output that was written before each."""
 
     def __init__(self, batches: int, written: Callable[[], int]) -> None:
         self._batches = [RecordBatch(Partition("orders", "A"), 10 * first, [b"x"] * 10) for first in range(batches)]

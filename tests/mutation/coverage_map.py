@@ -26,7 +26,7 @@ _LIMIT_S = 900.0
 
 @attrs.frozen
 class ModuleMap:
-    """What one test module runs.
+    """The lines that one test module runs.
 
     Attributes:
         durations: the seconds of each test that passes.
@@ -51,7 +51,7 @@ class ModuleMap:
 
 
 def load_map(module: str, root: Path, files: set[str]) -> ModuleMap | None:
-    """Return what is known about a test module, or None if its tests or one of the files have changed since."""
+    """Return the record of a test module, or None if its tests or one of the files have changed since."""
     path = _path(module)
     if not path.is_file():
         return None
@@ -63,7 +63,7 @@ def load_map(module: str, root: Path, files: set[str]) -> ModuleMap | None:
 
 
 def measure_module(module: str, top: Path) -> bool:
-    """Run a test module under coverage and keep what is measured; return whether all its tests passed.
+    """Run a test module under coverage and keep the measurement; return whether all its tests passed.
 
     Args:
         module: the path of the test module.

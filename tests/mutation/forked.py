@@ -17,7 +17,7 @@ _POLL_S = 0.01
 
 
 class Outcome(Enum):
-    """What became of a process."""
+    """The result of a process."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -29,7 +29,7 @@ def run_forked(job: Callable[[], int], output: Path, wall_s: float, cpu_s: float
 
     Args:
         job: returns the exit status.
-        output: gets what the process prints.
+        output: gets the output of the process.
         wall_s: the time that it may take.
         cpu_s: the processor time that it may take.
 

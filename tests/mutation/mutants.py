@@ -1,4 +1,4 @@
-"""The mutants of a file: where an operator applies, and what the code is then."""
+"""The mutants of a file: the places where an operator applies, and the code that it makes of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _normalize(lines: list[str]) -> str:
 
 @cache
 def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
-    """Return all mutants of a file, except in what has no effect on what the program does."""
+    """Return all mutants of a file, except in code without effect on the program."""
     structure = _Structure(source)
     return tuple(_mutants(file, source, structure))
 
@@ -88,7 +88,7 @@ def read(root: Path, file: str) -> str:
 
 
 class _Structure:
-    """What Python's own parser says about a file: functions, and the ranges in which nothing is mutated."""
+    """A file as Python's own parser sees it: its functions, and the ranges in which nothing is mutated."""
 
     def __init__(self, source: str) -> None:
         self._skipped: list[tuple[tuple[int, int], tuple[int, int]]] = []

@@ -50,7 +50,7 @@ def copy_of_tree(tree: Path) -> Iterator[Path]:
 
 @contextmanager
 def copy_of_repository() -> Iterator[Path]:
-    """Copy what git tracks, as it is in the work tree, and what was compiled; remove the copy in the end."""
+    """Copy the files that git tracks, as they are in the work tree, and compiled ones; remove the copy in the end."""
     with _temporary_folder() as folder:
         top = folder / "tree"
         names = git("ls-files", "--cached", "--others", "--exclude-standard").splitlines()

@@ -56,7 +56,7 @@ class Round:
 
 @attrs.frozen
 class Result:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
         mutant: the mutant.
@@ -125,7 +125,7 @@ class Map:
 
 
 def build_map(tree: Path, package: Package, files: set[str], jobs: int, say: Callable[[str], None]) -> Map:
-    """Return which near tests run which lines of the files; measure what is not known."""
+    """Return which near tests run which lines of the files; measure those that are not known."""
     missing = [module for module in package.test_modules if load_map(module, tree, files) is None]
     if missing:
         say(f"{package.name}: measuring {len(missing)} test modules")

@@ -1,4 +1,4 @@
-"""What is mutated, and which tests are near it; read from `scope.toml`."""
+"""The files to mutate, and the tests that are near them; read from `scope.toml`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Survivor:
         file: the file.
         function: the qualified name of the function or class that it is in.
         line: the lines that it changes, with their white space normalized.
-        mutants: what the lines become, each.
+        mutants: the lines of each mutant.
         reason: why no test can notice it.
     """
 

@@ -1,4 +1,4 @@
-"""The tool that counts what the tests miss: its operators, what it leaves alone, and the list of known survivors."""
+"""The tool that counts the faults that tests miss: its operators, its exceptions, and the list of known survivors."""
 
 from __future__ import annotations
 

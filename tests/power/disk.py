@@ -1,4 +1,4 @@
-"""A disk that loses what was not synced: it replays a recording, and tells what a power failure would have left.
+"""A disk that loses unsynced writes: it replays a recording, and returns the files that a power failure would leave.
 
 The rules are those of POSIX on a journaling file system, at their worst:
 
@@ -77,7 +77,7 @@ class File:
         self._forgotten |= numbers - self._synced
 
     def content_after(self, loss: Chooser, choose: random.Random) -> bytes:
-        """Return what is left after a power failure."""
+        """Return the files that are left after a power failure."""
         kept = [change for change in self._changes if change.number in self._synced]
         kept += loss([change for change in self._changes if change.number not in self._synced], choose)
         content = bytearray(self._durable)
@@ -191,7 +191,7 @@ class Disk:
             apply(self, entry)
 
     def fail_power(self, target: Path, loss: Chooser, choose: random.Random) -> None:
-        """Write what a power failure leaves at this moment to a new folder."""
+        """Write the files that a power failure leaves at this moment to a new folder."""
         _store(self._folder, target, loss, choose)
 
     def _open_file(self, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""What must happen before what, in the system calls of a process: nothing is promised before it is durable."""
+"""The order that the system calls of a process must keep: nothing is promised before it is durable."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _by_begin(calls: Iterable[Call]) -> list[Call]:
 
 
 def _acknowledged(data: bytes) -> list[int]:
-    """Return the sequences in the ACKs in what was sent: two short strings and a number follow the header."""
+    """Return the sequences of the ACKs among sent bytes: two short strings and a number follow the header."""
     sequences = []
     for header in _ACK.finditer(data):
         address_bytes = header[1][0]

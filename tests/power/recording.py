@@ -1,4 +1,4 @@
-"""Recordings of what a process does to its files: `recorder.c` writes them, and this module reads them.
+"""Recordings of a process's changes to its files: `recorder.c` writes them, and this module reads them.
 
 A recording is complete if replaying all of it rebuilds the folder exactly; `tests.power.losses` checks that of each.
 """
@@ -26,7 +26,7 @@ _HEADER = struct.Struct("=IiqII")
 
 
 class Kind(IntEnum):
-    """What an entry of a recording is about, as in `recorder.c`."""
+    """The kind of an entry of a recording, as in `recorder.c`."""
 
     OPEN = 1
     CLOSE = 2
@@ -49,7 +49,7 @@ class Entry:
     """One call, or one mark.
 
     Attributes:
-        kind: What it is about.
+        kind: The kind of the entry.
         fd: The file descriptor; -1 if there is none.
         value: The flags of an OPEN, the position of a WRITE, the size of a TRUNCATE, the result of a SYNC_END.
         first: The path, the data, or the text of a mark.
@@ -85,14 +85,14 @@ def compile_recorder() -> Path:
 
 
 def environment(folder: Path, log: Path) -> dict[str, str]:
-    """Return the environment in which a process records what it does below a folder."""
+    """Return the environment in which a process records its changes below a folder."""
     variables: Mapping[str, str] = os.environ
     preload = {"LD_PRELOAD": str(compile_recorder()), "POWER_ROOT": str(folder.resolve()), "POWER_LOG": str(log)}
     return {**variables, **preload, "PYTHONPATH": str(PROJECT)}
 
 
 def record(command: Sequence[str], folder: Path, log: Path, timeout_s: float = 100) -> list[Entry]:
-    """Run a command to its end, and return what it did below a folder.
+    """Run a command to its end, and return its changes below a folder.
 
     Raises:
         subprocess.CalledProcessError: If the command fails; its output is printed.
@@ -113,7 +113,7 @@ def read(data: bytes) -> Iterator[Entry]:
             yield Entry(Kind(kind), fd, value, data[start:middle], data[middle:position])
 
 
-# What a recorded process calls
+# Functions for a recorded process
 
 
 @cache

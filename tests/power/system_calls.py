@@ -28,7 +28,7 @@ class Call:
     Attributes:
         name: Its name.
         fd: The file descriptor.
-        target: What the descriptor stands for: a path, or `socket:[...]`.
+        target: The file of the descriptor: a path, or `socket:[...]`.
         data: The bytes written or sent.
         begin: The number of the line at which it began.
         end: The number of the line at which it returned.

@@ -1,4 +1,4 @@
-"""The model of a disk keeps what was synced, and loses the rest."""
+"""The model of a disk keeps synced writes, and loses the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(position: int, data: bytes) -> Entry:
 
 @pytest.fixture
 def left(tmp_path: Path) -> Callable[..., dict[str, bytes]]:
-    """Return what a power failure leaves, by path."""
+    """Return the contents of the files that a power failure leaves, by path."""
     numbers = count()
 
     def run(entries: Iterable[Entry], loss: Chooser, seed: int = 0, *, forgets_failed: bool = True) -> dict[str, bytes]:

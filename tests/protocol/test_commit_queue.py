@@ -1,4 +1,4 @@
-"""What a store acknowledges, and when: exactly what its storage has made durable, and nothing before."""
+"""The ACKs of a store: exactly for the records that its storage has made durable, and not earlier."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     assert store.receive(0, 3) == []
     assert store.queue
     assert store.queue.begin_work() == [run(0, 3)]
-    assert store.receive(0, 3) == [], "a duplicate of what is being written"
+    assert store.receive(0, 3) == [], "a duplicate of a record that is being written"
     assert store.machine.stored.durable_end(HELLO) == 0
     assert store.machine.pending_bytes == memory((0, 3))
     assert store.queue.work_done(0.2) == [ack(3)]
     assert store.machine.stored.durable_end(HELLO) == 3
     assert store.machine.pending_bytes == 0
     assert not store.queue
-    assert store.receive(0, 3) == [ack(3)], "a duplicate of what is durable"
+    assert store.receive(0, 3) == [ack(3)], "a duplicate of a durable record"
 
 
 def test_what_arrives_during_a_transaction_forms_the_next_one() -> None:
@@ -132,7 +132,7 @@ def test_a_queue_with_nothing_but_a_reset_has_work() -> None:
     store.queue.put_reset(ResetPosition(HELLO, 10))
     assert store.queue
     store.queue.begin_work()
-    assert store.queue, "what has begun is not done"
+    assert store.queue, "a commit that has begun is not done"
     store.queue.work_done(0.1)
     assert not store.queue
 

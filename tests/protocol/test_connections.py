@@ -34,7 +34,7 @@ def test_two_peers_at_one_endpoint_have_one_connection() -> None:
     assert len(manager) == 1
     assert manager.remove_peer(A)
     assert len(manager) == 0
-    assert not manager.remove_peer(A), "there is nothing to end any more"
+    assert not manager.remove_peer(A), "there is nothing left to end"
 
 
 def test_a_peer_that_waits_in_the_queue_has_no_connection_to_end() -> None:
@@ -55,6 +55,7 @@ def test_a_new_peer_takes_the_place_of_one_that_has_not_answered_in_time() -> No
     assert manager.deadline() == QUEUED_TRY_S
     assert manager.next_queued(QUEUED_TRY_S) == C
     assert manager.begin_connecting(C, QUEUED_TRY_S) == [B]
+    assert manager.next_queued(QUEUED_TRY_S + TRY_S / 2) is None
     assert manager.next_queued(TRY_S + QUEUED_TRY_S) == A
 
 

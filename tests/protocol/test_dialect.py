@@ -1,4 +1,4 @@
-"""The choice of the dialect to send, by what peers subscribe to and what they send (erratum 30)."""
+"""The choice of the dialect to send, by the subscriptions and messages of peers (erratum 30)."""
 
 from __future__ import annotations
 

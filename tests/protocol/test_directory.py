@@ -25,6 +25,7 @@ from dafka.protocol import (
     UnsubscribeAtTower,
 )
 from dafka.protocol.machines.tower import KEY_CONFLICT, REGISTRATION_TIMEOUTS
+from dafka.protocol.presence import node_directory
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
 from dafka.protocol.presence.wanted_roles import WANTED_ROLES
 from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
@@ -74,7 +75,7 @@ class Member:
     """One node of a cluster.
 
     Attributes:
-        events: What its discovery has reported.
+        events: The events that its discovery has reported.
         received: The messages of the tower.
         sent: The messages to the tower.
     """
@@ -185,7 +186,7 @@ def test_a_node_is_settled_as_soon_as_it_has_the_directory() -> None:
     assert cluster.now == 0.0
 
 
-def test_nobody_sends_anything_because_a_node_joins() -> None:
+def test_no_node_sends_anything_because_another_joins() -> None:
     cluster = Cluster()
     members = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
     store = cluster.add("s1", Role.STORE)
@@ -280,6 +281,15 @@ def test_a_change_that_was_lost_is_noticed_at_the_next_change() -> None:
     assert store.events[-2:] == [found.joined, lost.joined]
 
 
+def test_a_directory_of_many_pages_is_complete_when_the_last_one_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_directory, "PAGE_BYTES_MAX", 200)
+    cluster = Cluster()
+    producers = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
+    store = cluster.add("s1", Role.STORE)
+    assert store.peers() == {each.name for each in producers}
+    assert store.events[-1:] == [Settled()]
+
+
 def test_a_lost_page_is_asked_for_again() -> None:
     cluster = Cluster()
     producers = [cluster.add(f"p{number:03}", Role.PRODUCER) for number in range(400)]
@@ -303,7 +313,7 @@ def test_a_lost_page_is_asked_for_again() -> None:
     assert store.events.count(Settled()) == 1
 
 
-def test_a_restarted_tower_learns_the_nodes_again_and_nobody_leaves() -> None:
+def test_a_restarted_tower_learns_the_nodes_again_and_no_node_leaves() -> None:
     cluster = Cluster()
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
     cluster.pass_time(3)

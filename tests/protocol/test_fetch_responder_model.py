@@ -1,4 +1,4 @@
-"""The fetch responder against a model: what it still owes, and its counters, after any FETCHes and reads."""
+"""The fetch responder against a model: the answers it still owes, and its counters, after any FETCHes and reads."""
 
 from __future__ import annotations
 

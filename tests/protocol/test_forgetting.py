@@ -33,7 +33,7 @@ def make_store(end: int = 10, earliest: int = 10, config: Config = CONFIG, idle_
 
 
 def forget(store: StoreMachine, now: float, meanwhile: Iterable[wire.BatchedMessage] = ()) -> list[Action]:
-    """Forget what may be forgotten. Messages may arrive while the storage deletes it."""
+    """Forget the partitions that may be forgotten. Messages may arrive while the storage deletes them."""
     queue = CommitQueue(store)
     queue.put_silent(store.silent_partitions(now))
     if not queue:
@@ -210,7 +210,7 @@ def test_a_restarted_store_counts_the_time_before_except_an_hour() -> None:
     assert forgotten(forget(ahead, 10 * 3600.0))
 
 
-# What happens while the storage deletes it
+# While the storage deletes a partition
 
 
 def test_a_producer_that_comes_back_meanwhile_continues() -> None:

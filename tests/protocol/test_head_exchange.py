@@ -37,7 +37,7 @@ def connect_store(store: StoreMachine) -> list[Action]:
 
 
 def run_timer(machine: StoreMachine | ConsumerMachine, begin: float, end: float) -> list[tuple[float, Action]]:
-    """Run what is due from one time to another, and return the actions, each with its time."""
+    """Run everything that is due from one time to another, and return the actions, each with its time."""
     actions = []
     now = begin
     while (now := max(machine.deadline(), now)) <= end:
@@ -48,7 +48,7 @@ def run_timer(machine: StoreMachine | ConsumerMachine, begin: float, end: float)
 
 
 def told(actions: Iterable[Action], node: str = NEIGHBOUR) -> list[tuple[Partition, int]]:
-    """Return the heads that a node is told, as (partition, sequence)."""
+    """Return the heads that a node is sent, as (partition, sequence)."""
     heads = published(actions, wire.DirectHead)
     return [(Partition(head.subject, head.address), head.sequence) for head in heads if head.requestor == node]
 

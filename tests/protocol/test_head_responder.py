@@ -155,7 +155,7 @@ def test_requests_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) 
     heads = Heads(a=1, b=1, c=1, d=1)
     assert heads.ask("C", "a", "b")
     assert not heads.ask("D", "a", "b")
-    assert heads.ask("D", "a"), "what is already being answered needs no room"
+    assert heads.ask("D", "a"), "a request that is already being answered needs no room"
     assert heads.next() == [("C", "a", "P0"), ("D", "a", "P0"), ("C", "b", "P0")]
     assert heads.ask("E", "a", "b", "c"), "all room is free again"
     assert not heads.ask("E", "d")

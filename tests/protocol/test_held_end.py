@@ -56,6 +56,17 @@ def test_it_fetches_the_first_record_and_subscribes_to_acks() -> None:
     assert reader.deadline() == float("inf"), "there is nothing left to ask"
 
 
+def test_several_questions_are_repeated_each_in_time() -> None:
+    reader = make_reader("A")
+    later = Partition("hello", "LATER")
+    reader.query_held_end(HELLO, 0.1)
+    reader.query_held_end(later, 0.3)
+    assert reader.deadline() == pytest.approx(0.1 + PROBE_S)
+    assert questions(reader.tick(0.1 + PROBE_S)) == [QUESTION]
+    assert reader.deadline() == pytest.approx(0.3 + PROBE_S)
+    assert questions(reader.tick(0.3 + PROBE_S)) == [wire.Fetch("LATER", ME, "hello", 0, 1)]
+
+
 def test_the_answer_that_a_store_holds_nothing_is_certain_at_once() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)

@@ -40,7 +40,7 @@ class SilentIO:
 
 
 class Peers:
-    """A node, and what it reported about its peers."""
+    """A node, and its events about its peers."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

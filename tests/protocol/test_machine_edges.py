@@ -1,4 +1,4 @@
-"""The edges of what producers and stores accept, by their exact actions and counters."""
+"""The limits of the messages that producers and stores accept, by their exact actions and counters."""
 
 from __future__ import annotations
 

@@ -109,6 +109,17 @@ def test_a_message_is_repeated_a_few_times() -> None:
     assert schedule.deadline() == math.inf
 
 
+def test_several_messages_are_repeated_each_in_time() -> None:
+    schedule = RetrySchedule[str]()
+    schedule.schedule("A", 0.0)
+    schedule.schedule("B", 0.25)
+    first, _ = RETRY_WAITS_S
+    assert schedule.deadline() == first
+    assert schedule.take_due(first) == ["A"]
+    assert schedule.deadline() == first + 0.25
+    assert schedule.take_due(first + 0.25) == ["B"]
+
+
 def test_a_canceled_message_is_not_repeated() -> None:
     schedule = RetrySchedule[str]()
     schedule.schedule("A", 0.0)

@@ -1,4 +1,4 @@
-"""What one peer may do in its own name, and in the names of others: allowances, and addresses that have an owner."""
+"""The limits of one peer, in its own name and in the names of others: allowances, and addresses that have an owner."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_node_with_the_address_of_another_is_reported_and_not_accepted() -> No
     assert reported == []
     assert not identity.accept_change(PeerJoined("A", keyed("b")))
     assert reported == [AddressConflict("A", "tcp://h:1")]
-    assert not identity.accept_change(PeerLeft("A", keyed("b"))), "what was not accepted cannot leave"
+    assert not identity.accept_change(PeerLeft("A", keyed("b"))), "a node that was not accepted cannot leave"
     assert identity.accept_change(PeerLeft("A", keyed("a")))
 
 

@@ -1,4 +1,4 @@
-"""The limits of the protocol's parts at their edges, and what is free again after they were reached."""
+"""The limits of the protocol's parts at their edges, and the room that is free again after they were reached."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resolver(*stores: str) -> GapResolver:
     return made
 
 
-# Who may hold missing records
+# Nodes that may hold missing records
 
 
 @pytest.mark.parametrize(

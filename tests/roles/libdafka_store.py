@@ -37,9 +37,9 @@ class LibdafkaStore:
         reader: The address of its reading half.
         writer: The address of its writing half.
         records: The contents of its records, by partition.
-        requests: What the reading half has received.
-        unreadable: What its reading half could not read. With the first such message, libdafka's ends.
-        fetches: What the writing half has asked for.
+        requests: The requests that the reading half has received.
+        unreadable: The messages that it could not read. The first such message ends the store of libdafka.
+        fetches: The FETCHes that the writing half has sent.
     """
 
     reader: str = attrs.field(factory=new_address)
@@ -50,7 +50,7 @@ class LibdafkaStore:
     fetches: list[wire.Fetch] = attrs.field(factory=list)
 
     def answer(self, frames: Sequence[bytes]) -> list[wire.Message]:
-        """Return what the reading half answers."""
+        """Return the answers of the reading half."""
         message, dialect = codec.decode(frames)
         if dialect is not Dialect.LIBDAFKA:
             self.unreadable.append(frames)
@@ -70,7 +70,7 @@ class LibdafkaStore:
         ]
 
     def store(self, frames: Sequence[bytes]) -> list[wire.Message]:
-        """Return what the writing half answers."""
+        """Return the answers of the writing half."""
         message, dialect = codec.decode(frames)
         if dialect is not Dialect.LIBDAFKA:
             return []

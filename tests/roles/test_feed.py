@@ -112,7 +112,7 @@ def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogC
     assert caplog.messages[-1] == str(StoresHeard())
 
 
-async def test_partitions_that_nobody_answers_for_take_one_line_each_interval(
+async def test_partitions_that_no_node_answers_for_take_one_line_each_interval(
     caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     feed = EventFeed(LOGGER)
@@ -147,7 +147,7 @@ async def test_partitions_that_nobody_answers_for_take_one_line_each_interval(
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_each_partition_that_nobody_answers_for_is_an_event_and_a_line_for_debugging(
+def test_each_partition_that_no_node_answers_for_is_an_event_and_a_line_for_debugging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     feed = EventFeed(LOGGER)

@@ -30,7 +30,7 @@ KNOWN = {
     "store": ("producer", "store", "consumer", FIRST_FORM),
     FIRST_FORM: ("producer", "store", "consumer", FIRST_FORM),
 }
-"""What a node of each kind connects to. A node that uses the first form of beacons cannot say which role it has."""
+"""The connections of a node of each kind. A node that uses the first form of beacons cannot say which role it has."""
 
 
 @attrs.define(eq=False)

@@ -1,4 +1,4 @@
-"""Roles do first what they promise next, and give back what they took, also when they end early."""
+"""Roles act before they promise, and release everything that they acquired, also when they end early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_a_stopped_store_writes_everything_that_it_received(monkeypatch: p
     async def append_when_stopped(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
         sizes.append(sum(map(len, batches)))
         if len(sizes) == 1:
-            await trio.sleep_forever()  # until the store is stopped, which then writes this and what came after it
+            await trio.sleep_forever()  # until the store is stopped, which then writes this record and those after it
         await append(self, batches)
 
     monkeypatch.setattr(MemoryStorage, "append", append_when_stopped)

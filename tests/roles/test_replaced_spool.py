@@ -1,4 +1,4 @@
-"""The spool of a producer whose partition was replaced: which partition the next start continues, and with what."""
+"""The spool of a producer whose partition was replaced: the partition that the next start continues."""
 
 from __future__ import annotations
 

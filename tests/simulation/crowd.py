@@ -114,7 +114,7 @@ IDLE_MAX = {"producer": 10.0, "store": 5.0, "consumer": 5.0, "tower": 2.0}
 
 @attrs.frozen
 class CrowdReport:
-    """What a crowd needed.
+    """The cost of a crowd.
 
     Attributes:
         nodes: The number of producers.
@@ -232,7 +232,7 @@ class Crowd(Cluster):
 
 
 def main() -> None:
-    """Simulate crowds of several sizes, and print what they needed."""
+    """Simulate crowds of several sizes, and print their costs."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.crowd", description=main.__doc__)
     parser.add_argument(
         "--nodes", type=int, nargs="+", default=[10, 100, 300], metavar="N", help="numbers of producers"

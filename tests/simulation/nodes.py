@@ -83,7 +83,7 @@ class SimulatedNode:
             draw=random.Random(cluster.draw.random()).random,
         )
         self.tower_prefixes: tuple[set[bytes], ...] = tuple(set() for _ in cluster.tower_names)
-        """What it subscribes to at each tower."""
+        """Its subscriptions at each tower."""
         self._links: dict[PeerEndpoint, Link] = {}
         self._timer_at = float("inf")
         self._is_waking = False

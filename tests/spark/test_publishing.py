@@ -116,7 +116,7 @@ async def test_rows_that_wait_for_room_are_published_once(
 
 @attrs.define
 class RecordingProducer:
-    """A producer without a node, of which only the position is known."""
+    """A producer without a node, which has only a position."""
 
     next_sequence: int
 

@@ -1,4 +1,4 @@
-"""What Spark's daemon prints when a worker ends."""
+"""The output of Spark's daemon when a worker ends."""
 
 from __future__ import annotations
 

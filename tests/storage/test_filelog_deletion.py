@@ -1,4 +1,4 @@
-"""What is left on disk of a deleted partition of a file log, also if the process is killed meanwhile."""
+"""The files that a deleted partition of a file log leaves on disk, also if the process is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_another_process_reads_a_partition_that_began_again_in_the_same_se
 async def test_an_interrupted_deletion_never_lowers_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlinks: int, *, has_catalog: bool
 ) -> None:
-    """After each removal of a file, a copy of the folder is what a killed process leaves."""
+    """After each removal of a file, a copy of the folder stands for the files that a killed process leaves."""
     folder, copy = tmp_path / "log", tmp_path / "copy"
     count = 0
     unlink = os.unlink

@@ -141,7 +141,7 @@ def test_what_an_entry_cannot_hold_is_refused(run: Run, is_allowed: bool, monkey
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """A segment of five entries with two records each, the third of which has a damaged header."""
+    """A segment of five entries with two records each. The third entry has a damaged header."""
     data = b""
     for number in range(5):
         data += encoded(Run(7 + 2 * number, [b"a" * 40, b"b"], 50 + number), position=len(data))
@@ -333,7 +333,7 @@ def test_a_catalog_is_closed_once_it_is_durable(writer: CatalogWriter, monkeypat
     writer.write_slot(1, seed_of(1), CHANGING, HEAD)
     assert seen == [("write", "heads")]
     writer.close(is_clean=True)
-    assert sorted(seen[1:3]) == [("sync", "heads"), ("sync", "names")], "what it lists, before it is called closed"
+    assert sorted(seen[1:3]) == [("sync", "heads"), ("sync", "names")], "lists before the closing mark"
     assert seen[3:] == [("write", "heads"), ("sync", "heads")]
     writer.close(is_clean=True)
     assert len(seen) == 5

@@ -1,4 +1,4 @@
-"""What file logs sync before they rely on it: also when a sync fails, and after another writer was killed."""
+"""File logs sync data before they rely on it, also when a sync fails, and after another writer was killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record what is synced, by name, and which files are put in place."""
+    """Record the names of files and folders that are synced, and of files that are put in place."""
     found: list[str] = []
 
     for name in ("fsync", "fdatasync"):

@@ -1,4 +1,4 @@
-"""Every storage against one model: what it holds, reads and finds by time after each step, at every edge."""
+"""Every storage against one model: its records, reads and searches by time after each step, at every edge."""
 
 from __future__ import annotations
 

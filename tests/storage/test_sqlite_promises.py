@@ -1,4 +1,4 @@
-"""What SQLite storages check and release around a change, and when something fails in the middle."""
+"""The checks and releases of SQLite storages around a change, and when something fails in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQLite is told, statement by statement: when it syncs, when the file is looked at, and what an error undoes."""
+"""The statements of SQLite storages: when they sync, when they check the file, and which changes an error undoes."""
 
 from __future__ import annotations
 

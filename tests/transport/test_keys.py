@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -186,6 +188,50 @@ def test_an_unreadable_change_keeps_the_former_keys_and_is_reported_once(tmp_pat
     assert two in keys
 
 
+def test_damage_after_a_repair_is_reported_again(tmp_path: Path) -> None:
+    """Also if the file looks the same, as one that is edited several times within the resolution of its time."""
+    one = KeyPair.generate().public
+    path = tmp_path / "list"
+    path.write_text(f"{one}\n")
+    modified_ns = time.time_ns() + 3600 * 10**9  # it counts as young for the whole test
+    set_time(path, modified_ns)
+    keys = AuthorizedKeys(path, "")
+    for _ in range(2):
+        path.write_text("x" * len(f"{one}\n"))
+        set_time(path, modified_ns)
+        with pytest.raises(ConfigError, match="line 1"):
+            keys.refresh()
+        assert keys.refresh() is None
+        path.write_text(f"{one}\n")
+        set_time(path, modified_ns)
+        assert keys.refresh() is None
+        assert one in keys
+
+
+@pytest.mark.parametrize("is_start", [True, False])
+def test_a_folder_that_disappears_while_it_is_read_is_an_error(
+    is_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "one.pub").write_text(f"{KeyPair.generate().public}\n")
+    keys = None if is_start else AuthorizedKeys(path, "")
+    list_files = module.key_files
+    looks = 0
+
+    def fail_at_the_second_look(path: Path) -> Iterator[Path]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return list_files(path)
+
+    monkeypatch.setattr(module, "key_files", fail_at_the_second_look)
+    with pytest.raises(ConfigError, match=r"cannot read the authorized keys .*folder: No such file or directory"):
+        AuthorizedKeys(path, "") if keys is None else keys.refresh()
+    assert looks == 2
+
+
 def set_time(path: Path, modified_ns: int) -> None:
     os.utime(path, ns=(modified_ns, modified_ns))
 
@@ -252,6 +298,22 @@ def test_an_edit_without_a_change_of_size_or_time_is_read_if_the_file_was_young(
     path.write_text(f"{one}\n")
     set_time(path, now_ns)
     assert keys.refresh() == {three}
+
+
+def test_a_young_file_of_a_folder_is_read_although_the_others_are_old(tmp_path: Path) -> None:
+    one, two, three = (KeyPair.generate().public for _ in range(3))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, key, modified_ns in (("old", one, 10**18), ("young", two, time.time_ns() + 3600 * 10**9)):
+        (folder / name).write_text(f"{key}\n")
+        set_time(folder / name, modified_ns)
+    keys = AuthorizedKeys(folder, "")
+    modified_ns = (folder / "young").stat().st_mtime_ns
+    (folder / "young").write_text(f"{three}\n")
+    set_time(folder / "young", modified_ns)
+    assert keys.refresh() == {two}
+    assert one in keys
+    assert three in keys
 
 
 def test_a_list_that_is_replaced_by_a_file_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:

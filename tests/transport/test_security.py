@@ -1,4 +1,4 @@
-"""The security settings of a node: which combinations are refused, and what its sockets are told."""
+"""The security settings of a node: the combinations that are refused, and the options of its sockets."""
 
 from __future__ import annotations
 

@@ -194,6 +194,27 @@ async def test_a_changed_list_applies_without_a_restart(client: HandlerClient) -
     ]
 
 
+async def test_a_list_is_looked_at_again_and_again(client: HandlerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFRESH_S", 0.001)
+    looks: list[set[str] | None] = []
+    refresh = AuthorizedKeys.refresh
+
+    def refresh_noted(keys: AuthorizedKeys) -> set[str] | None:
+        found = refresh(keys)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(AuthorizedKeys, "refresh", refresh_noted)
+    changed = trio.Event()
+    client.handler.on_keys_changed(changed.set)
+    with trio.fail_after(DEADLINE_S):
+        while looks.count(None) < 2:  # noqa: ASYNC110 (there is no event to wait for)
+            await trio.sleep(0.01)
+        client.path.write_text("")
+        await changed.wait()
+    assert AUTHORIZED.public not in client.security.authorized
+
+
 async def test_a_refused_peer_is_reported_again_after_a_while(
     client: HandlerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +249,8 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(subscriber.receive_many)  # libzmq repeats subscriptions in calls on the socket
                 assert await publisher.receive_many() == [[b"\1x"]]
+                accepted.update()
+                assert client.handler.refused == {}, "the handshake has succeeded"
                 client.path.write_text("")
                 while [b"\1x"] not in await publisher.receive_many():
                     pass

@@ -1,4 +1,4 @@
-"""The edges of the wire's limits, and what a decoder remembers from one message to the next."""
+"""The edges of the wire's limits, and the state that a decoder keeps from one message to the next."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_known_header_with_another_number_of_frames_is_counted(dialect: Dialec
     assert decoder.decode([good]) == [run(0, 1)]
     assert decoder.decode([[*good, b"more"]]) == []
     assert decoder.discarded == ({"frames": 1} if dialect is Dialect.RFC46 else {"signature": 1})
-    assert decoder.decode([record(1, dialect=dialect)]) == [run(1, 1)], "what follows is decoded"
+    assert decoder.decode([record(1, dialect=dialect)]) == [run(1, 1)], "the next message is decoded"
 
 
 @pytest.mark.parametrize("frames", [[], [b""], [b"M"], [b"Mt"], [b"D"], [b"Mt", b""], [b"M", b"", b""]])

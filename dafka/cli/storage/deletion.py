@@ -25,7 +25,7 @@ from dafka.text import escape_unprintable
 def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete a topic, or one partition of it, with all records.
 
-    The store must be stopped. A store that runs beside others fetches what they still hold again, and a running
+    The store must be stopped. A store that runs beside others fetches again the records that they hold, and a running
     producer or one with a spool sends its records again. To delete a topic from a cluster, stop its producers and all
     stores, delete it from each storage, and then start the stores.
     """

@@ -54,7 +54,7 @@ class HeadRounds:
             stores: The number of other stores. If it is 0, there are no further rounds until `schedule`.
 
         Returns:
-            The partitions of this round; none if no round is due. Some may not exist any more.
+            The partitions of this round; none if no round is due. Some may have been removed.
         """
         if now < self._due:
             return []

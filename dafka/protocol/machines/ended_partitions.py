@@ -73,7 +73,7 @@ class EndedPartitions:
             self._empty[partition] = None
 
     def remove(self, partition: Partition) -> None:
-        """Remove a partition that the store does not know any more."""
+        """Remove a partition that the store has forgotten."""
         self._empty.pop(partition, None)
         self._heard_at.pop(partition, None)
 
@@ -88,12 +88,12 @@ class EndedPartitions:
         return self._count
 
     def is_unproven_silent(self, partition: Partition, now: float) -> bool:
-        """Return whether nothing was heard of a partition without any record for so long that it may be dropped."""
+        """Return whether a partition without any record has been silent for long enough to be dropped."""
         silent_s = min(self._after_s or UNPROVEN_S, UNPROVEN_S)
         return now - self.heard_at(partition) >= silent_s
 
     def silent_partitions(self, now: float) -> list[Partition]:
-        """Return the ended partitions of which nothing was heard for long enough, the longest silent first."""
+        """Return the ended partitions that have been silent for long enough, the longest silent first."""
         if not self._after_s:
             return []
         silent_s = self._after_s

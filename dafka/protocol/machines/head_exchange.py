@@ -227,7 +227,7 @@ class HeadExchange:
         return self._stored.durable_end(partition) > 0 and partition not in self._ended
 
     def _announce_producer(self, address: str, now: float) -> list[Action]:
-        """Tell all subscribers what is held of a producer that has left, unless there is too much to tell."""
+        """Send all subscribers the heads of a producer that has left, unless it has too many partitions."""
         topics = islice(self._stored.topics_of(address), TOPICS_MAX)
         held = [partition for topic in topics if self._is_announced(partition := Partition(topic, address))]
         actions: list[Action] = []

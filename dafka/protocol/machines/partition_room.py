@@ -76,7 +76,7 @@ class PartitionRoom:
         return self._check_due
 
     def take_notices(self) -> list[Action]:
-        """Return what to tell the program since the last call."""
+        """Return the events for the program since the last call."""
         notices, self._notices = self._notices, []
         return notices
 

@@ -218,7 +218,7 @@ class StoreMachine:
         return list(islice(silent, FORGOTTEN_TOGETHER_MAX))
 
     def drop_silent_unproven(self, now: float) -> None:
-        """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
+        """Stop following partitions that are known only by name and have been silent for long enough."""
         for partition in self.reassembler.unproven_partitions():
             if self._ended.is_unproven_silent(partition, now) and not self._peers.has_producer(partition):
                 self._drop_unproven(partition)

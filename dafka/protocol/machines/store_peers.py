@@ -35,7 +35,7 @@ class StorePeers:
         self._producers: set[str] = set()
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
+        """Note the kind of a peer: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
         self.earliest_responder.note_subscription(subscription)
         if subscription.command is Command.ACK:
             if not subscription.active:

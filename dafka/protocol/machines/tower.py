@@ -4,7 +4,7 @@ A tower introduces nodes to each other, with the endpoint at which each can be r
 closed cluster it adds the key with which the node has authenticated itself.
 
 It passes each beacon of the first form on to all nodes that use this form, as RFC 46 says. Nodes that use the second
-form are told once of each node whose role they want (`dafka.wire.directory`). Each form contains all nodes.
+form learn once of each node whose role they want (`dafka.wire.directory`). Each form contains all nodes.
 """
 
 from __future__ import annotations

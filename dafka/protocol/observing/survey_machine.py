@@ -1,6 +1,6 @@
 """The observer's state machine: which nodes, topics and partitions a cluster has, and how far its stores are behind.
 
-RFC 46 has no such role. This is what can be learned:
+RFC 46 has no such role. An observer can learn:
 
 - Nodes and their endpoints from beacons. The role of a node from the subscriptions with its own address that it makes
   when it connects: a store subscribes to CONSUMER-HELLO, a producer to FETCH, a consumer to STORE-HELLO.

@@ -142,7 +142,7 @@ class HeldEndQuery:
     def _ask(self, partition: Partition, now: float) -> list[Action]:
         self._questions[partition].poll.note_asked(now)
         actions: list[Action] = [Publish(wire.Fetch(partition.address, self._address, partition.topic, 0, 1))]
-        # Not GET-HEADS: producers answer it too, and their heads are not what is stored.
+        # Not GET-HEADS: producers answer it too, and their records may not be stored.
         hello = (partition.topic,)
         return actions + [Publish(wire.ConsumerHello(store, self._address, hello)) for store in self._greeted_stores()]
 

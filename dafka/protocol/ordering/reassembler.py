@@ -71,7 +71,7 @@ class Reassembler:
         return len(self._unproven) < self._unproven_max
 
     def unproven_partitions(self) -> list[Partition]:
-        """Return the followed partitions of which only the name is known."""
+        """Return the followed partitions that are known only by name."""
         return list(self._unproven)
 
     def idle_partitions(self, now: float) -> list[Partition]:

@@ -72,7 +72,7 @@ BeaconAction: TypeAlias = DiscoveryEvent | TowerAction
 
 @attrs.define
 class _Tower:
-    """One tower: what it subscribes to, and the forms that are used with it."""
+    """One tower: its subscriptions, and the forms that are used with it."""
 
     client: DirectoryClient
     prefixes: set[bytes] = attrs.field(factory=set)

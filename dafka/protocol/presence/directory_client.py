@@ -28,7 +28,7 @@ JITTER = 0.25
 """The part by which waits are shortened at random, so that nodes that start together do not stay in step."""
 
 SILENT_TIMEOUTS = 2
-"""Timeouts without a message from a tower after which what it lists is not trusted any more."""
+"""Timeouts without a message from a tower after which its directory is no longer trusted."""
 
 PULSES_MAX = 10
 """Pulses without a directory after which the node uses the first form: it registers with another tower than it hears,
@@ -60,7 +60,7 @@ class DirectoryClient:
 
         Args:
             tower: The number of the tower.
-            registration: What the node registers.
+            registration: The node's registration.
             peers: The table that the nodes of the directory are noted in.
             config: The `[beacon]` section.
             draw: Returns a random number from 0 to 1.
@@ -103,7 +103,7 @@ class DirectoryClient:
         return [*(SubscribeAtTower(self._tower, prefix) for prefix in self._prefixes), *self.connected(now)]
 
     def stop(self, now: float) -> list[TowerAction]:
-        """Do not use the second form any more: the tower does not know it."""
+        """Stop using the second form: the tower does not know it."""
         self.is_active = self.is_complete = False
         self._due = float("inf")
         self._peers.keep_listed(self._tower, (), now)

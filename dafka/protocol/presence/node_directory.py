@@ -1,8 +1,8 @@
-"""The directory of a tower: the nodes by role, and who is told of them (the second form of beacons).
+"""The directory of a tower: the nodes by role, and the messages that announce them (the second form of beacons).
 
-A node that joins is told of all nodes of the roles that it wants, in pages sent to its inbox; from then on it is told
-of changes only. A tower cannot tell which messages were lost, so each message about a role has a number, and the pulse
-repeats the last ones: a node that misses a number asks for the directory again.
+A node that joins receives all nodes of the roles that it wants, in pages sent to its inbox; after that it receives only
+changes. A tower cannot know which messages were lost. Therefore each message about a role has a number, and the pulse
+repeats the last numbers: a node that misses a number asks for the directory again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NodeDirectory:
         self._asked: OrderedDict[str, None] = OrderedDict()
 
     def put_node(self, entry: DirectoryEntry, wanted: Iterable[Role] | None) -> None:
-        """Add a node, or note what it announces now.
+        """Add a node, or replace its entry.
 
         Args:
             entry: The node.
@@ -73,7 +73,7 @@ class NodeDirectory:
             self._nodes[entry.address] = _Listed(entry, encoded, roles)
             return
         if listed.entry.role is not entry.role:
-            # Told after the new role, so that a node that wants both does not lose it in between.
+            # Announced after the new role, so that a node that wants both roles does not lose it in between.
             self._remove_from_role(listed)
         listed.entry, listed.encoded = entry, encoded
 
@@ -85,11 +85,11 @@ class NodeDirectory:
             self._asked.pop(address, None)
 
     def second_form_entries(self) -> list[DirectoryEntry]:
-        """Return the nodes that use the second form, of which the others are told in the first."""
+        """Return the nodes that use the second form. The tower announces them to the others in the first form."""
         return [listed.entry for listed in self._nodes.values() if listed.wanted is not None]
 
     def note_inbox(self, address: str, *, is_open: bool, inboxes_max: int) -> None:
-        """Note that a node has subscribed to its directory pages, or that nobody does any more."""
+        """Note that a node has subscribed to its directory pages, or that the last subscription to them has ended."""
         if not is_open:
             self._inboxes.discard(address)
         elif len(self._inboxes) < inboxes_max or address in self._inboxes:
@@ -105,7 +105,7 @@ class NodeDirectory:
         self._queue(address)
 
     def take_messages(self, now: float) -> list[list[bytes]]:
-        """Return the messages to publish: changes, and then the directory for nodes that asked."""
+        """Return the messages to publish: the changes, then the directory for each node that has asked."""
         messages: list[list[bytes]] = []
         for role, changes in self._changes.items():
             self._numbers[role] += 1

@@ -81,7 +81,7 @@ class PeerTable:
         return changes
 
     def unlisted(self, entry: wire.DirectoryEntry, tower: int, now: float) -> list[PeerChange]:
-        """Note that a tower does not list a node in this role any more. Return the change if that was the last one."""
+        """Note that a tower has removed a node from this role. Return the change if no other entry is left."""
         peer = self._peers.get((entry.address, entry.key))
         if peer is None or peer.listed_by.get(tower) is not entry.role:
             return []

@@ -199,7 +199,7 @@ class LogReader:
         return self._cached_index(log.log_path(base))
 
     def drop_segment(self, path: str) -> None:
-        """Drop what is cached of a segment that was removed, or may have been replaced."""
+        """Drop the cached data of a segment that was removed, or may have been replaced."""
         self.pool.drop(path)
         with self._lock:
             self._indexes.pop(path, None)

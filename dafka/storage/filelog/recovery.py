@@ -274,7 +274,7 @@ def _recover(
     known.load()
     if not (known.is_complete and known.is_trusted):
         found = _recover_by_folders(known, topics_folder, recovery)
-        if not known.is_of_earlier_boot:  # otherwise what was read came from the disk
+        if not known.is_of_earlier_boot:  # otherwise the data was read from the disk
             sync_logs([log for log, is_held in found if is_held] if known.is_unsynced else recovery.unsynced)
         catalog.create([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
         return found

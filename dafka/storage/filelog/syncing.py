@@ -36,7 +36,7 @@ class Syncer:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether what is written is synced at once."""
+        """Whether each write is synced at once."""
         return self._delay_ms == 0
 
     def raise_delayed_error(self) -> None:

@@ -59,7 +59,7 @@ class WriteAheadLog:
         writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint_pages}")
 
     def sync_found(self) -> None:
-        """Make durable what the log holds already: a process that was killed may have committed it without syncing."""
+        """Make the log's contents durable: a process that was killed may have committed them without syncing."""
         with suppress(FileNotFoundError):
             if os.stat(self._path).st_size:
                 self._commit_version()

@@ -42,6 +42,20 @@ typedef struct {
     size_t last; /* the index in `runs` of the run that grew last */
 } Gathering;
 
+static void open_message(State *state, Message *message)
+{
+    message->count = 0;
+    message->has_more = 0;
+    for (int index = 0; index < HELD_FRAMES; index++)
+        state->msg_init(&message->frames[index]);
+}
+
+static void close_message(State *state, Message *message)
+{
+    for (int index = 0; index < HELD_FRAMES; index++)
+        state->msg_close(&message->frames[index]);
+}
+
 /* Receives a frame into an initialized message. */
 static int receive_frame(State *state, void *socket, zmq_msg_t *frame)
 {
@@ -389,6 +403,15 @@ static int drain(State *state, void *socket, Gathering *gathering, Message *mess
     return GOT_ONE;
 }
 
+/* Returns the socket of a handle to receive from. Returns NULL with an exception set if an argument is invalid. */
+static void *socket_to_receive_from(State *state, PyObject *handle, Py_ssize_t bytes_max, Py_ssize_t frame_bytes_min)
+{
+    if (bytes_max >= 0 && frame_bytes_min >= 0)
+        return as_socket(state, handle);
+    PyErr_SetString(PyExc_ValueError, "expected numbers of bytes that are not negative");
+    return NULL;
+}
+
 PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
 {
     State *state = opened_state(module);
@@ -399,24 +422,18 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         || !PyArg_ParseTuple(arguments, "Onnnnp", &handle, &count_max, &items_max, &bytes_max, &frame_bytes_min,
                              &gathers_runs))
         return NULL;
-    if (bytes_max < 0 || frame_bytes_min < 0) {
-        PyErr_SetString(PyExc_ValueError, "expected numbers of bytes that are not negative");
-        return NULL;
-    }
-    void *socket = as_socket(state, handle);
+    void *socket = socket_to_receive_from(state, handle, bytes_max, frame_bytes_min);
     if (socket == NULL)
         return NULL;
     release_returned_loans();
     Gathering gathering = {.items = PyList_New(0), .indexes = PyDict_New()};
-    Message message = {.count = 0};
-    for (int index = 0; index < HELD_FRAMES; index++)
-        state->msg_init(&message.frames[index]);
+    Message message;
+    open_message(state, &message);
     int failed = gathering.items == NULL || gathering.indexes == NULL
                  || drain(state, socket, &gathering, &message, count_max, items_max, (size_t)bytes_max,
                           (size_t)frame_bytes_min, gathers_runs) == FAILED
                  || place_runs(state, &gathering) < 0;
-    for (int index = 0; index < HELD_FRAMES; index++)
-        state->msg_close(&message.frames[index]);
+    close_message(state, &message);
     for (size_t index = 0; index < gathering.count; index++) {
         Py_XDECREF(gathering.runs[index].topic);
         Py_XDECREF(gathering.runs[index].header);
@@ -446,17 +463,12 @@ PyObject *accelerator_receive_sourced(PyObject *module, PyObject *arguments)
     Py_ssize_t count_max, bytes_max, frame_bytes_min;
     if (state == NULL || !PyArg_ParseTuple(arguments, "Onnn", &handle, &count_max, &bytes_max, &frame_bytes_min))
         return NULL;
-    if (bytes_max < 0 || frame_bytes_min < 0) {
-        PyErr_SetString(PyExc_ValueError, "expected numbers of bytes that are not negative");
-        return NULL;
-    }
-    void *socket = as_socket(state, handle);
+    void *socket = socket_to_receive_from(state, handle, bytes_max, frame_bytes_min);
     if (socket == NULL)
         return NULL;
     PyObject *items = PyList_New(0);
-    Message message = {.count = 0};
-    for (int index = 0; index < HELD_FRAMES; index++)
-        state->msg_init(&message.frames[index]);
+    Message message;
+    open_message(state, &message);
     size_t size = 0;
     int failed = items == NULL;
     for (Py_ssize_t count = 0; !failed && count < count_max && size < (size_t)bytes_max; count++) {
@@ -469,8 +481,7 @@ PyObject *accelerator_receive_sourced(PyObject *module, PyObject *arguments)
             size += state->msg_size(&message.frames[index]) + frame_bytes_min;
         failed = append_new(items, sourced_item(state, socket, &message, &size, frame_bytes_min)) < 0;
     }
-    for (int index = 0; index < HELD_FRAMES; index++)
-        state->msg_close(&message.frames[index]);
+    close_message(state, &message);
     if (failed)
         Py_CLEAR(items);
     return items;
