@@ -28,6 +28,8 @@ class Producer extends Node {
     setInterval(() => this.sendHead(), HEAD_MS);
     for await (const chunk of process.stdin) this.readInput(chunk);
     this.isInputEnded = true;
+    const rest = Buffer.concat(this.line); // the last line may have no newline
+    if (rest.length > 0) this.publish(rest);
     this.endIfAcknowledged();
   }
 

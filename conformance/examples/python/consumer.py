@@ -87,8 +87,7 @@ class Consumer(Node):
         count = min(partition.head - partition.next + 1, FETCH_MAX)
         partition.fetched = partition.next + count
         partition.progress_at = time.monotonic()
-        about = {"subject": self.topic, "sequence": partition.next, "count": count}
-        self.send("FETCH", address, address=self.address, **about)
+        self.send(Message("FETCH", address, self.address, self.topic, partition.next, count))
 
     def fetch_all(self) -> None:
         """Request missing records of all partitions again, if nobody has answered."""
@@ -115,12 +114,12 @@ class Consumer(Node):
         """Request the heads of the topic."""
         if self.heads_requests > 0:
             self.heads_requests -= 1
-            self.send("GET-HEADS", self.topic, address=self.address)
+            self.send(Message("GET-HEADS", self.topic, self.address))
 
     def on_store_hello(self, hello: Message) -> None:
         """Tell a store which topic this consumer is subscribed to."""
         if hello.topic == self.address:
-            self.send("CONSUMER-HELLO", hello.address, address=self.address, subjects=(self.topic,))
+            self.send(Message("CONSUMER-HELLO", hello.address, self.address, subjects=(self.topic,)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import zmq
 
@@ -106,9 +105,9 @@ class Node:
         if endpoint is not None and endpoint not in self.peers.values():
             self.subscriber.disconnect(endpoint.decode())
 
-    def send(self, name: str, topic: bytes, **fields: Any) -> None:
+    def send(self, message: Message) -> None:
         """Publish a message to the peers that subscribe to its command and topic."""
-        self.publisher.send_multipart(encode(Message(name, topic, **fields)))
+        self.publisher.send_multipart(encode(message))
 
     def receive_messages(self) -> None:
         """Call the method for each message: `on_fetch` for FETCH. Messages without a method are discarded."""

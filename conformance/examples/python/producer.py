@@ -21,14 +21,15 @@ class Producer(Node):
         self.topic = topic
         self.subscriber.subscribe(b"K" + self.address)
         self.subscriber.subscribe(b"F" + self.address)
-        self.subscriber.subscribe(b"G" + self.topic)
-        self.kept: dict[int, bytes] = {}  # the contents of records without an ACK, by sequence
-        self.acknowledged = 0  # the records before this one have an ACK
         self.next = 0  # the sequence of the next record
+        self.acknowledged = 0  # a store has the records before this one
+        self.kept: dict[int, bytes] = {}  # the contents of the other records, by sequence
         self.input: list[bytes] = []  # the beginning of a line whose end has not been read
         self.is_input_ended = False
         self.watch(sys.stdin.fileno(), self.read_input)
         self.every(HEAD_S, self.send_head)
+        self.every(HEAD_S, self.end_if_acknowledged)
+        self.subscriber.subscribe(b"G" + self.topic)
 
     def read_input(self) -> None:
         """Read from the standard input, and publish each line."""
@@ -42,35 +43,37 @@ class Producer(Node):
         if not chunk:
             self.poller.unregister(sys.stdin.fileno())
             self.is_input_ended = True
-            self.end_if_acknowledged()
+            if any(self.input):  # the last line may have no newline
+                self.publish(b"".join(self.input))
 
     def publish(self, content: bytes) -> None:
         """Publish a record."""
         self.kept[self.next] = content
-        self.send("RECORD", self.topic, address=self.address, subject=self.topic, sequence=self.next, content=content)
+        self.send(self.message("RECORD", self.topic, self.next, content))
         self.next += 1
 
+    def message(self, name: str, topic: bytes, sequence: int, content: bytes = b"") -> Message:
+        """Return a message about a record of this producer, which is also the name of the partition."""
+        return Message(name, topic, self.address, self.topic, sequence, content=content)
+
     def send_head(self) -> None:
-        """Tell everybody the last record's sequence, so that a peer that missed it can fetch it."""
+        """Tell all peers the last record's sequence, so that those that missed it can fetch it."""
         if self.next > 0:
-            self.send("HEAD", self.topic, address=self.address, subject=self.topic, sequence=self.next - 1)
+            self.send(self.message("HEAD", self.topic, self.next - 1))
 
     def on_fetch(self, fetch: Message) -> None:
         """Send the requested records that are kept to the node that requests them."""
         if (fetch.topic, fetch.subject) == (self.address, self.topic):
             first = max(fetch.sequence, self.acknowledged)
             for sequence in range(first, min(fetch.sequence + fetch.count, self.next)):
-                content = self.kept[sequence]
-                about = {"address": self.address, "subject": self.topic, "sequence": sequence}
-                self.send("DIRECT-RECORD", fetch.address, **about, content=content)
+                self.send(self.message("DIRECT-RECORD", fetch.address, sequence, self.kept[sequence]))
 
     def on_ack(self, ack: Message) -> None:
         """Forget the record that a store has saved, and all before it."""
         if (ack.topic, ack.subject) == (self.address, self.topic) and ack.sequence < self.next:
-            for sequence in range(self.acknowledged, ack.sequence + 1):
-                del self.kept[sequence]
-            self.acknowledged = max(self.acknowledged, ack.sequence + 1)
-            self.end_if_acknowledged()
+            while self.acknowledged <= ack.sequence:
+                del self.kept[self.acknowledged]
+                self.acknowledged += 1
 
     def end_if_acknowledged(self) -> None:
         """End the node if its input has ended and a store has every record."""
@@ -80,8 +83,7 @@ class Producer(Node):
     def on_get_heads(self, request: Message) -> None:
         """Send the last record's sequence to the node that requests it."""
         if request.topic == self.topic and self.next > 0:
-            about = {"address": self.address, "subject": self.topic, "sequence": self.next - 1}
-            self.send("DIRECT-HEAD", request.address, **about)
+            self.send(self.message("DIRECT-HEAD", request.address, self.next - 1))
 
 
 if __name__ == "__main__":
