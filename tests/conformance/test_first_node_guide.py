@@ -37,7 +37,9 @@ MISTAKES = {
     "The address is in lower case.": Mistake("node.py", ".hex.upper()", ".hex"),
     "The beacon has the port as two bytes.": Mistake("node.py", 'b"%d" % port', 'port.to_bytes(2, "big")'),
     "The signature is that of the RFC's prose.": Mistake("messages.py", r"\xaa\xa5", r"\xaa\xa0"),
-    "Strings have no length.": Mistake("messages.py", "return bytes([len(text)]) + text", "return text"),
+    "A string's length has four bytes.": Mistake(
+        "messages.py", "bytes([len(text)]) + text", 'len(text).to_bytes(4, "big") + text'
+    ),
     "Numbers are little-endian.": Mistake(
         "messages.py", 'sequence.to_bytes(8, "big")', 'sequence.to_bytes(8, "little")'
     ),
