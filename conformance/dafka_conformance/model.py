@@ -143,6 +143,10 @@ class Event:
     fault_field: str = ""
 
 
+DELIVERY = "delivery"
+"""What a consumer's check misses if a record was not delivered."""
+
+
 @attrs.frozen
 class Check:
     """A check of the target's behavior against one clause.
@@ -154,6 +158,7 @@ class Check:
         event: The index in the trace of the faulty event; None if something is missing.
         reading: The reading that the target follows, for a clause with several.
         because: The id of the violated clause that this finding is a consequence of; empty if it is none.
+        missing: The name of the message that did not arrive, or `DELIVERY`; empty if the fault is another one.
     """
 
     clause: str
@@ -162,6 +167,7 @@ class Check:
     event: int | None = None
     reading: str = ""
     because: str = ""
+    missing: str = ""
 
     @property
     def is_finding(self) -> bool:

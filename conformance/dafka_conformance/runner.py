@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from dafka_conformance.catalog import Catalog
-from dafka_conformance.causes import attribute_causes
+from dafka_conformance.causes import attribute_causes, attribute_missing
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.scenario import Scenario
@@ -190,6 +190,7 @@ async def run(
         unfinished.pop((result.scenario, result.dialect), None)
     results += [_skipped(each, dialect, INTERRUPTED) for (_, dialect), each in unfinished.items()]
     results.sort(key=lambda result: (result.scenario, result.dialect.value))
+    results = attribute_missing(results)
     verdicts = judge_clauses(catalog.clauses, results, spoken, missing)
     is_complete = not unfinished
     return Run(target.name, started_at, time.monotonic() - begin, tuple(results), verdicts, missing, is_complete)

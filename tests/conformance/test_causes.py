@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from dafka_conformance.causes import attribute_causes
+from dafka_conformance.causes import attribute_causes, attribute_missing
 from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import group_failures
 from dafka_conformance.verdicts import judge_clauses
@@ -38,6 +38,7 @@ def test_finding_of_a_lower_layer_explains_later_ones() -> None:
 
 def test_earlier_findings_and_those_of_the_same_layer_stand_for_themselves() -> None:
     assert attributed("fetch.count", "topic.RECORD", "topic.HEAD") == ["", "", ""]
+    assert attributed("topic.RECORD", "topic.HEAD") == ["", ""]
 
 
 def test_lowest_layer_is_the_cause() -> None:
@@ -98,3 +99,33 @@ def test_scenarios_of_one_cause_are_one_failure_and_come_first() -> None:
     assert (first.scenario, first.similar, first.cause) == ("producer.b", ("producer.c",), "topic.RECORD")
     assert (second.scenario, second.similar, second.cause) == ("producer.a", (), "fetch.count")
     assert [finding.is_violation for finding in first.findings] == [True, False]
+
+
+def missed(scenario: str, clause: str, message: str = "DIRECT-RECORD") -> ScenarioResult:
+    return result(scenario, Check(clause, False, f"no {message} arrived", missing=message))
+
+
+def causes_of(results: list[ScenarioResult]) -> list[str]:
+    return [check.because for each in attribute_missing(results) for check in each.checks]
+
+
+def test_message_that_most_scenarios_miss_explains_why_others_miss_it() -> None:
+    results = [missed(f"store.{number}", "direct-record.sent") for number in range(2)]
+    assert causes_of([*results, missed("store.restart", "robust.malformed")]) == ["", "", "direct-record.sent"]
+
+
+def test_cause_is_the_clause_that_most_scenarios_miss_the_message_for() -> None:
+    kept = [missed(f"producer.{number}", "record.kept-until-ack") for number in range(4)]
+    other = [missed("producer.again", "direct-record.sent"), missed("producer.vanished", "robust.vanished-peer")]
+    assert causes_of([*kept, *other])[4:] == ["record.kept-until-ack", "record.kept-until-ack"]
+
+
+def test_missing_message_does_not_explain_as_many_findings_or_other_messages() -> None:
+    results = [missed("store.a", "direct-record.sent"), missed("store.b", "robust.malformed")]
+    assert causes_of(results) == ["", ""]
+    results = [missed(f"store.{number}", "direct-record.sent") for number in range(4)]
+    assert causes_of([*results, missed("store.c", "ack.durable", "DIRECT-HEAD")])[4:] == [""]
+
+
+def test_second_finding_about_the_same_message_follows_from_the_first() -> None:
+    assert attributed("fetch.count", "direct-record.checked") == ["", "fetch.count"]

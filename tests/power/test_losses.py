@@ -28,14 +28,9 @@ def test_nothing_promised_is_lost(url: str) -> None:
     lose_power(url, seed=1, steps=120, losses=60)
 
 
-NEVER_SYNCED = pytest.mark.xfail(
-    reason="with fsync=never, a file log does not report segments that a power failure took from the beginning"
-)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("url", [*URLS[:-1], pytest.param(URLS[-1], marks=NEVER_SYNCED)])
+@pytest.mark.parametrize("url", URLS)
 def test_nothing_promised_is_lost_in_long_runs(url: str, seed: int) -> None:
     lose_power(url, seed=seed, steps=400, losses=200)
 

@@ -20,6 +20,7 @@ from dafka.protocol.presence.beacons import (
     BeaconAction,
     Settled,
 )
+from dafka.protocol.presence.directory_client import INTERVAL_MIN_S, JITTER, PULSES_MAX
 from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower
 
 HERE, LOCAL, REMOTE = "tcp://127.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4003"
@@ -43,6 +44,7 @@ def test_a_node_that_is_introduced_at_loopback_warns_once_if_there_are_other_mac
     own = wire.TowerBeacon("ME", HERE)
     assert warnings(client, own, wire.TowerBeacon("A", LOCAL), own) == []
     assert warnings(client, wire.TowerBeacon("B", REMOTE)) == []
+    assert warnings(client, wire.TowerBeacon("C", "tcp://10.0.0.2:4004")) == []
     assert warnings(client, own) == [IntroducedAtLoopback(HERE, REMOTE)]
     assert warnings(client, own) == []
 
@@ -207,6 +209,33 @@ def test_a_silent_node_has_left() -> None:
         left += [(each.address, now) for each in node.tick(now) if isinstance(each, PeerLeft)]
     assert [address for address, _ in left] == ["P1", "P2"]
     assert all(2.0 + TIMEOUT_S <= at <= 2.0 + TIMEOUT_S + INTERVAL_S for _, at in left)
+
+
+def pulse(interval_ms: int) -> list[bytes]:
+    return wire.Pulse(b"T" * 8, interval_ms, {}).encode()
+
+
+def test_a_tower_that_sends_no_directory_gets_beacons_of_the_first_form() -> None:
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
+    node.start(0.0)
+    assert sent(node.tower_subscribed(0, [b"\1" + wire.REGISTRATION, b"\1B"], 0.0)) == []
+    for number in range(PULSES_MAX):
+        assert SubscribeAtTower(0, b"B") not in node.tick(0.01 * number), "the directory may still come"
+        node.heard(0, [pulse(1000)], 0.01 * number)
+    actions = node.tick(0.2)
+    assert SubscribeAtTower(0, b"B") in actions
+    assert sent(actions) == [0]
+
+
+def test_a_tower_cannot_make_a_node_register_without_a_pause() -> None:
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG, draw=lambda: 1.0)
+    node.start(0.0)
+    node.tower_subscribed(0, [b"\1" + wire.REGISTRATION], 0.0)
+    node.heard(0, wire.encode_pages("ME", b"T" * 8, {}, [], 1000), 0.5)
+    node.heard(0, [pulse(0)], 0.5)
+    assert node.deadline() == pytest.approx(0.5 + INTERVAL_MIN_S * (1 - JITTER))
+    assert len(node.tick(0.6)) == 1
+    assert node.deadline() == pytest.approx(0.6 + INTERVAL_MIN_S * (1 - JITTER))
 
 
 def test_rubbish_is_discarded_and_counted() -> None:

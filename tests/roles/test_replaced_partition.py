@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client import generate_latest
 
-from dafka import Config, Store
+from dafka import Config, Store, wire
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.events import PartitionReplaced
 from dafka.operations import Monitor
@@ -19,7 +20,7 @@ from dafka.records import Partition
 from dafka.roles import open_producer
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, wait_event
+from tests.roles.helpers import DEADLINE_S, contents, wait_event, wait_until
 
 QUICK = Config().with_beacon(interval_ms=100, timeout_ms=1000).with_producer(new_partition_after_ms=300)
 
@@ -170,3 +171,33 @@ async def test_leaving_the_block_while_the_partition_is_replaced(tmp_path: Path)
         stored = (await held(path))[producer.partition]
         assert stored == contents(200 - len(stored), 200)
         assert len(stored) >= 100
+
+
+async def test_waiting_for_stores_ends_although_the_partition_was_replaced_twice() -> None:
+    """The test receives the ACKs for the producer, and decides when its partition cannot be continued."""
+    async with open_cluster(QUICK, storage=None) as cluster, cluster.producer("hello") as producer:
+
+        def receive_ack(sequence: int) -> None:
+            ack = wire.Ack(producer.partition.address, "hello", sequence, "STORE")
+            producer._node.receive([ack], trio.current_time())
+
+        async def replace() -> None:
+            former = producer.partition
+            producer._stranded.set()
+            await wait_until(lambda: producer.partition != former)
+            await producer.wait_settled()
+
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_settled()
+            await producer.send_many(contents(0, 3))
+            receive_ack(1)
+            await replace()  # record 2 is the first one of the new partition
+            await producer.send_many(contents(3, 5))
+            receive_ack(1)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(producer.wait_stored)
+                await trio.testing.wait_all_tasks_blocked()
+                await replace()
+                assert len(nursery.child_tasks) == 1
+                assert producer.statistics().unacknowledged == 1
+                receive_ack(0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -18,6 +20,7 @@ from dafka.storage.sqlite import connection, storage, write_ahead_log, writing
 from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S, connect, snapshot
 from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
 from dafka.storage.sqlite.storage import SqliteStorage
+from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
 
 PARTITION = Partition("orders", "A")
 
@@ -111,6 +114,28 @@ async def test_an_append_that_truncates_the_log_leaves_the_settings_of_appends(
         assert settings(opened) == before
         # A writer of another program, such as a backup, may hold the lock for seconds.
         assert opened._require_writer().execute("PRAGMA busy_timeout").fetchone() == (BUSY_TIMEOUT_S * 1000,)
+
+
+async def test_a_commit_succeeds_although_the_log_cannot_be_examined_or_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are durable by then. A producer that gets no ACK would send them again, and the store fail again."""
+
+    def fail_to_examine(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    def fail_to_truncate(*_: object) -> bool:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with open_storage(f"sqlite:{tmp_path / 's.db'}") as opened:
+        with monkeypatch.context() as patch:
+            patch.setattr(write_ahead_log, "os", SimpleNamespace(stat=fail_to_examine))
+            await opened.append([batch(0)])
+        with monkeypatch.context() as patch:
+            patch.setattr(write_ahead_log, "LOG_BYTES_MAX", 0)
+            patch.setattr(WriteAheadLog, "_run_checkpoint", fail_to_truncate)
+            await opened.append([batch(10)])
+        assert await opened.read(PARTITION, 0, 100) == batch(0, 20)
 
 
 async def test_partitions_may_be_deleted_while_retention_drops_their_records(

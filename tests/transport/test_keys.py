@@ -193,8 +193,9 @@ def test_damage_after_a_repair_is_reported_again(tmp_path: Path) -> None:
     one = KeyPair.generate().public
     path = tmp_path / "list"
     path.write_text(f"{one}\n")
+    modified_ns = time.time_ns() + 3600 * 10**9  # it counts as young for the whole test
+    set_time(path, modified_ns)
     keys = AuthorizedKeys(path, "")
-    modified_ns = path.stat().st_mtime_ns
     for _ in range(2):
         path.write_text("x" * len(f"{one}\n"))
         set_time(path, modified_ns)
@@ -297,6 +298,22 @@ def test_an_edit_without_a_change_of_size_or_time_is_read_if_the_file_was_young(
     path.write_text(f"{one}\n")
     set_time(path, now_ns)
     assert keys.refresh() == {three}
+
+
+def test_a_young_file_of_a_folder_is_read_although_the_others_are_old(tmp_path: Path) -> None:
+    one, two, three = (KeyPair.generate().public for _ in range(3))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, key, modified_ns in (("old", one, 10**18), ("young", two, time.time_ns() + 3600 * 10**9)):
+        (folder / name).write_text(f"{key}\n")
+        set_time(folder / name, modified_ns)
+    keys = AuthorizedKeys(folder, "")
+    modified_ns = (folder / "young").stat().st_mtime_ns
+    (folder / "young").write_text(f"{three}\n")
+    set_time(folder / "young", modified_ns)
+    assert keys.refresh() == {two}
+    assert one in keys
+    assert three in keys
 
 
 def test_a_list_that_is_replaced_by_a_file_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:

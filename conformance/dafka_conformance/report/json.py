@@ -10,8 +10,9 @@ The schema is stable: within one `format`, keys are added but never changed or r
 - `clauses`: for each `id`, `section`, `level`, `layer`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`,
   `erratum` (null for none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
 - `scenarios`: for each and each dialect `scenario`, `title`, `role`, `dialect`, `clauses`, `outcome`, `seconds`,
-  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`, and `because`, the violated clause that it is a
-  consequence of), `trace` and `trace_omitted`, the number of events left out at the end of the trace of a failure.
+  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`, `because`, the violated clause that it is a
+  consequence of, and `missing`, the name of the message that did not arrive), `trace` and `trace_omitted`, the number
+  of events left out at the end of the trace of a failure.
 - A `trace` is null for a scenario without a failure, and for failures beyond the size of a report. Otherwise it is a
   list of events: `at` (seconds), `sender`, `receiver`, `kind`, `label`, `fields` (pairs of name and value, in order),
   `frames` (hexadecimal, long ones truncated), `count`, `fault`, `fault_field`. A check's `event` is an index in the

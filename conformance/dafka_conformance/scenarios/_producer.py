@@ -73,7 +73,8 @@ async def expect_answer(
         others = [message.get_number("sequence") for message in testbed.messages("DIRECT-RECORD", since)]
         found = f"; the last DIRECT-RECORD was {others[-1]}" if others else ""
         when = f" after {after}" if after else ""
-        testbed.require_clause(clause, False, f"record {min(missing)}, fetched{when}, was not sent{found}")
+        text = f"record {min(missing)}, fetched{when}, was not sent{found}"
+        testbed.require_clause(clause, False, text, missing="DIRECT-RECORD")
 
 
 def expect_records(testbed: Testbed, contents: Sequence[bytes]) -> None:

@@ -131,7 +131,8 @@ async def fetch_back(
     await testbed.wait(is_complete, seconds)
     text = f"of the records {first}..{last}, requested with a FETCH{after}, {len(wanted):,} did not arrive"
     text += f", the first is {min(wanted)}" if wanted else ""
-    testbed.require_clause(clause, not wanted, testbed.exit_message(after) or text)
+    ended = testbed.exit_message(after)
+    testbed.require_clause(clause, not wanted, ended or text, missing="" if ended else "DIRECT-RECORD")
     testbed.check_clause(clause, True)
     return answers(testbed, consumer, partition, since)
 

@@ -129,6 +129,8 @@ async def _expect_exactly(testbed: Testbed, producer: ScriptedPeer, contents: Se
 
     await testbed.wait(lambda: len(delivered_of(testbed, producer.address)) >= len(contents))
     delivered = [each.content for each in delivered_of(testbed, producer.address)]
+    is_shuffled = sorted(delivered) == sorted(content for content in contents) and delivered != list(contents)
+    testbed.require_clause("delivery.in-order", not is_shuffled, "the records were delivered in another order")
     wrong = next((pair for pair in zip(delivered, contents, strict=False) if not is_same(*pair)), None)
     if wrong is not None:
         text = f"the content {testbed.trace.show(wrong[0])} was delivered, expected {testbed.trace.show(wrong[1])}"

@@ -82,8 +82,10 @@ async def two_producers(testbed: Testbed) -> None:
             folder,
         )
         testbed.trace.add_note(f"another producer starts, {what}")
+        first = set(testbed.live_endpoints)
         async with testbed.target.start(request):
             is_there = await testbed.wait(lambda expected=number * nodes: len(testbed.nodes) >= expected)  # type: ignore[misc]
+        testbed.disconnect(testbed.live_endpoints - first)
         text = f"a producer that started {what} has the same address, so both write the same partition"
         testbed.require_clause("partition.single-writer", is_there, text)
 

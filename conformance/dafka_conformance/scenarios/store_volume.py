@@ -173,4 +173,5 @@ async def _keep_topics(testbed: Testbed, topics: Sequence[bytes], clause: str) -
 async def _expect_record(testbed: Testbed, consumer: ScriptedPeer, partition: Partition, clause: str) -> None:
     is_there = await testbed.wait(lambda: bool(answers(testbed, consumer, partition)))
     text = f"the record of the topic {testbed.trace.show(partition.topic)} was not sent in answer to a FETCH"
-    testbed.require_clause(clause, is_there, testbed.exit_message() or text)
+    ended = testbed.exit_message()
+    testbed.require_clause(clause, is_there, ended or text, missing="" if ended else "DIRECT-RECORD")

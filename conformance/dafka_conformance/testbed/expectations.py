@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from dafka_conformance.grammar import Message
-from dafka_conformance.model import Check
+from dafka_conformance.model import DELIVERY, Check
 from dafka_conformance.targets.base import Delivery
 from dafka_conformance.testbed.trace import ReceivedMessage, Trace
 
@@ -40,7 +40,13 @@ class CheckLog:
         self.checks: list[Check] = []
 
     def check_clause(
-        self, clause: str, holds: bool, message: str = "", event: int | None = None, reading: str = ""
+        self,
+        clause: str,
+        holds: bool,
+        message: str = "",
+        event: int | None = None,
+        reading: str = "",
+        missing: str = "",
     ) -> bool:
         """Record whether the target follows a clause.
 
@@ -50,18 +56,23 @@ class CheckLog:
             message: A description of the fault if it does not.
             event: The index in the trace of the faulty event. None if something is missing.
             reading: The reading that the target follows, for a clause with several.
+            missing: The name of the message that did not arrive.
 
         Returns:
             `holds`.
         """
-        self.checks.append(Check(clause, holds, "" if holds else message, event, reading))
+        self.checks.append(
+            Check(clause, holds, "" if holds else message, event, reading, missing="" if holds else missing)
+        )
         if not holds and event is not None:
             self.trace.mark_fault(event, message)
         return holds
 
-    def require_clause(self, clause: str, holds: bool, message: str, event: int | None = None) -> None:
+    def require_clause(
+        self, clause: str, holds: bool, message: str, event: int | None = None, missing: str = ""
+    ) -> None:
         """Record a check as `check_clause` does. Raise `UnmetError` if the clause does not hold."""
-        if not self.check_clause(clause, holds, message, event):
+        if not self.check_clause(clause, holds, message, event, missing=missing):
             raise UnmetError(message)
 
     def report_fault(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
@@ -151,7 +162,8 @@ class Expectations(CheckLog, abc.ABC):
             text = self.exit_message() or f"no {what or name} arrived within {self.seconds(seconds):g} s"
             if others and not self.exit_message():
                 text += f"; the last {name} was {self.describe(others[-1].message)}"
-            self.require_clause(clause, False, text, others[-1].event if others else None)
+            event = others[-1].event if others else None
+            self.require_clause(clause, False, text, event, "" if self.exit_message() else name)
         assert found is not None
         self.check_clause(clause, True)
         return found
@@ -200,7 +212,10 @@ class Expectations(CheckLog, abc.ABC):
         text = (
             f"{len(missing):,} of {len(contents):,} records were not delivered, the first is {self.trace.show(first)}"
         )
-        self.require_clause("delivery.complete", not missing, self.exit_message() or text)
+        has_ended = bool(self.exit_message())
+        self.require_clause(
+            "delivery.complete", not missing, self.exit_message() or text, missing="" if has_ended else DELIVERY
+        )
         text = f"{len(found) - len(wanted):,} records were delivered more than once"
         self.require_clause("delivery.once", len(found) <= len(wanted), text)
         wrong = next((pair for pair in zip(found, contents, strict=False) if pair[0] != pair[1]), (b"", b""))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import ClassVar
 
+import trio
 import zmq
 
 from dafka.errors import TransportError
@@ -30,6 +31,8 @@ LAST_MESSAGES_S = 1.0
 
 Its port may be another target's soon, which the suite must not connect to.
 """
+
+CLOSING_S = 0.01
 
 _LOCALHOST = "127.0.0.1"
 _SOCKETS_MAX = 16_384
@@ -148,6 +151,20 @@ async def track_handshakes(monitor: Socket, connected: set[str], changed: Callab
     while True:
         connected.update(connected_endpoint(message) for message in await monitor.receive_many())
         changed()
+
+
+async def wait_free(endpoint: str) -> None:
+    """Wait until the socket that was bound to an endpoint is closed, which ZeroMQ does in the background."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    while True:
+        with contextlib.closing(socket.socket()) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((host, int(port)))
+            except OSError:
+                await trio.sleep(CLOSING_S)
+            else:
+                return
 
 
 def new_address() -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import attrs
@@ -264,15 +264,15 @@ class TargetNodes(Expectations):
         return {node.endpoint for node in self.nodes.values()}
 
     def _remove_nodes(self) -> None:
-        self.disconnect()
+        self.disconnect(self._node_endpoints())
         self.nodes.clear()
 
-    def disconnect(self) -> None:
-        """Close the suite's connections to the target's nodes, which have ended."""
-        for endpoint in self.live_endpoints:
+    def disconnect(self, endpoints: Iterable[str]) -> None:
+        """Close the suite's connections to nodes of the target that have ended."""
+        for endpoint in self.live_endpoints.intersection(endpoints):
             self._listener.disconnect(endpoint)
             self.disconnect_peers(endpoint)
-        self.live_endpoints.clear()
+            self.live_endpoints.discard(endpoint)
 
     def _report_and_notify(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
         self.report_fault(clause, message, event, field, reading)

@@ -16,7 +16,7 @@ import trio
 from dafka_conformance.grammar import Value
 from dafka_conformance.model import Kind, Role
 from dafka_conformance.targets.base import Node, Request, Reset, Target
-from dafka_conformance.testbed.network import LAST_MESSAGES_S
+from dafka_conformance.testbed.network import LAST_MESSAGES_S, wait_free
 from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.target_nodes import TargetNodes, TestbedConfig
 
@@ -177,7 +177,7 @@ class Testbed(TargetNodes):
         await node.ended.wait()
         await trio.sleep(LAST_MESSAGES_S)
         if node is self.node:
-            self.disconnect()
+            self.disconnect(list(self.live_endpoints))
 
     # The scripted peers
 
@@ -197,6 +197,8 @@ class Testbed(TargetNodes):
         Raises:
             UnmetError: The target does not connect to the peer or does not subscribe to anything.
         """
+        if returning is not None:
+            await wait_free(returning.endpoint)
         peer = ScriptedPeer(
             label,
             Role(label[0]),
