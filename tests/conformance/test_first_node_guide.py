@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import attrs
 import pytest
 
+from dafka_conformance.catalog import Catalog
 from tests.conformance.first_node_guide import (
     EXAMPLE,
     PAGE,
@@ -88,6 +90,13 @@ def test_every_command_shows_output() -> None:
     text = PAGE.read_text("utf-8")
     shown = [step.line for step in read_guide(text) if not isinstance(step, Edit)]
     assert shown == re.findall(r"^```sh\n(dafka-conformance run .*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_scenario_on_the_page_exists() -> None:
+    names = re.findall(r"\b(?:producer|consumer)\.(?!py\b|js\b)[a-z][a-z*-]*", PAGE.read_text("utf-8"))
+    assert len(names) > 30
+    scenarios = Catalog.load().scenarios
+    assert [name for name in names if not any(fnmatch(each, name) for each in scenarios)] == []
 
 
 def test_code_without_an_instruction_is_refused() -> None:
