@@ -8,6 +8,7 @@ The environment variables LIBDAFKA_SECONDS (30) and LIBDAFKA_ROUNDS (5) make the
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import trio
 from dafka import Config, open_consumer, open_observer, open_producer, serve_store
 from dafka.events import DialectAdopted
 from dafka.roles import open_reader
-from tests.libdafka.tools import START_S, TOOLS, needs_tools, open_program, open_tower
+from tests.libdafka.tools import START_S, needs_tools, open_program, open_tower
 from tests.roles.helpers import contents, receive, wait_event, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600), needs_tools]
@@ -110,5 +111,44 @@ async def test_an_empty_store_catches_up_from_a_c_store(tower: str, tmp_path: Pa
         assert c_store.poll() is None
 
 
-def test_the_tools_are_there() -> None:
-    assert (Path(TOOLS) / "dafka_stored").is_file()
+async def test_a_c_store_that_lags_gets_the_rest_of_a_producer_that_has_left_erratum_32(tmp_path: Path) -> None:
+    count = 150_000
+    async with (
+        open_tower("ours", tmp_path / "tower") as config,
+        open_program("dafka_stored", config=config, folder=tmp_path / "store") as c_store,
+        trio.open_nursery() as nursery,
+    ):
+        store = await nursery.start(serve_store, config.with_store(storage="memory:"))
+        await trio.sleep(START_S)
+        with trio.fail_after(DEADLINE_S):
+            async with open_producer("hello", config.with_node(linger_ms=0)) as producer:
+                await producer.send_many(contents(0, 1000))
+                await trio.sleep(START_S)
+                c_store.send_signal(signal.SIGSTOP)
+                for first in range(1000, count, 1000):
+                    await producer.send_many(contents(first, first + 1000))
+            c_store.send_signal(signal.SIGCONT)
+            ends: dict[str, int | None] = {}
+            while set(ends.values()) != {count} or len(ends) < 2:
+                async with open_observer(config=config) as observer:
+                    await observer.wait_settled()
+                    (partition,) = (await observer.survey(30)).partitions
+                ends = {holder.store: holder.end_sequence for holder in partition.holders}
+                print(ends, flush=True)
+        assert store.address in ends
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_c_consumer_gets_more_than_one_page_of_a_producer_that_has_left_erratum_17(tmp_path: Path) -> None:
+    count = 250_000
+    async with open_tower("ours", tmp_path / "tower") as config, trio.open_nursery() as nursery:
+        await nursery.start(serve_store, config.with_store(storage="memory:"))
+        await hold_records(config, count)
+        arguments = ("hello", "--from-beginning")
+        async with open_program("dafka_console_consumer", *arguments, config=config, folder=tmp_path) as consumer:
+            assert consumer.stdout is not None
+            lines = 0
+            with trio.fail_after(DEADLINE_S):
+                while lines < count - 1000:  # it buffers the last lines
+                    lines += (await consumer.stdout.receive_some()).count(b"\n")
+        nursery.cancel_scope.cancel()

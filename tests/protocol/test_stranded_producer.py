@@ -9,7 +9,7 @@ import pytest
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine
-from dafka.protocol.machines.producer import ASKING_S, STRANDED_CHECK_S
+from dafka.protocol.machines.stranded_detector import ASKING_S, STRANDED_CHECK_S
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, published, subscription
 

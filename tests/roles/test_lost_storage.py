@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka import Store
+from dafka import Store, serve_store
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
 from dafka.errors import StorageBusyError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import StorageLost
 from dafka.storage import open_storage
+from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_event, wait_until
 
@@ -121,3 +122,14 @@ async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
         with pytest.raises(StorageBusyError), single_exception():
             async with trio.open_nursery() as nursery:
                 await nursery.start(serve_store_with_restarts, config, noting([]))
+
+
+async def test_a_loss_that_retention_notices_ends_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise StorageLostError("the storage was removed")
+
+    monkeypatch.setattr(MemoryStorage, "apply_retention", fail)
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config.with_store(storage="memory:", retention_records=5)
+        with trio.fail_after(DEADLINE_S), pytest.raises(StorageLostError, match="the storage was removed"):
+            await serve_store(config)

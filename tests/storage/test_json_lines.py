@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,24 @@ async def test_records_that_cannot_be_read() -> None:
     storage.is_trimming = True
     with pytest.raises(StorageSequenceError, match="orders/A: the records from sequence 0 up to 3 were dropped"):
         await exported(storage)
+
+
+@pytest.mark.parametrize("last", [{**LINE, "sequence": 4}, b"rubbish"])
+async def test_what_was_imported_is_durable_when_it_returns_or_fails(last: bytes | dict[str, Any]) -> None:
+    calls: list[str] = []
+
+    class Recording(MemoryStorage):
+        async def append(self, batches: Sequence[RecordBatch]) -> None:
+            await super().append(batches)
+            calls.append("append")
+
+        async def flush(self) -> None:
+            await super().flush()
+            calls.append("flush")
+
+    storage = Recording()
+    with nullcontext() if isinstance(last, dict) else pytest.raises(JsonLineError):
+        await import_lines(storage, lists(LINE, last))
+    assert (await storage.partitions())[ORDERS].earliest_sequence == 3
+    assert calls[-1] == "flush"
+    assert "append" in calls

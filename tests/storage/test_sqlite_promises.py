@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -18,6 +20,7 @@ from dafka.storage.sqlite import connection, storage, write_ahead_log, writing
 from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S, connect, snapshot
 from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
 from dafka.storage.sqlite.storage import SqliteStorage
+from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
 
 PARTITION = Partition("orders", "A")
 
@@ -113,6 +116,28 @@ async def test_an_append_that_truncates_the_log_leaves_the_settings_of_appends(
         assert opened._require_writer().execute("PRAGMA busy_timeout").fetchone() == (BUSY_TIMEOUT_S * 1000,)
 
 
+async def test_a_commit_succeeds_although_the_log_cannot_be_examined_or_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are durable by then. A producer that gets no ACK would send them again, and the store fail again."""
+
+    def fail_to_examine(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    def fail_to_truncate(*_: object) -> bool:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with open_storage(f"sqlite:{tmp_path / 's.db'}") as opened:
+        with monkeypatch.context() as patch:
+            patch.setattr(write_ahead_log, "os", SimpleNamespace(stat=fail_to_examine))
+            await opened.append([batch(0)])
+        with monkeypatch.context() as patch:
+            patch.setattr(write_ahead_log, "LOG_BYTES_MAX", 0)
+            patch.setattr(WriteAheadLog, "_run_checkpoint", fail_to_truncate)
+            await opened.append([batch(10)])
+        assert await opened.read(PARTITION, 0, 100) == batch(0, 20)
+
+
 async def test_partitions_may_be_deleted_while_retention_drops_their_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,3 +199,16 @@ async def test_a_failed_append_leaves_what_is_known_as_it_was(tmp_path: Path, mo
             PARTITION: 20,
             other: 1,
         }
+
+
+@pytest.mark.parametrize("damage", ["UPDATE node SET address = x'00'", "DELETE FROM node"])
+async def test_a_store_without_its_address_is_not_opened(damage: str, tmp_path: Path) -> None:
+    """Under another address its ACKs would count as those of another store."""
+    path = tmp_path / "s.db"
+    async with open_storage(f"sqlite:{path}"):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(damage)
+    with pytest.raises(StorageError, match="the store's node address is damaged"):
+        async with open_storage(f"sqlite:{path}"):
+            pass

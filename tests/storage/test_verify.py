@@ -192,15 +192,17 @@ async def test_times_that_decrease(storage: DamagedStorage) -> None:
             *,
             with_times: bool = False,
         ) -> RecordBatch | None:
-            return attrs.evolve(batch(first_sequence, min(first_sequence + 5, 10)), stored_at=self.times)
+            times = self.times if first_sequence == 0 else self.later_times
+            return attrs.evolve(batch(first_sequence, min(first_sequence + 5, 10)), stored_at=times)
 
-        times = [7, 7, 7, 7, 7]
+        times = later_times = [7, 7, 7, 7, 7]
 
     backwards = Backwards()
     await backwards.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
     assert (await verify_storage(backwards)).damages == ()
-    for times in ([7, 8, 6, 7, 7], [6, 6, 6, 6, 7]):
-        backwards.times = times
+    even = [7, 7, 7, 7, 7]
+    for times, later_times in (([7, 8, 6, 7, 7], even), (even, [7, 8, 6, 7, 7]), ([7, 7, 7, 7, 8], even)):
+        backwards.times, backwards.later_times = times, later_times
         (damage,) = (await verify_storage(backwards)).damages
         assert damage.reason == "the times of its records decrease"
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-
-import attrs
+from collections.abc import Iterable, Sequence
 
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
+from dafka.protocol.machines.stranded_detector import StrandedDetector
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
@@ -33,24 +32,8 @@ SUBSCRIBERS_MAX = 10_000
 SPOOL_TRIM_RECORDS = 10_000
 """Records that may leave a spool, but stay until this many can be trimmed together."""
 
-ASKING_S = 15.0
-"""Seconds for which a FETCH for records that this producer does not have shows that its store still lacks them; stores
-repeat such FETCHes more often."""
-
-STRANDED_CHECK_S = 0.5
-"""Seconds between two looks at whether any store can still continue the partition."""
-
 STORES_MAX = 1024
 """Stores whose ACKs are counted; ACKs of further ones are discarded."""
-
-
-@attrs.define
-class _Lack:
-    """A store's FETCHes for records that it lacks and this producer does not have: the first and the last time."""
-
-    sequence: int
-    since: float
-    asked_at: float
 
 
 class ProducerMachine:
@@ -77,8 +60,6 @@ class ProducerMachine:
         retransmit_buffer: The records held for FETCHes; empty if a spool holds them.
         responder: Answers FETCHes, from `retransmit_buffer` or the spool.
         discarded: Messages that were discarded, by reason.
-        is_stranded: Whether no store can continue the partition. All connected stores have asked for records that
-            stores had acknowledged, for long enough, and no store that has them is there: the stores began anew.
     """
 
     def __init__(
@@ -105,13 +86,6 @@ class ProducerMachine:
         self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
-        self.is_stranded = False
-        self._stranded_after_s = stranded_after_s
-        self._connected_stores = SubscriberSet(Command.CONSUMER_HELLO, STORES_MAX)
-        self._lacking: dict[str, _Lack] = {}
-        self._nodes: set[str] = set()
-        self._holder_at = 0.0
-        self._stranded_check_due = float("inf")
         self._config = config
         self._is_spooled = is_spooled
         self._spool_earliest = max(acknowledged_end - 1, 0)
@@ -119,6 +93,7 @@ class ProducerMachine:
         self._published_end = next_sequence
         self._spool_trimmed_end = self.disposable_end
         self._stores: dict[str, int] = {}
+        self._stranded_detector = StrandedDetector(stranded_after_s, self._stores, STORES_MAX)
         self._earliest_responder = EarliestResponder(SUBSCRIBERS_MAX)
         self._limits = PeerLimits(NodeConfig())
         self._listeners = SubscriberSet(Command.DIRECT_RECORD, SUBSCRIBERS_MAX)
@@ -126,6 +101,11 @@ class ProducerMachine:
         self._head_due = float("inf")
         self._silence_due = float("inf")
         self._is_silent = False
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether no store can continue the partition, and none has come for `stranded_after_s`."""
+        return self._stranded_detector.is_stranded
 
     @property
     def unacknowledged(self) -> int:
@@ -239,21 +219,20 @@ class ProducerMachine:
         for subscription in subscriptions:
             self._earliest_responder.note_subscription(subscription)
             self._listeners.note_subscription(subscription)
-            self._connected_stores.note_subscription(subscription)
+            self._stranded_detector.note_subscription(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
         return self._announce_head(now) if is_new else []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Note a node that discovery found."""
         self._limits.peer_joined(address)
-        if len(self._nodes) < SUBSCRIBERS_MAX:
-            self._nodes.add(address)
+        self._stranded_detector.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Note that discovery lost a node. Its ACKs still count, since its records are on disk."""
         self._limits.peer_left(address)
-        self._nodes.discard(address)
+        self._stranded_detector.peer_left(address)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -264,13 +243,12 @@ class ProducerMachine:
         if self.unacknowledged and now >= self._silence_due and not self._is_silent:
             self._is_silent = True
             actions.append(Notify(StoresSilent(self.unacknowledged, self._config.silence_ms / 1000)))
-        if now >= self._stranded_check_due:
-            self._check_stranded(now)
+        self._stranded_detector.tick(now)
         return actions
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
-        due = min(self._head_due, self._stranded_check_due)
+        due = min(self._head_due, self._stranded_detector.deadline())
         return due if self._is_silent or not self.unacknowledged else min(due, self._silence_due)
 
     def has_room(self) -> bool:
@@ -351,45 +329,9 @@ class ProducerMachine:
         # Records that a store has acknowledged are held by stores. Dropped records beyond that are lost.
         unrecoverable_end = earliest if self.stored_end <= fetch.sequence else 0
         if not unrecoverable_end:
-            self._note_lacking(fetch, now)
+            self._stranded_detector.note_fetch(fetch, now)
         answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, unrecoverable_end)
         return [] if answer is None else [Publish(answer)]
-
-    def _note_lacking(self, fetch: wire.Fetch, now: float) -> None:
-        """Note that a store asks for records that only other stores can have."""
-        if not self._stranded_after_s or fetch.address not in self._connected_stores:
-            return
-        lack = self._lacking.get(fetch.address)
-        if lack is not None and lack.sequence == fetch.sequence and now - lack.asked_at <= ASKING_S:
-            lack.asked_at = now
-        else:  # its first question, or it has got records meanwhile
-            self._lacking[fetch.address] = _Lack(fetch.sequence, now, now)
-        self._stranded_check_due = min(self._stranded_check_due, now + STRANDED_CHECK_S)
-
-    def _check_stranded(self, now: float) -> None:
-        """Look whether no store can continue the partition. One store that does not ask is enough to wait for it."""
-        asking = {
-            address: lack
-            for address, lack in self._lacking.items()
-            if address in self._connected_stores and now - lack.asked_at <= ASKING_S
-        }
-        self._lacking = asking
-        if not asking:
-            self._stranded_check_due = float("inf")
-            return
-        self._stranded_check_due = now + STRANDED_CHECK_S
-        if self._has_holder(asking):
-            self._holder_at = now
-        since = max(self._holder_at, *(lack.since for lack in asking.values()))
-        has_repeated = all(lack.asked_at > lack.since for lack in asking.values())
-        self.is_stranded = has_repeated and now - since >= self._stranded_after_s
-
-    def _has_holder(self, asking: Mapping[str, _Lack]) -> bool:
-        """Return whether a store may be there that has the records: one that does not ask for them."""
-        if any(store not in asking for store in self._connected_stores):
-            return True
-        first = min(lack.sequence for lack in asking.values())
-        return any(end > first and store in self._nodes and store not in asking for store, end in self._stores.items())
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
         end_sequence = ack.sequence + 1
@@ -407,9 +349,7 @@ class ProducerMachine:
             self.discarded["too many stores"] += 1
             return []
         self._stores[ack.address] = max(self._stores.get(ack.address, 0), end_sequence)
-        lack = self._lacking.get(ack.address)
-        if lack is not None and end_sequence > lack.sequence:
-            del self._lacking[ack.address]
+        self._stranded_detector.note_ack(ack.address, end_sequence)
         self._restart_silence_timer(now)
         if 0 < self._config.min_stores <= len(self._stores):
             confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]

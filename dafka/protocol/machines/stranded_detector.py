@@ -1,0 +1,116 @@
+"""Finding out that no store can continue a producer's partition, because all stores have lost acknowledged records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from dafka import wire
+from dafka.protocol.presence.subscribers import SubscriberSet
+from dafka.wire import Command
+
+ASKING_S = 15.0
+"""Seconds for which a FETCH for records that the producer does not have shows that its store still lacks them; stores
+repeat such FETCHes more often."""
+
+STRANDED_CHECK_S = 0.5
+"""Seconds between two looks at whether any store can still continue the partition."""
+
+NODES_MAX = 10_000
+"""Connected nodes that are remembered."""
+
+
+@attrs.define
+class _Lack:
+    """A store's FETCHes for records that it lacks and the producer does not have: the first and the last time."""
+
+    sequence: int
+    since: float
+    asked_at: float
+
+
+class StrandedDetector:
+    """The stores of one producer that lack records which stores had acknowledged.
+
+    Args:
+        after_s: How long no store may be able to continue the partition until `is_stranded`; 0: without limit.
+        stored_ends: By store, the end of the records that it has acknowledged.
+        stores_max: How many connected stores are remembered.
+
+    Attributes:
+        is_stranded: Whether no store can continue the partition. All connected stores have asked for records that
+            stores had acknowledged, for long enough, and no store that has them is there: the stores began anew.
+    """
+
+    def __init__(self, after_s: float, stored_ends: Mapping[str, int], stores_max: int) -> None:
+        self.is_stranded = False
+        self._after_s = after_s
+        self._stored_ends = stored_ends
+        self._connected_stores = SubscriberSet(Command.CONSUMER_HELLO, stores_max)
+        self._nodes: set[str] = set()
+        self._lacking: dict[str, _Lack] = {}
+        self._holder_at = 0.0
+        self._due = float("inf")
+
+    def note_subscription(self, subscription: wire.Subscription) -> None:
+        """Note a peer's subscription, to any command, or that it ended. Stores subscribe to CONSUMER-HELLO."""
+        self._connected_stores.note_subscription(subscription)
+
+    def peer_joined(self, address: str) -> None:
+        """Note a node that discovery found."""
+        if len(self._nodes) < NODES_MAX:
+            self._nodes.add(address)
+
+    def peer_left(self, address: str) -> None:
+        """Note that discovery lost a node."""
+        self._nodes.discard(address)
+
+    def note_fetch(self, fetch: wire.Fetch, now: float) -> None:
+        """Note that a node asks for records that only stores can have."""
+        if not self._after_s or fetch.address not in self._connected_stores:
+            return
+        lack = self._lacking.get(fetch.address)
+        if lack is not None and lack.sequence == fetch.sequence and now - lack.asked_at <= ASKING_S:
+            lack.asked_at = now
+        else:  # its first question, or it has received records since the last one
+            self._lacking[fetch.address] = _Lack(fetch.sequence, now, now)
+        self._due = min(self._due, now + STRANDED_CHECK_S)
+
+    def note_ack(self, address: str, end_sequence: int) -> None:
+        """Note that a store has acknowledged all records before a sequence."""
+        lack = self._lacking.get(address)
+        if lack is not None and end_sequence > lack.sequence:
+            del self._lacking[address]
+
+    def tick(self, now: float) -> None:
+        """Look whether no store can continue the partition. One store that does not ask is enough to wait for it."""
+        if now < self._due:
+            return
+        asking = {
+            address: lack
+            for address, lack in self._lacking.items()
+            if address in self._connected_stores and now - lack.asked_at <= ASKING_S
+        }
+        self._lacking = asking
+        if not asking:
+            self._due = float("inf")
+            return
+        self._due = now + STRANDED_CHECK_S
+        if self._has_holder(asking):
+            self._holder_at = now
+        since = max(self._holder_at, *(lack.since for lack in asking.values()))
+        has_repeated = all(lack.asked_at > lack.since for lack in asking.values())
+        self.is_stranded = has_repeated and now - since >= self._after_s
+
+    def deadline(self) -> float:
+        """Return when to call `tick`."""
+        return self._due
+
+    def _has_holder(self, asking: Mapping[str, _Lack]) -> bool:
+        """Return whether a store may be there that has the records: one that does not ask for them."""
+        if any(store not in asking for store in self._connected_stores):
+            return True
+        first = min(lack.sequence for lack in asking.values())
+        ends = self._stored_ends.items()
+        return any(end > first and store in self._nodes and store not in asking for store, end in ends)
