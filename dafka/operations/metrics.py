@@ -1,9 +1,9 @@
 """Prometheus metrics of the nodes of one process, read from their counters at each scrape.
 
 The values of all nodes of a role are added up, so the number of series depends on neither nodes nor partitions. The
-number of topics with series of their own is limited. Reading
-the lag examines every partition. With very many partitions, a scrape may therefore return the values of an earlier one,
-so that reading takes a small share of the time. This module needs the extra `dafka[metrics]`.
+number of topics with series of their own is limited. Reading the lag examines every partition. With very many
+partitions, a scrape may therefore return the values of an earlier one, so that reading takes a small share of the time.
+This module needs the extra `dafka[metrics]`.
 """
 
 from __future__ import annotations

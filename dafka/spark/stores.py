@@ -174,7 +174,7 @@ class StoreCache:
 
 
 def _identify(url: str) -> object:
-    """Return what tells a store from another one that replaced it: the inode of its file or of its folder's marker."""
+    """Return the identity of a store, which differs if another one replaces it: the inode of its file or marker."""
     path = url.partition(":")[2].partition("?")[0]
     try:
         status = os.stat(f"{path}/{MARKER_FILE}" if url.startswith("filelog:") else path)

@@ -101,6 +101,22 @@ async def test_the_number_of_connections_is_limited() -> None:
                 await trio.sleep(0.01)
 
 
+async def test_refused_connections_are_forgotten() -> None:
+    async with serving() as port:
+        waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
+        for stream in waiting:
+            await stream.send_all(GET[:5])
+        with trio.fail_after(60):
+            refused = 0
+            while refused < 3 * CONNECTIONS_MAX:
+                refused += not await ask(port, GET)
+            for stream in waiting:
+                await trio.aclose_forcefully(stream)
+            while not (answer := await ask(port, GET)):  # noqa: ASYNC110 (until the server has noticed)
+                await trio.sleep(0.01)
+        assert status_of(answer) == 200
+
+
 async def test_a_port_that_is_in_use_is_refused_in_one_sentence() -> None:
     async with serving() as port:
         with pytest.raises(

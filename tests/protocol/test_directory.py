@@ -27,7 +27,7 @@ from dafka.protocol import (
 from dafka.protocol.machines.tower import KEY_CONFLICT, REGISTRATION_TIMEOUTS
 from dafka.protocol.presence import node_directory
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
-from dafka.protocol.presence.wanted_roles import WANTED_ROLES
+from dafka.protocol.presence.beacons import WANTED_ROLES
 from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
 
 BOTH_FORMS = (REGISTRATION, BEACON)

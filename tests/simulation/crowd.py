@@ -39,7 +39,7 @@ SETTLE_S_MAX = 120.0
 """Virtual seconds after which the crowd is given up."""
 
 REST_S = 10.0
-"""Virtual seconds between joining and counting the messages of an idle cluster: what joining has caused is over."""
+"""Virtual seconds between joining and counting the messages of an idle cluster, until joining has no more effects."""
 
 IDLE_S = 10.0
 """Virtual seconds in which the messages of an idle cluster are counted."""

@@ -319,7 +319,7 @@ class ConsumerMachine:
         return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]
 
     def _ask_next_store(self, now: float) -> list[Action]:
-        """Ask one store for its heads, and the others in turn later. A store need not have told all that it has.
+        """Ask one store for its heads, and the others in turn later. One store may not have all heads.
 
         A producer may have come and gone while this consumer was connected to stores only.
         """

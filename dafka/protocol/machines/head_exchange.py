@@ -1,10 +1,10 @@
-"""How one store tells other nodes of its heads, and learns those of the other stores.
+"""The exchange of heads between one store and other nodes.
 
 Requests for heads are answered to every node. Stores also learn from each other, so that a store that was down catches
 up with partitions whose producer has left:
 
 - A store that connects, or that discovery finds again, is sent all heads at once.
-- Whatever happened before, each store tells the others the heads of all its partitions, a few in each round.
+- Each store sends the others the heads of all its partitions again and again, a few in each round.
 - A libdafka store, which sends no heads by itself, is asked for all of them, again and again.
 - When a producer leaves, the connected stores are asked for the heads of its topics, and the store announces its own
   heads of them to all subscribers.
@@ -36,7 +36,7 @@ ALL_TOPICS = ""
 """The topic that asks a libdafka store for all heads, since it takes a prefix. Our stores have no such topic."""
 
 TOPICS_MAX = 64
-"""Partitions of a node that has left whose heads are told and asked for. A producer has one."""
+"""Partitions of a node that has left whose heads are announced and asked for. A producer has one."""
 
 REFUSED_TOPICS_MAX = 1000
 """Topics whose heads are asked for again because there was no room for one of their partitions."""
@@ -62,7 +62,7 @@ class HeadExchange:
         address: The address of the store.
         followed: The position in each partition that the store follows.
         stored: The partitions that it holds.
-        ended: Those that have ended. Other stores are not told of them: each would keep the other from forgetting them.
+        ended: Those that have ended. Other stores do not get their heads: each would keep the other from forgetting.
         peers: Its peers.
         limits: How often each peer may ask.
         discarded: Counts the requests that were discarded, by reason.
@@ -166,10 +166,10 @@ class HeadExchange:
         return self.announce(partition)
 
     def announce(self, partition: Partition, nodes: Iterable[str] | None = None) -> list[Action]:
-        """Return the actions that tell nodes, or all subscribers, the head of a partition that has durable records."""
+        """Return the actions that send nodes, or all subscribers, the head of a partition that has durable records."""
         head = self._stored.durable_end(partition) - 1
-        told = self._peers.head_subscribers if nodes is None else nodes
-        return [Publish(wire.DirectHead(node, partition.address, partition.topic, head)) for node in told]
+        receivers = self._peers.head_subscribers if nodes is None else nodes
+        return [Publish(wire.DirectHead(node, partition.address, partition.topic, head)) for node in receivers]
 
     def due_heads(self, now: float) -> list[Action]:
         """Send some of the heads that were asked for. The rest follows when incoming messages have had their turn."""

@@ -1,9 +1,9 @@
 """The reader's state machine: reads what a running cluster holds, range by range, without following a partition.
 
 RFC 46 has no such role; to its peers a reader is a consumer. For the topics it surveys it learns how far the stores
-have come: it greets them as a consumer does, and they answer with their heads, and it receives the ACKs with which they
-tell producers what is durable. The end of a partition that it reports is therefore never beyond what some store has on
-disk. It does not subscribe to the RECORDs and HEADs of producers. Ranges are fetched as consumers fetch missed records.
+have come: it greets them as a consumer does, they answer with their heads, and it receives their ACKs to producers.
+Therefore it never reports records that no store has on disk. It does not subscribe to the RECORDs and HEADs of
+producers. Ranges are fetched as consumers fetch missed records.
 `HeldEndQuery` asks the stores how much they hold of one partition, of any topic.
 
 A greeted store sends its heads, or nothing if it has none. A FETCH sent after the greeting, for a partition that no

@@ -24,7 +24,6 @@ from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilen
 from dafka.protocol.presence.directory_client import DirectoryClient
 from dafka.protocol.presence.peers import MANY_NODES, PeerTable
 from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower, TowerAction, UnsubscribeAtTower
-from dafka.protocol.presence.wanted_roles import WANTED_ROLES
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.protocol.trust import IntroducedAtLoopback, RefusedByPeer
 from dafka.wire import (
@@ -54,6 +53,30 @@ NEW_NODE_BEACONS_BURST = 20
 
 PREFIXES_MAX = 16
 """Subscriptions of one tower that are remembered. A correct tower has one or two."""
+
+_EVERY_ROLE = (Role.PRODUCER, Role.STORE, Role.CONSUMER, Role.READER, Role.OBSERVER, Role.ANY)
+
+WANTED_ROLES: dict[Role, tuple[Role, ...]] = {
+    Role.PRODUCER: (Role.STORE, Role.CONSUMER, Role.OBSERVER, Role.ANY),
+    Role.STORE: _EVERY_ROLE,
+    Role.CONSUMER: (Role.PRODUCER, Role.STORE, Role.OBSERVER, Role.ANY),
+    Role.READER: (Role.STORE, Role.OBSERVER, Role.ANY),
+    Role.OBSERVER: _EVERY_ROLE,
+    Role.ANY: _EVERY_ROLE,
+}
+"""By the role of a node, the roles that it connects to, because it has something to hear from them.
+
+| role | hears |
+| --- | --- |
+| producer | ACKs, FETCHes and GET-HEADS of stores; FETCHes and GET-HEADS of consumers; the questions of observers |
+| store | records and heads of producers; FETCHes, answers and greetings of all others |
+| consumer | records, heads and answers of producers and stores |
+| reader | answers of stores, which alone know which records are durable |
+| observer | everything |
+
+Observers learn the roles and topics of nodes from their subscriptions, so every node connects to observers. Nodes whose
+role is not known are wanted by all. The relation is symmetric: a node answers on connections that its peer has made.
+"""
 
 _SECOND_FORM = (PULSE, INBOX, ROLE_CHANGES)
 

@@ -130,6 +130,14 @@ class DirectoryClient:
             self._discarded[error.field] += 1
             return []
 
+    def ask(self, now: float) -> list[PeerChange | TowerAction]:
+        """Ask for the directory again, because something was missed, unless it has been asked for."""
+        if not self.is_complete:
+            return []
+        self.is_complete = False
+        self._wait_s = self._first_wait_s
+        return [*self._register(now)]
+
     def tick(self, now: float) -> list[TowerAction]:
         """Register when it is time; do not trust the directory of a tower that has been silent for long."""
         if not self.is_active:
@@ -211,11 +219,3 @@ class DirectoryClient:
         changes = self._peers.listed(entry, self._tower)
         self._discarded[MANY_NODES] += self._peers.ignored - ignored
         return changes
-
-    def ask(self, now: float) -> list[PeerChange | TowerAction]:
-        """Ask for the directory again, because something was missed, unless it has been asked for."""
-        if not self.is_complete:
-            return []
-        self.is_complete = False
-        self._wait_s = self._first_wait_s
-        return [*self._register(now)]
