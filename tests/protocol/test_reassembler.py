@@ -192,6 +192,21 @@ def test_records_ahead_in_all_partitions_share_one_limit() -> None:
     assert reassembler.cursors[other].ahead_bytes == run(1, 9).memory_bytes
 
 
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_records_that_are_no_longer_ahead_give_their_room_back(is_filled: bool) -> None:
+    reassembler = make_reassembler(ahead_bytes_max=run(31, 39).memory_bytes)
+    for first in range(0, 40, 10):
+        reassembler.add_batch(run(first + 1, first + 9))
+        assert reassembler.cursors[HELLO].ahead_bytes > 0, first
+        if is_filled:
+            reassembler.add_batch(run(first, first + 1))
+        else:
+            reassembler.reset_to(HELLO, first + 1)
+        assert reassembler.cursors[HELLO].ahead_bytes == 0
+        reassembler.add_batch(run(first + 9, first + 10))
+        assert reassembler.cursors[HELLO].next_sequence == first + 10
+
+
 def test_a_forgotten_partition_is_not_fetched() -> None:
     reassembler = make_reassembler(5)
     reassembler.due_fetches(0.0)
