@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from fnmatch import fnmatchcase
 
 import pytest
@@ -107,3 +108,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         places = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what is not UTF-8 in captured output, such as peers' names in log lines: a worker cannot send it."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import attrs
 import pytest
 
+from dafka_conformance.catalog import Catalog
 from tests.conformance.first_node_guide import (
     EXAMPLE,
     PAGE,
@@ -37,7 +39,9 @@ MISTAKES = {
     "The address is in lower case.": Mistake("node.py", ".hex.upper()", ".hex"),
     "The beacon has the port as two bytes.": Mistake("node.py", 'b"%d" % port', 'port.to_bytes(2, "big")'),
     "The signature is that of the RFC's prose.": Mistake("messages.py", r"\xaa\xa5", r"\xaa\xa0"),
-    "Strings have no length.": Mistake("messages.py", "return bytes([len(text)]) + text", "return text"),
+    "A string's length has four bytes.": Mistake(
+        "messages.py", "bytes([len(text)]) + text", 'len(text).to_bytes(4, "big") + text'
+    ),
     "Numbers are little-endian.": Mistake(
         "messages.py", 'sequence.to_bytes(8, "big")', 'sequence.to_bytes(8, "little")'
     ),
@@ -86,6 +90,13 @@ def test_every_command_shows_output() -> None:
     text = PAGE.read_text("utf-8")
     shown = [step.line for step in read_guide(text) if not isinstance(step, Edit)]
     assert shown == re.findall(r"^```sh\n(dafka-conformance run .*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_scenario_on_the_page_exists() -> None:
+    names = re.findall(r"\b(?:producer|consumer)\.(?!py\b|js\b)[a-z][a-z*-]*", PAGE.read_text("utf-8"))
+    assert len(names) > 30
+    scenarios = Catalog.load().scenarios
+    assert [name for name in names if not any(fnmatch(each, name) for each in scenarios)] == []
 
 
 def test_code_without_an_instruction_is_refused() -> None:

@@ -1,5 +1,7 @@
 """File logs sync data before they rely on it, also when a sync fails, and after another writer was killed."""
 
+# ruff: noqa: ASYNC240  (small files in tests)
+
 from __future__ import annotations
 
 import errno
@@ -134,3 +136,19 @@ async def test_the_folders_of_positions_are_synced_after_a_failure(
         calls.clear()
         await storage.save_positions("billing", {PARTITION: 4})
         assert "log" not in calls
+
+
+async def test_an_empty_segment_that_a_killed_process_left_behind_hides_no_record(folder: Path) -> None:
+    async with open_filelog(f"{folder}?segment_bytes=100") as storage:
+        for first in (0, 10):
+            await storage.append([batch(first, 10)])
+    (first_segment, _) = sorted(folder.rglob("*.log"))
+    empty = first_segment.with_name(f"{3:020}.log")
+    empty.touch()
+    for catalog in folder.glob("catalog.*"):
+        catalog.unlink()
+    async with open_filelog(str(folder)) as storage:
+        assert not empty.exists()
+        found = [await storage.read(PARTITION, first, 100) for first in (0, 5, 10)]
+        assert found == [batch(0, 10), batch(5, 5), batch(10, 10)]
+        assert await storage.find_damage() == []
