@@ -655,7 +655,7 @@ MUTANTS: list[Mutant] = [
         "consumer-takes-one-direct-head",
         "consumer.direct-head-again",
         "fetch.sent",
-        "no C:FETCH 5 topic=P arrived",
+        "no FETCH of record 5 arrived",
         _one_direct_head,
     ),
     Mutant(
