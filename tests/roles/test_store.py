@@ -195,7 +195,7 @@ async def test_a_stopped_store_writes_and_acknowledges_received_records(monkeypa
             async with open_store(cluster.config) as store:
                 await producer.send_many(contents(0, 1000))
                 await wait_until(lambda: store.statistics().lag == {producer.partition: 1000})
-                await wait_until(lambda: store.statistics().pending_bytes >= 1000)
+                await wait_until(lambda: store.statistics().pending_bytes >= 1000 * RECORD_MEMORY_BYTES)
                 nursery.start_soon(_set_when_blocked, may_append)
             assert store.statistics().records_stored == 1000
         await wait_stored(producer)
@@ -236,7 +236,7 @@ async def test_statistics_count_stored_and_sent_records(dafka_cluster: Cluster) 
                     await consumer.next_batch()
         statistics = store.statistics()
     assert (statistics.partitions, statistics.records_stored, statistics.bytes_stored) == (2, 57, 507)
-    assert (statistics.pending_bytes, statistics.lag, statistics.fetches_sent) == (0, {}, 0)
+    assert (statistics.pending_bytes, statistics.lag) == (0, {})
     assert 1 <= statistics.commits <= 57
     assert statistics.fetches_received >= 1
     assert 50 <= statistics.records_sent <= 50 * statistics.fetches_received
