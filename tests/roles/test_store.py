@@ -19,6 +19,7 @@ from dafka.errors import (
 )
 from dafka.protocol import StorageFailed, TowersHeard
 from dafka.protocol.events import StorageRecovered
+from dafka.records import RECORD_MEMORY_BYTES
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
