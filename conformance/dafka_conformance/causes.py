@@ -10,7 +10,7 @@ something unseen. Over a whole run, a message that is missing everywhere is a ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -18,19 +18,19 @@ from dafka_conformance.clauses import Clauses
 from dafka_conformance.model import DELIVERY, Check, Clause, Dialect, Layer, Role, ScenarioResult
 
 
-def attribute_causes(checks: Sequence[Check], clauses: Clauses) -> list[Check]:
+def attribute_causes(checks: Sequence[Check], clauses: Clauses, tested: Collection[str] = ()) -> list[Check]:
     """Return the checks of a scenario, each consequence with its cause.
 
     Args:
         checks: The checks in the order in which they were made.
         clauses: All clauses. A finding about a clause that is not binding is no cause.
+        tested: The ids of the clauses that the scenario tests.
 
     Returns:
         The checks, in the same order.
     """
     attributed: list[Check] = []
     cause: Clause | None = None
-    blamed: dict[int, str] = {}
     for check in checks:
         if check.holds:
             attributed.append(check)
@@ -39,15 +39,32 @@ def attribute_causes(checks: Sequence[Check], clauses: Clauses) -> list[Check]:
         if cause is not None and cause.layer < clause.layer:
             attributed.append(attrs.evolve(check, because=cause.id))
             continue
-        if clause.layer is Layer.BEHAVIOR and check.event is not None and not check.missing:
-            first = blamed.setdefault(check.event, clause.id)
-            if first != clause.id:  # the same message, seen twice
-                attributed.append(attrs.evolve(check, because=first))
-                continue
         attributed.append(check)
         if check.event is not None and clause.level.is_binding and (cause is None or clause.layer < cause.layer):
             cause = clause
-    return attributed
+    return _merge_seen_twice(attributed, clauses, tested)
+
+
+def _merge_seen_twice(checks: list[Check], clauses: Clauses, tested: Collection[str]) -> list[Check]:
+    """Return the checks, in which only one clause of behavior is violated by one message.
+
+    That is one that the scenario tests, or else the first.
+    """
+    blamed: dict[int, str] = {}
+    seen = [
+        check
+        for check in checks
+        if check.is_finding and not check.missing and clauses.get(check.clause).layer is Layer.BEHAVIOR
+    ]
+    for check in sorted(seen, key=lambda check: check.clause not in tested):
+        if check.event is not None:
+            blamed.setdefault(check.event, check.clause)
+    return [
+        attrs.evolve(check, because=blamed[check.event])
+        if check in seen and check.event is not None and blamed[check.event] != check.clause
+        else check
+        for check in checks
+    ]
 
 
 _DEMANDS: Mapping[str, frozenset[str]] = {

@@ -333,7 +333,7 @@ class _GroupRunner:
             if clause in known and testbed.dialect in known.get(clause).dialects
         ]
         has_ended = bool(testbed.exit_message())
-        return [self._with_reading(check, has_ended) for check in attribute_causes(checks, known)]
+        return [self._with_reading(check, has_ended) for check in attribute_causes(checks, known, scenario.clauses)]
 
     def _with_reading(self, check: Check, has_ended: bool) -> Check:
         """Return the check with the reading that the target follows, if the clause has several readings."""

@@ -78,7 +78,8 @@ class Observer(NodeRole):
     async def list_topics(self, timeout_s: float) -> tuple[str, ...]:
         """Return the topics that stores hold, or that running producers and consumers use, in alphabetical order.
 
-        libdafka's stores list their topics only if this node's dialect is theirs (`[node] wire`).
+        With `wire = "rfc46"`, those of libdafka's stores are left out, and these stores end, since they cannot read
+        requests in that dialect.
 
         Args:
             timeout_s: The seconds after which to give up waiting for answers.

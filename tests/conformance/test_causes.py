@@ -129,3 +129,9 @@ def test_missing_message_does_not_explain_as_many_findings_or_other_messages() -
 
 def test_second_finding_about_the_same_message_follows_from_the_first() -> None:
     assert attributed("fetch.count", "direct-record.checked") == ["", "fetch.count"]
+
+
+def test_second_finding_about_the_same_message_is_the_cause_if_the_scenario_tests_it() -> None:
+    checks = [Check(clause, False, event=0) for clause in ("direct-record.content", "nodes.duplicate-record")]
+    found = attribute_causes(checks, CATALOG.clauses, ["nodes.duplicate-record"])
+    assert [check.because for check in found] == ["nodes.duplicate-record", ""]

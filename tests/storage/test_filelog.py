@@ -305,6 +305,17 @@ async def test_retention_drops_whole_segments(folder: Path, monkeypatch: pytest.
         assert await storage.apply_retention(RetentionPolicy(records_max=0)) == {PARTITION: 51}
 
 
+async def test_retention_counts_no_bytes_of_trimmed_records(folder: Path) -> None:
+    async with open_filelog(f"{folder}?segment_bytes=1200") as storage:
+        for first in range(0, 30, 10):
+            await storage.append([batch(first, 10, 100)])
+        assert segments(folder) == [0, 10, 20]
+        await storage.trim(PARTITION, 5)
+        assert await storage.apply_retention(RetentionPolicy(bytes_max=2001)) == {}
+        assert await storage.apply_retention(RetentionPolicy(bytes_max=2000)) == {PARTITION: 10}
+        assert segments(folder) == [10, 20]
+
+
 async def test_reading_and_appending_continue_while_records_are_dropped(folder: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=1000&fsync=never") as storage:
         await storage.append([batch(0, 10)])

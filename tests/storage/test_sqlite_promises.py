@@ -199,3 +199,16 @@ async def test_a_failed_append_leaves_what_is_known_as_it_was(tmp_path: Path, mo
             PARTITION: 20,
             other: 1,
         }
+
+
+@pytest.mark.parametrize("damage", ["UPDATE node SET address = x'00'", "DELETE FROM node"])
+async def test_a_store_without_its_address_is_not_opened(damage: str, tmp_path: Path) -> None:
+    """Under another address its ACKs would count as those of another store."""
+    path = tmp_path / "s.db"
+    async with open_storage(f"sqlite:{path}"):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(damage)
+    with pytest.raises(StorageError, match="the store's node address is damaged"):
+        async with open_storage(f"sqlite:{path}"):
+            pass

@@ -130,6 +130,44 @@ async def test_waits_for_a_long_reader_become_rare(path: Path, monkeypatch: pyte
     assert 0.1 < len(waits) * write_ahead_log.POLL_S < 1.2
 
 
+async def test_the_second_wait_for_a_reader_comes_soon_and_the_third_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    waits = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, waits
+        waits += 1
+        now += seconds
+
+    monkeypatch.setattr(
+        "dafka.storage.sqlite.write_ahead_log.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    )
+    sequence = 0
+
+    async def waits_after(storage: Storage, seconds: float) -> bool:
+        """Append after this time, and return whether the append waited for the reader."""
+        nonlocal now, sequence
+        now += seconds
+        before = waits
+        sequence += 1
+        await append(storage, path, sequence, 1)
+        return waits > before
+
+    async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
+        await append(storage, path, 0, 1)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM records").fetchone()
+            while not await waits_after(storage, 0.0):
+                pass
+            assert not await waits_after(storage, 0.09)
+            assert await waits_after(storage, 0.02)
+            assert not await waits_after(storage, 0.19)
+            assert await waits_after(storage, 0.02)
+
+
 async def test_trim_leaves_no_large_log(path: Path) -> None:
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.append([RecordBatch(PARTITION, 0, [b"." * 100] * 50_000)])

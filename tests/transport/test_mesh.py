@@ -53,6 +53,22 @@ async def test_every_subscription_is_reported_even_if_another_peer_has_the_same(
                 assert await one.publisher.receive_many() == [[b"\x01topic"]]
 
 
+async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
+    with trio.fail_after(20):
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
+            found: list[tuple[int, list[bytes]]] = []
+            for mesh in (two, three):
+                mesh.subscriber.subscribe(b"a")
+                mesh.subscriber.subscribe(b"b")
+                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
+                while len(found) % 2 or len({number for number, _ in found}) < (1 if mesh is two else 2):
+                    found += await one.publisher.receive_numbered()
+            assert [frames for _, frames in found] == [[b"\1a"], [b"\1b"]] * 2
+            numbers = [number for number, _ in found]
+            assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
+            assert min(numbers) >= 0
+
+
 async def test_files_and_threads_are_released_when_the_block_ends() -> None:
     await settle_threads()
     before = held()

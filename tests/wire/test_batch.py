@@ -5,6 +5,7 @@ import pytest
 from dafka.records import Partition, RecordBatch
 from dafka.wire import (
     NUMBER_8_MAX,
+    Ack,
     BatchDecoder,
     BatchEncoder,
     Dialect,
@@ -103,3 +104,17 @@ def test_a_gathered_run_with_a_malformed_header_is_counted_by_message() -> None:
     malformed = EncodedRun(b"Mt", b"\xaa\xa5M\2\1P\1t", 0, [b"0", b"1"])
     assert decoder.decode([malformed, EncodedRun(None, b"M", 0, [b"0"]), EncodedRun(b"Mt", b"", 0, [])]) == []
     assert decoder.discarded == {"version": 3}
+
+
+def test_acks_of_nodes_of_this_project_name_their_store_in_either_dialect_erratum_30() -> None:
+    encoder = BatchEncoder(Dialect.LIBDAFKA, named_ack_takers={"OURS"})
+    named, unnamed = Ack("OURS", "hello", 5, "STORE"), Ack("THEIRS", "hello", 5, "STORE")
+    head = Head("OURS", "hello", 5)
+    encoded = encoder.encode([named, unnamed, head])
+    assert encoded == [
+        encode(named, Dialect.RFC46),
+        encode(unnamed, Dialect.LIBDAFKA),
+        encode(head, Dialect.LIBDAFKA),
+    ]
+    encoder.dialect = Dialect.RFC46
+    assert encoder.encode([unnamed]) == [encode(unnamed, Dialect.RFC46)]

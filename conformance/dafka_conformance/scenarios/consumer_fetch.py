@@ -26,6 +26,7 @@ SCENARIOS = ScenarioRegistry()
 
 FETCH_REPEATED_S = 1.2
 """The time after which a consumer repeats a FETCH: it may wait a second before it sends the same one again."""
+DIRECT_HEADS_COUNT = 4
 LOWER_HEAD_COUNT = 5000
 """More records than the first FETCH of a consumer requests."""
 STORM_S = 3.0
@@ -118,6 +119,28 @@ async def lower_head(testbed: Testbed) -> None:
     full.answers_requests = True
     await full.answer_request(asked.message)
     await testbed.expect_delivered([partition.contents[sequence] for sequence in range(LOWER_HEAD_COUNT)])
+
+
+@SCENARIOS.add("consumer.direct-head-again", "fetch.sent", "delivery.complete", needs=COLLECT, shares_target=True)
+async def direct_head_again(testbed: Testbed) -> None:
+    """A second, higher DIRECT-HEAD of a partition causes another FETCH."""
+    producer = await serving(testbed, "P", 5)
+    about: dict[str, Value] = {"address": producer.address, "subject": testbed.topic}
+    await testbed.send(producer, "DIRECT-HEAD", testbed.address, **about, sequence=4)
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(5)])
+    producer.add_records(10)
+
+    def has_fetched() -> bool:
+        return any(message["sequence"] == 5 for message in fetches(testbed, producer.address))
+
+    for _ in range(DIRECT_HEADS_COUNT):
+        await testbed.send(producer, "DIRECT-HEAD", testbed.address, **about, sequence=9)
+        if await testbed.wait(has_fetched, FETCH_REPEATED_S):  # a consumer may pause between two FETCHes
+            break
+    text = f"no FETCH of record 5 arrived, although a DIRECT-HEAD of 9 was sent {DIRECT_HEADS_COUNT} times"
+    ended = testbed.exit_message()
+    testbed.require_clause("fetch.sent", has_fetched(), ended or text, missing="" if ended else "FETCH")
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(10)])
 
 
 @SCENARIOS.add("consumer.large-head", "fetch.sent", "delivery.complete", needs=COLLECT)
