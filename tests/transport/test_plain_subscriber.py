@@ -31,11 +31,11 @@ class Receiver:
     connected: list[PeerEndpoint] = attrs.field(factory=list)
 
     @asynccontextmanager
-    async def open_peer(self) -> AsyncIterator[tuple[Socket, PeerEndpoint]]:
-        """Open a publisher that the subscriber is connected to and has subscribed at."""
+    async def open_peer(self, queue: int = 1000) -> AsyncIterator[tuple[Socket, PeerEndpoint]]:
+        """Open a publisher that the subscriber is connected to and has subscribed at, with a queue of this length."""
         publisher = Socket(self.context.socket(zmq.SocketType.XPUB))
         try:
-            publisher.set_options(xpub_verbose=1)
+            publisher.set_options(xpub_verbose=1, sndhwm=queue)
             peer = PeerEndpoint(publisher.bind("tcp://127.0.0.1:*"))
             self.subscriber.connect_peer(peer)
             await wait_subscribed(publisher)
@@ -149,9 +149,8 @@ async def test_a_peer_that_behaves_leaves_probation(monkeypatch: pytest.MonkeyPa
 
 async def test_a_peer_on_probation_waits_while_its_messages_are_many() -> None:
     """The short queue here and the buffers of the kernel fill up, and then libzmq keeps messages at the sender."""
-    async with open_receiver() as receiver, receiver.open_peer() as (honest, _), receiver.open_peer() as (bad, _):
+    async with open_receiver() as receiver, receiver.open_peer() as (honest, _), receiver.open_peer(100) as (bad, _):
         await flood(receiver, bad)
-        bad.set_options(sndhwm=100)
         started, batches = trio.current_time(), len(receiver.restricted)
         for number in range(20):
             bad.send_many([[b"t", b"bad" + bytes(10_000)]] * 100)
