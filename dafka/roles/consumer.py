@@ -259,6 +259,8 @@ async def open_consumer(
                     if settings.offset_reset == "latest":
                         with trio.move_on_after(SETTLE_S):
                             await consumer.wait_settled()
+                            # Producers do not say when they have received a subscription.
+                            await trio.sleep(config.beacon.settle_ms / 1000)
                     yield consumer
                 finally:
                     consumer._close()
