@@ -113,8 +113,8 @@ class BeaconConfig:
     """The host name or address under which peers reach this node. Empty: the address that the tower sees."""
     settle_ms: int = attrs.field(default=150, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a joining node waits for further peers, or for the directories of further towers. With the first form of
-    beacons, it counts as settled when it has heard its own beacon and, for this long, no new peer. A consumer that starts
-    at `latest` waits as long after that, until all producers have its subscriptions."""
+    beacons, it counts as settled when it has heard its own beacon and, for this long, no new peer. A consumer at
+    `latest` waits as long after that, until all producers have its subscriptions."""
 
     def __attrs_post_init__(self) -> None:
         if self.tower and (self.tower_sub, self.tower_pub) != self.named_towers:
