@@ -56,7 +56,8 @@ async def test_records_reach_store_and_consumer(keys: Keys, dialect: DialectName
         late = keys.config("other", cluster.config).with_consumer(offset_reset="earliest")
         async with cluster.consumer(["t"], late) as consumer:
             await receive_partition(consumer, 0, 5000)
-        assert store.statistics().discarded == {}
+        # The live consumer may have asked the store for records before the store had them.
+        assert store.statistics().discarded.keys() <= {"beyond the head"}
 
 
 async def test_nodes_may_share_a_key(keys: Keys) -> None:
