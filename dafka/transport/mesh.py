@@ -35,13 +35,12 @@ RECONNECT_MAX_MS = 2000
 HANDSHAKE_MS = 10_000
 """Milliseconds after which a handshake has failed."""
 
-HEARTBEAT_MS = 10_000
-"""Milliseconds between two ZMTP heartbeats on a connection to a peer. libzmq's threads send and answer them."""
+KEEPALIVE = {"tcp_keepalive": 1, "tcp_keepalive_idle": 10, "tcp_keepalive_intvl": 5, "tcp_keepalive_cnt": 4}
+"""TCP's keepalives, in seconds: a connection to a peer whose machine is down or cut off is lost after half a minute.
 
-HEARTBEAT_TIMEOUT_MS = 30_000
-"""Milliseconds without any sign of life after which a connection counts as lost: the peer's machine is down or cut off,
-or its process is stopped. It is long, because libzmq reads no heartbeats from a peer while `receive_messages_max`
-messages of that peer wait for this node."""
+The heartbeats of ZMTP do not serve: libzmq reads none from a peer while many of its messages wait for this node, and it
+aborts the process if it has to send one on such a connection after the peer has died.
+"""
 
 
 class Mesh:
@@ -114,8 +113,7 @@ async def open_mesh(
         "reconnect_ivl_max": RECONNECT_MAX_MS,
         "connect_timeout": HANDSHAKE_MS,
         "handshake_ivl": HANDSHAKE_MS,
-        "heartbeat_ivl": HEARTBEAT_MS,
-        "heartbeat_timeout": HEARTBEAT_TIMEOUT_MS,
+        **KEEPALIVE,
     }
     async with open_context(config.linger_ms, SOCKETS_MAX if security else 0) as context:
         publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config)

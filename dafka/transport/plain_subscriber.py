@@ -224,8 +224,7 @@ class PlainSubscriber:
         if not is_restricted:
             return self._main.socket
         if self._probation is None:
-            # Without heartbeats: libzmq reads none of a peer whose messages wait.
-            options = self._options | {"rcvhwm": PROBATION_QUEUE, "heartbeat_ivl": 0}
+            options = self._options | {"rcvhwm": PROBATION_QUEUE}
             self._probation = _PeerSocket(self._context, options, self._note_change)
             for prefix in self._prefixes.elements():
                 self._probation.socket.subscribe(prefix)
