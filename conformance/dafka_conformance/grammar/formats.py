@@ -207,10 +207,17 @@ class MessageFormat:
         return frames
 
     def decode(self, frames: Sequence[bytes], dialect: Dialect) -> tuple[Message, list[FrameError]]:
-        """Return the message in these frames, with the faults that do not prevent that: another signature or version.
+        """Decode a message.
+
+        Args:
+            frames: The frames of the message.
+            dialect: The dialect that they are in.
+
+        Returns:
+            The message, and the faults that do not prevent decoding it: another signature or version.
 
         Raises:
-            FrameError: They do not match the rule.
+            FrameError: The frames do not match the rule.
         """
         if dialect is Dialect.RFC46:
             topic, frame, at = frames[0][1:], frames[1], 0
