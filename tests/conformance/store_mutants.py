@@ -627,8 +627,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "store-reads-32-bits",
         "store.answers-nothing",
-        "direct-record.checked",
-        "DIRECT-RECORD should not have been sent: topic=C address=P",
+        "fetch.count",
+        "DIRECT-RECORD 2 was not requested: the FETCHes were for 65537..65537",
         read_32_bits,
     ),
     Mutant(
