@@ -189,7 +189,7 @@ def test_stopped_store_is_a_fault_until_it_continues(dafka: Dafka) -> None:
     wait_until(lambda: not faults() or None, lambda: watch.errors + faults())
     os.kill(store.process.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: "went silent" in faults() or None, faults)
+        wait_until(lambda: "has not answered" in faults() or None, faults)
     finally:
         os.kill(store.process.pid, signal.SIGCONT)
     wait_until(lambda: not faults() or None, faults)
