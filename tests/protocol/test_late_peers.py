@@ -10,6 +10,9 @@ from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import ConsumerMachine, Event, Node, NodeCallbacks, PeerJoined, PeerLeft
 from dafka.protocol.presence.connections import STEADY_S
 
+LATER = 2.0 + STEADY_S
+"""When the connections of `connected_to` show that their peers live."""
+
 ONE, OTHER = PeerEndpoint("tcp://10.0.0.1:4001"), PeerEndpoint("tcp://10.0.0.1:4002")
 
 
@@ -76,44 +79,50 @@ def names(events: Iterable[Event]) -> list[str]:
 
 def test_a_late_peer_stays_until_its_connection_is_lost() -> None:
     peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), now=5.0)
+    peers.discovered(PeerLeft("A", ONE), now=LATER + 5.0)
     assert names(peers.events) == ["PeerJoined A"]
     assert peers.io.connected == {ONE}
-    peers.changed((ONE, False), now=9.0)
+    peers.changed((ONE, False), now=LATER + 9.0)
     assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
     assert peers.io.connected == set()
 
 
 def test_an_unwanted_peer_leaves_although_its_connection_lives() -> None:
     peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE, is_unwanted=True), now=5.0)
+    peers.discovered(PeerLeft("A", ONE, is_unwanted=True), now=LATER + 5.0)
     assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
     assert peers.io.connected == set()
 
 
 def test_a_late_peer_that_is_heard_again_has_never_left() -> None:
     peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", ONE), now=5.0)
-    peers.changed((ONE, False), now=9.0)
+    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", ONE), now=LATER + 5.0)
+    peers.changed((ONE, False), now=LATER + 9.0)
     assert names(peers.events) == ["PeerJoined A"]
     assert peers.io.connected == {ONE}
-    peers.discovered(PeerLeft("A", ONE), now=10.0)
+    peers.discovered(PeerLeft("A", ONE), now=LATER + 10.0)
     assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
 
 
 def test_a_peer_leaves_at_once_if_its_connection_is_lost_or_was_never_made() -> None:
     peers = connected_to(ONE)
     peers.changed((ONE, False))
-    peers.discovered(PeerLeft("A", ONE), now=5.0)
+    peers.discovered(PeerLeft("A", ONE), now=LATER + 5.0)
     assert peers.io.connected == set()
-    peers.discovered(PeerJoined("B", OTHER), PeerLeft("B", OTHER), now=6.0)
+    peers.discovered(PeerJoined("B", OTHER), PeerLeft("B", OTHER), now=LATER + 6.0)
+    assert peers.io.connected == set()
+
+
+def test_a_young_connection_may_lead_to_another_node() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE), now=5.0)
     assert peers.io.connected == set()
 
 
 def test_a_connection_that_was_just_made_again_may_lead_to_another_node() -> None:
     peers = connected_to(ONE)
-    peers.changed((ONE, False), (ONE, True), now=3.0)
-    peers.discovered(PeerLeft("A", ONE), now=5.0)
+    peers.changed((ONE, False), (ONE, True), now=LATER)
+    peers.discovered(PeerLeft("A", ONE), now=LATER + 5.0)
     assert peers.io.connected == set()
 
 
@@ -126,22 +135,22 @@ def test_a_connection_that_was_made_again_long_ago_shows_life() -> None:
 
 def test_another_node_at_the_endpoint_of_a_late_peer_replaces_it() -> None:
     peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), PeerJoined("B", ONE), now=5.0)
+    peers.discovered(PeerLeft("A", ONE), PeerJoined("B", ONE), now=LATER + 5.0)
     assert names(peers.events) == ["PeerJoined A", "PeerLeft A", "PeerJoined B"]
     assert peers.io.connected == {ONE}
 
 
 def test_a_peer_leaves_if_another_one_has_joined_at_its_endpoint() -> None:
     peers = connected_to(ONE)
-    peers.discovered(PeerJoined("B", ONE), PeerLeft("A", ONE), now=5.0)
+    peers.discovered(PeerJoined("B", ONE), PeerLeft("A", ONE), now=LATER + 5.0)
     assert names(peers.events) == ["PeerJoined A", "PeerJoined B", "PeerLeft A"]
     assert peers.io.connected == {ONE}
 
 
 def test_a_late_peer_that_restarts_on_another_port_is_replaced() -> None:
     peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", OTHER), now=5.0)
+    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", OTHER), now=LATER + 5.0)
     assert names(peers.events) == ["PeerJoined A", "PeerLeft A", "PeerJoined A"]
     assert peers.io.connected == {OTHER}
-    peers.changed((ONE, False), now=6.0)
+    peers.changed((ONE, False), now=LATER + 6.0)
     assert len(peers.events) == 3

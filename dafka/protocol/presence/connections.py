@@ -4,7 +4,7 @@ A node is settled once it has found its peers and connected to them: from then o
 can announce endpoints that do not answer. A bounded number of them is tried at a time, and the others wait in a queue.
 
 A node that is slow sends its beacons late, but its connections live: libzmq's threads keep them up. So a peer that
-discovery has lost stays until its connection is lost, too.
+discovery has lost stays until its connection is lost, too, unless that connection is young.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ QUEUED_TRY_S = 5.0
 """Seconds that a peer has to answer before the next peer in the queue takes its place."""
 
 STEADY_S = 30.0
-"""Seconds for which a connection must have lasted to show that its peer still lives. A connection that was made again
-since then may lead to another node, which listens at the same endpoint."""
+"""Seconds for which a connection must have lasted to show that its peer still lives. Discovery takes a while to lose a
+peer, so a connection made meanwhile may lead to another node, which listens at the same endpoint."""
 
 CONNECT_S = 1.0
 """Seconds that settling waits for connections to the peers that were found. Some may have left."""
@@ -48,8 +48,7 @@ class ConnectionManager:
         self._queue: OrderedDict[PeerEndpoint, None] = OrderedDict()
         self._endpoints: Counter[PeerEndpoint] = Counter()
         self._answered: set[PeerEndpoint] = set()
-        self._connected: set[PeerEndpoint] = set()
-        self._lost_at: dict[PeerEndpoint, float] = {}
+        self._connected_since: dict[PeerEndpoint, float] = {}
         self._are_peers_found = False
         self._settle_due = float("inf")
 
@@ -102,8 +101,7 @@ class ConnectionManager:
             return False
         del self._endpoints[endpoint]
         self._answered.discard(endpoint)
-        self._connected.discard(endpoint)
-        self._lost_at.pop(endpoint, None)
+        self._connected_since.pop(endpoint, None)
         self._connecting.pop(endpoint, None)
         if endpoint in self._queue:
             del self._queue[endpoint]
@@ -119,16 +117,14 @@ class ConnectionManager:
             if change.is_made:
                 self._connecting.pop(endpoint, None)
                 self._answered.add(endpoint)
-                self._connected.add(endpoint)
-            elif endpoint in self._connected:
-                self._connected.discard(endpoint)
-                self._lost_at[endpoint] = now
+                self._connected_since.setdefault(endpoint, now)
+            else:
+                self._connected_since.pop(endpoint, None)
 
     def shows_life(self, endpoint: PeerEndpoint, now: float) -> bool:
         """Return whether the connection to an endpoint shows that the one peer of that endpoint still lives."""
-        if endpoint not in self._connected or self._endpoints[endpoint] != 1:
-            return False
-        return now - self._lost_at.get(endpoint, float("-inf")) >= STEADY_S
+        since = self._connected_since.get(endpoint)
+        return since is not None and self._endpoints[endpoint] == 1 and now - since >= STEADY_S
 
     def peers_found(self, now: float) -> None:
         """Note that discovery has found the peers that were running before."""
