@@ -38,7 +38,7 @@ def test_every_promise_is_kept(first: int) -> None:
     assert failed == [], f"python -m tests.simulation --seed {failed[0]}"
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", range(0, 200, PART))
 def test_every_promise_is_kept_with_random_seeds(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     first = FRESH_FIRST + part
     with capsys.disabled():
