@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import overload
+from typing import TypeVar, overload
+
+_Content = TypeVar("_Content", bytes, bytes | None)
 
 LENGTH_BYTES = 4
 """The size of one length in `PackedContents.lengths`, in bytes."""
@@ -108,30 +110,42 @@ def pack(contents: Sequence[bytes]) -> PackedContents:
     return PackedContents(b"".join(contents), struct.pack(f">{len(contents)}I", *map(len, contents)))
 
 
-def join_contents(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+def join_contents(parts: Sequence[Sequence[_Content]]) -> Sequence[_Content]:
     """Return several contents as one sequence, packed if all of them are packed."""
     if len(parts) == 1:
         return parts[0]
     packed = [part for part in parts if isinstance(part, PackedContents)]
     if len(packed) == len(parts):
-        return PackedContents(b"".join([part.data for part in packed]), b"".join([part.lengths for part in packed]))
+        joined: Sequence[_Content] = PackedContents(
+            b"".join([part.data for part in packed]), b"".join([part.lengths for part in packed])
+        )
+        return joined
     return [content for part in parts for content in part]
 
 
-def count_bytes(contents: Sequence[bytes]) -> int:
+def has_null(contents: Sequence[bytes | None]) -> bool:
+    """Return whether a content is None."""
+    return not isinstance(contents, PackedContents) and None in contents
+
+
+def count_bytes(contents: Sequence[bytes | None]) -> int:
     """Return the total length of contents in bytes."""
-    return len(contents.data) if isinstance(contents, PackedContents) else sum(map(len, contents))
+    return len(contents.data) if isinstance(contents, PackedContents) else sum(_lengths(contents))
 
 
-def count_within(contents: Sequence[bytes], bytes_max: int) -> int:
+def _lengths(contents: Sequence[bytes | None]) -> Iterable[int]:
+    return (0 if each is None else len(each) for each in contents) if None in contents else map(len, contents)  # type: ignore[arg-type]
+
+
+def count_within(contents: Sequence[bytes | None], bytes_max: int) -> int:
     """Return how many of the first contents have at most `bytes_max` bytes together."""
     ends: Sequence[int] = (
-        contents.ends if isinstance(contents, PackedContents) else list(accumulate(map(len, contents), initial=0))
+        contents.ends if isinstance(contents, PackedContents) else list(accumulate(_lengths(contents), initial=0))
     )
     return bisect_right(ends, bytes_max) - 1
 
 
-def take_within(contents: Sequence[bytes], start: int, count_max: int, bytes_max: int) -> Sequence[bytes]:
+def take_within(contents: Sequence[_Content], start: int, count_max: int, bytes_max: int) -> Sequence[_Content]:
     """Return contents from `start` on, within two limits, but at least one.
 
     Args:

@@ -8,21 +8,34 @@ that every name read from the wire can be written back unchanged.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate, count, repeat
+from typing import TypeAlias, TypeVar
 
 import attrs
 
-from dafka.contents import count_bytes, count_within, join_contents
+from dafka.contents import count_bytes, count_within, has_null, join_contents
 from dafka.errors import EncodingError
 
-__all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "join", "new_address"]
+__all__ = [
+    "Header",
+    "Partition",
+    "ProducerRecord",
+    "Record",
+    "RecordBatch",
+    "decode_text",
+    "encode_text",
+    "join",
+    "new_address",
+]
 
 SEQUENCE_MAX = 2**62
 """The largest sequence that nodes accept: no partition comes this far, and every storage can count to it."""
 
 RECORD_MEMORY_BYTES = 64
-"""The memory that a record takes beyond its content: a Python object and its place in a list, in bytes."""
+"""The memory that a record takes beyond its bytes: a Python object and its place in a list, in bytes."""
 
 TEXT_BYTES_MAX = 255
 """The length of the longest topic or address in bytes: the `string` of the grammar has a length of one byte."""
@@ -87,6 +100,13 @@ class Partition:
         return f"{self.topic}/{self.address}"
 
 
+Header: TypeAlias = tuple[str, bytes | None]
+"""A header of a record: a name, which may occur several times, and a value."""
+
+NO_TIMESTAMP = -1
+"""The timestamp of a record whose time of making is unknown, as Kafka writes it."""
+
+
 @attrs.frozen
 class Record:
     """One record.
@@ -94,12 +114,20 @@ class Record:
     Attributes:
         partition: The partition of the record.
         sequence: Its position in the partition, from 0.
-        content: The bytes that the producer sent.
+        value: The bytes that the producer sent; None for a tombstone.
+        key: The key; None if there is none.
+        headers: The headers, in the order in which the producer gave them.
+        timestamp: When the record was made, in milliseconds since 1970 UTC; None if that is unknown.
+        stored_at: When the record was stored, in milliseconds since 1970 UTC; None unless a storage was asked for it.
     """
 
     partition: Partition
     sequence: int
-    content: bytes
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp: int | None = None
+    stored_at: int | None = None
 
     @property
     def topic(self) -> str:
@@ -108,36 +136,92 @@ class Record:
 
 
 @attrs.frozen
+class ProducerRecord:
+    """A record to publish.
+
+    Attributes:
+        value: The value; None for a tombstone, which says that the key has no value any more.
+        key: The key; None for none.
+        headers: Pairs of a name and a value, in order; names may repeat.
+        timestamp: When the record was made, in milliseconds since 1970 UTC; None for the time at which it is sent.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    timestamp: int | None = None
+
+
+@attrs.frozen
 class RecordBatch:
     """Consecutive records of one partition: what every hot path takes and returns. Iterating yields `Record` objects.
 
+    Each attribute is a column: a sequence with an item for each record. A column is None if it says nothing about any
+    record.
+
     Attributes:
         partition: The partition of the records.
-        first_sequence: The sequence of `contents[0]`; each further record has the next one.
-        contents: The contents of the records.
-        stored_at: The time at which each record was stored, in milliseconds since 1970 UTC. None unless a storage was
-            asked for it: the wire does not carry times.
+        first_sequence: The sequence of `values[0]`; each further record has the next one.
+        values: The values of the records. A value of None is a tombstone.
+        keys: The keys; None for a record without one.
+        headers: The headers.
+        timestamps: When each record was made, in milliseconds since 1970 UTC; `NO_TIMESTAMP` if that is unknown.
+        stored_at: When each record was stored, in milliseconds since 1970 UTC. None unless a storage was asked for it.
     """
 
     partition: Partition
     first_sequence: int
-    contents: Sequence[bytes]
-    stored_at: Sequence[int] | None = None
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = attrs.field(default=None, kw_only=True)
+    headers: Sequence[tuple[Header, ...]] | None = attrs.field(default=None, kw_only=True)
+    timestamps: Sequence[int] | None = attrs.field(default=None, kw_only=True)
+    stored_at: Sequence[int] | None = attrs.field(default=None, kw_only=True)
+
+    @classmethod
+    def from_records(
+        cls, partition: Partition, first_sequence: int, records: Sequence[Record | ProducerRecord], now_ms: int
+    ) -> RecordBatch:
+        """Return a batch of records.
+
+        Args:
+            partition: The partition of the batch.
+            first_sequence: The sequence of the first record. Sequences and partitions of the records do not count.
+            records: The records.
+            now_ms: The timestamp of records without one.
+        """
+        return cls(
+            partition,
+            first_sequence,
+            [record.value for record in records],
+            keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
+            headers=[tuple(record.headers) for record in records] if any(record.headers for record in records) else None,
+            timestamps=[now_ms if record.timestamp is None else record.timestamp for record in records],
+        )
 
     @property
     def end_sequence(self) -> int:
         """The sequence after that of the last record."""
-        return self.first_sequence + len(self.contents)
+        return self.first_sequence + len(self.values)
 
     @cached_property
     def content_bytes(self) -> int:
-        """The total length of the contents in bytes."""
-        return count_bytes(self.contents)
+        """The total length of values, keys and headers in bytes."""
+        total = count_bytes(self.values)
+        if self.keys is not None:
+            total += count_bytes(self.keys)
+        if self.headers is not None:
+            total += sum(map(headers_bytes, self.headers))
+        return total
+
+    @cached_property
+    def has_only_values(self) -> bool:
+        """Whether no record has a key or a header, and none is a tombstone."""
+        return self.keys is None and self.headers is None and not has_null(self.values)
 
     @property
     def memory_bytes(self) -> int:
         """The approximate memory that the batch takes, in bytes, including an overhead for each record."""
-        return self.content_bytes + RECORD_MEMORY_BYTES * len(self.contents)
+        return self.content_bytes + RECORD_MEMORY_BYTES * len(self.values)
 
     def between(self, first_sequence: int, end_sequence: int) -> RecordBatch:
         """Return the records from one sequence up to another.
@@ -151,13 +235,20 @@ class RecordBatch:
         """
         start = max(first_sequence - self.first_sequence, 0)
         stop = max(end_sequence - self.first_sequence, start)
-        if start == 0 and stop >= len(self.contents):
+        if start == 0 and stop >= len(self.values):
             return self
-        times = None if self.stored_at is None else self.stored_at[start:stop]
-        return RecordBatch(self.partition, self.first_sequence + start, self.contents[start:stop], times)
+        return RecordBatch(
+            self.partition,
+            self.first_sequence + start,
+            self.values[start:stop],
+            keys=None if self.keys is None else self.keys[start:stop],
+            headers=None if self.headers is None else self.headers[start:stop],
+            timestamps=None if self.timestamps is None else self.timestamps[start:stop],
+            stored_at=None if self.stored_at is None else self.stored_at[start:stop],
+        )
 
     def within(self, bytes_max: int) -> RecordBatch:
-        """Return the first records, up to a total size of their contents.
+        """Return the first records, up to a total size.
 
         Args:
             bytes_max: The limit in bytes.
@@ -167,16 +258,38 @@ class RecordBatch:
         """
         if self.content_bytes <= bytes_max:
             return self
-        kept = max(count_within(self.contents, bytes_max), 1)
-        return self.between(self.first_sequence, self.first_sequence + kept)
+        if self.keys is None and self.headers is None:
+            kept = count_within(self.values, bytes_max)
+        else:
+            kept = bisect_right(list(accumulate(map(record_bytes, self))), bytes_max)
+        return self.between(self.first_sequence, self.first_sequence + max(kept, 1))
+
+    def moved_to(self, partition: Partition, first_sequence: int) -> RecordBatch:
+        """Return the same records at another place."""
+        return attrs.evolve(self, partition=partition, first_sequence=first_sequence)
 
     def __len__(self) -> int:
-        return len(self.contents)
+        return len(self.values)
 
     def __iter__(self) -> Iterator[Record]:
-        partition = self.partition
-        for sequence, content in enumerate(self.contents, self.first_sequence):
-            yield Record(partition, sequence, content)
+        keys = repeat(None) if self.keys is None else self.keys
+        headers = repeat(()) if self.headers is None else self.headers
+        timestamps = repeat(NO_TIMESTAMP) if self.timestamps is None else self.timestamps
+        stored_at = repeat(None) if self.stored_at is None else self.stored_at
+        columns = zip(count(self.first_sequence), self.values, keys, headers, timestamps, stored_at)
+        for sequence, value, key, pairs, timestamp, stored in columns:
+            made = None if timestamp == NO_TIMESTAMP else timestamp
+            yield Record(self.partition, sequence, value, key, pairs, made, stored)
+
+
+def headers_bytes(headers: Sequence[Header]) -> int:
+    """Return the total length of the names and values of headers in bytes."""
+    return sum(len(name.encode("utf-8", "surrogateescape")) + len(value or b"") for name, value in headers)
+
+
+def record_bytes(record: Record | ProducerRecord) -> int:
+    """Return the total length of a record's value, key and headers in bytes."""
+    return len(record.value or b"") + len(record.key or b"") + headers_bytes(record.headers)
 
 
 def join(batches: Sequence[RecordBatch]) -> RecordBatch:
@@ -186,12 +299,33 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
         batches: At least one batch; each continues the one before.
 
     Returns:
-        One batch. It has times if all of them have.
+        One batch. It has times of storing if all of them have.
     """
     first = batches[0]
     if len(batches) == 1:
         return first
-    contents = join_contents([batch.contents for batch in batches])
-    times = [batch.stored_at for batch in batches if batch.stored_at is not None]
-    stored_at = [time for each in times for time in each] if len(times) == len(batches) else None
-    return RecordBatch(first.partition, first.first_sequence, contents, stored_at)
+    has_times = all(batch.stored_at is not None for batch in batches)
+    return RecordBatch(
+        first.partition,
+        first.first_sequence,
+        join_contents([batch.values for batch in batches]),
+        keys=_join_column(batches, lambda batch: batch.keys, None),
+        headers=_join_column(batches, lambda batch: batch.headers, ()),
+        timestamps=_join_column(batches, lambda batch: batch.timestamps, NO_TIMESTAMP),
+        stored_at=_join_column(batches, lambda batch: batch.stored_at, 0) if has_times else None,
+    )
+
+
+_Item = TypeVar("_Item")
+
+
+def _join_column(
+    batches: Sequence[RecordBatch], column: Callable[[RecordBatch], Sequence[_Item] | None], missing: _Item
+) -> Sequence[_Item] | None:
+    columns = [column(batch) for batch in batches]
+    if all(each is None for each in columns):
+        return None
+    joined: list[_Item] = []
+    for batch, each in zip(batches, columns, strict=True):
+        joined += [missing] * len(batch) if each is None else each
+    return joined

@@ -84,7 +84,7 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
         One line per record, each with its line feed.
     """
     if output == "content":
-        return b"\n".join(batch.contents) + b"\n"
+        return b"\n".join(batch.values) + b"\n"
     if output == "full":
         name = b"%b %b" % (
             encode_text(batch.partition.topic, "topic"),
@@ -92,7 +92,7 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
         )
         return b"".join(
             b"%b %d %b\n" % (name, sequence, content)
-            for sequence, content in enumerate(batch.contents, batch.first_sequence)
+            for sequence, content in enumerate(batch.values, batch.first_sequence)
         )
     return format_lines(batch).encode("ascii")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
+from typing import cast
 
 from dafka.config import Config
 from dafka.errors import ConfigError, EncodingError, RecordError
-from dafka.records import SEQUENCE_MAX, Partition, encode_text
+from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
 from dafka.wire import Dialect
 
 _ADDRESS = re.compile("[0-9A-F]{32}")
@@ -94,18 +96,81 @@ def check_identity(address: str | None, next_sequence: int, config: Config) -> N
         raise ConfigError("address: expected none with a spool, which has its own; give one or the other")
 
 
-def check_contents(contents: Sequence[bytes], bytes_max: int) -> None:
-    """Check the contents of records to publish.
+def check_values(values: Sequence[bytes | None], bytes_max: int) -> None:
+    """Check the values of records to publish.
 
     Args:
-        contents: The contents.
-        bytes_max: The largest content that peers accept.
+        values: The values.
+        bytes_max: The largest value that peers accept.
 
     Raises:
-        RecordError: One of them is not bytes, or has more than `bytes_max` bytes.
+        RecordError: One of them is neither bytes nor None, or has more than `bytes_max` bytes.
     """
-    for kind in {*map(type, contents)} - {bytes}:
+    kinds = {*map(type, values)}
+    for kind in kinds - {bytes, NoneType}:
         hint = "; encode it first" if kind is str else ""
-        raise RecordError(f"content: expected bytes, not {kind.__name__}{hint}")
-    if (longest := max(map(len, contents), default=0)) > bytes_max:
-        raise RecordError(f"content: expected at most {bytes_max} bytes (message_bytes_max), not {longest}")
+        raise RecordError(f"value: expected bytes or None, not {kind.__name__}{hint}")
+    longest = max((len(value or b"") for value in values) if NoneType in kinds else map(len, values), default=0)  # type: ignore[arg-type]
+    if longest > bytes_max:
+        raise RecordError(f"value: expected at most {bytes_max} bytes (message_bytes_max), not {longest}")
+
+
+def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
+    """Check the key, headers, timestamp and size of a record to publish.
+
+    Args:
+        record: The record, whose value has been checked.
+        bytes_max: The largest record that peers accept.
+
+    Raises:
+        RecordError: A part has the wrong type, or all together have more than `bytes_max` bytes.
+    """
+    if record.key is not None and type(record.key) is not bytes:
+        raise RecordError(f"key: expected bytes or None, not {type(record.key).__name__}")
+    headers: Sequence[object] = record.headers
+    for header in headers:
+        if not (isinstance(header, tuple) and len(header) == 2):
+            raise RecordError(f"header: expected a pair of a name and a value, not {header!r}")
+        name, value = header
+        if not (isinstance(name, str) and (value is None or type(value) is bytes)):
+            raise RecordError(f"header: expected a name as text and a value as bytes or None, not {header!r}")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise RecordError(f"header: expected a name that can be encoded as UTF-8, not {name!r}") from None
+    timestamp = record.timestamp
+    if timestamp is not None and not (type(timestamp) is int and 0 <= timestamp < 2**63):
+        raise RecordError(f"timestamp: expected milliseconds since 1970 as a whole number, not {timestamp!r}")
+    if (size := record_bytes(record)) > bytes_max:
+        raise RecordError(f"record: expected at most {bytes_max} bytes (message_bytes_max), not {size}")
+
+
+def make_batch(
+    partition: Partition, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record], now_ms: int, bytes_max: int
+) -> RecordBatch:
+    """Return a batch of records to publish, which begins at sequence 0.
+
+    Args:
+        partition: The partition.
+        records: Values, or whole records.
+        now_ms: The timestamp of records that give none.
+        bytes_max: The largest record that peers accept.
+
+    Returns:
+        The batch.
+
+    Raises:
+        RecordError: A part of a record has the wrong type, or a record is too large.
+    """
+    if not any(isinstance(each, (ProducerRecord, Record)) for each in records[:1]):
+        values = cast(Sequence[bytes | None], records)
+        check_values(values, bytes_max)
+        return RecordBatch(partition, 0, values, timestamps=[now_ms] * len(values))
+    for each in records:
+        if not isinstance(each, (ProducerRecord, Record)):
+            raise RecordError(f"record: expected values only or whole records only, not {type(each).__name__} among them")
+    whole = cast(Sequence[ProducerRecord | Record], records)
+    check_values([each.value for each in whole], bytes_max)
+    for record in whole:
+        check_record(record, bytes_max)
+    return RecordBatch.from_records(partition, 0, whole, now_ms)

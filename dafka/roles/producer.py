@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 
@@ -9,12 +10,11 @@ import attrs
 import trio
 
 from dafka.config import Config
-from dafka.contents import count_bytes, take_within
 from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
-from dafka.records import Partition, RecordBatch, new_address
-from dafka.roles.arguments import check_contents, check_identity, check_topic
+from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
+from dafka.roles.arguments import check_identity, check_topic, make_batch
 from dafka.roles.events import EventFeed
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.producer_partition import (
@@ -122,26 +122,37 @@ class Producer(NodeRole):
         self._stranded = trio.Event()
         self._replies = FetchReplies(sockets, machine.responder, self._read)
 
-    async def send(self, content: bytes) -> int:
+    async def send(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        timestamp: int | None = None,
+    ) -> int:
         """Publish one record. `send_many` is much faster for many.
 
-        Waits while too many records are unacknowledged.
+        Waits while too many records are unacknowledged. All parts together have at most `[node] message_bytes_max`
+        bytes.
 
         Args:
-            content: The record's content, at most `[node] message_bytes_max` bytes.
+            value: The record's value; None for a tombstone.
+            key: The record's key; None for none.
+            headers: Pairs of a name and a value, in order; names may repeat.
+            timestamp: When the record was made, in milliseconds since 1970 UTC; None for now.
 
         Returns:
             The record's sequence.
 
         Raises:
-            RecordError: The content is not bytes, or too large.
+            RecordError: A part has the wrong type, or the record is too large.
             StorageError: The spool cannot store it, or a store holds more of the partition than this producer has
                 published.
             trio.ClosedResourceError: The producer's block has been left.
         """
-        return (await self.send_many([content])).start
+        return (await self.send_many([ProducerRecord(value, key, headers, timestamp)])).start
 
-    async def send_many(self, contents: Sequence[bytes]) -> range:
+    async def send_many(self, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record]) -> range:
         """Publish records in order.
 
         When this returns they are published, and durable if there is a spool, but not necessarily stored yet; see
@@ -149,27 +160,28 @@ class Producer(NodeRole):
         records, from the first on.
 
         Args:
-            contents: The contents of the records, each at most `[node] message_bytes_max` bytes.
+            records: Values, or whole records, each at most `[node] message_bytes_max` bytes. The partitions and
+                sequences of `Record` objects do not count.
 
         Returns:
             The records' sequences. If the producer has begun a new partition meanwhile, they are those of the last
             records, in the new partition.
 
         Raises:
-            RecordError: A content is not bytes, or too large. Nothing was published.
+            RecordError: A part of a record has the wrong type, or a record is too large. Nothing was published.
             StorageError: The spool cannot store them, or a store holds more of the partition than this producer has
                 published.
             trio.ClosedResourceError: The producer's block has been left.
         """
-        check_contents(contents, self._content_bytes_max)
+        batch = make_batch(self.partition, records, round(time.time() * 1000), self._content_bytes_max)
         async with self._sending:
             start = 0
-            while start < len(contents):
-                run = take_within(contents, start, RUN_RECORDS_MAX, RUN_BYTES_MAX)
+            while start < len(batch):
+                run = batch.between(start, start + RUN_RECORDS_MAX).within(RUN_BYTES_MAX)
                 await self._send_run(run)
                 start += len(run)
             end_sequence = self._machine.next_sequence
-            return range(max(end_sequence - len(contents), 0), end_sequence)
+            return range(max(end_sequence - len(batch), 0), end_sequence)
 
     async def wait_stored(self) -> None:
         """Wait until `[producer] min_stores` stores have acknowledged every record sent so far.
@@ -251,7 +263,7 @@ class Producer(NodeRole):
         if self._spool is None:
             machine = make_machine(config, partition, replaced=self._replaced)
             for batch in old.retransmit_buffer.batches_from(first):
-                machine.publish(batch.contents, trio.current_time())
+                machine.publish(batch.moved_to(partition, machine.next_sequence), trio.current_time())
         else:
             await self._replace_in_spool(self._spool, first, partition)
             count = old.next_sequence - first
@@ -278,24 +290,24 @@ class Producer(NodeRole):
         self._is_closed = True
         self._progress.unpark_all()
 
-    async def _send_run(self, contents: Sequence[bytes]) -> None:
+    async def _send_run(self, run: RecordBatch) -> None:
         self._check_open()
         while True:
             async with self._publishing:
                 self._check_open()
                 if self._machine.has_room():
-                    await self._publish(contents)
+                    await self._publish(run.moved_to(self.partition, self._machine.next_sequence))
                     return
             await self._progress.park()
 
-    async def _publish(self, contents: Sequence[bytes]) -> None:
+    async def _publish(self, batch: RecordBatch) -> None:
         self._check_stored()
         if self._spool is not None:
             with trio.CancelScope(shield=True):
-                await self._spool.append([RecordBatch(self.partition, self._machine.next_sequence, contents)])
-        self._node.act(self._machine.publish(contents, trio.current_time()))
-        self._records += len(contents)
-        self._bytes += count_bytes(contents)
+                await self._spool.append([batch])
+        self._node.act(self._machine.publish(batch, trio.current_time()))
+        self._records += len(batch)
+        self._bytes += batch.content_bytes
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -94,7 +94,7 @@ class Deduplicator:
                     )
                 next_sequence = end_sequence if batch is None else batch.first_sequence
                 contents += [None] * (next_sequence - position)
-                contents += () if batch is None else batch.contents
+                contents += () if batch is None else batch.values
         finally:
             records.close()
         return contents

@@ -101,7 +101,7 @@ def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         elif name == "timestamp":
             arrays.append(to_timestamps(pa.array(batch.stored_at, pa.int64())))
         else:
-            arrays.append(_to_binary_array(batch.contents))
+            arrays.append(_to_binary_array(batch.values))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from dafka.errors import StorageError, StorageSequenceError
-from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address
+from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address, record_bytes
 from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
 from dafka.storage.plugin_helpers import int_at_least, now_ms, parse_location, split_by_time
 
@@ -86,10 +87,10 @@ class _PartitionLog:
     def _sequence_after_bytes(self, surplus: int) -> int:
         """Return the sequence after the oldest records whose contents are at least `surplus` bytes."""
         for run in self.runs:
-            for sequence, content in enumerate(run.contents, run.first_sequence):
+            for record in run:
                 if surplus <= 0:
-                    return sequence
-                surplus -= len(content)
+                    return record.sequence
+                surplus -= record_bytes(record)
         return self.end_sequence
 
 
@@ -117,7 +118,7 @@ class MemoryStorage:
         """See `Storage.append`."""
         await trio.lowlevel.checkpoint()
         ends: dict[Partition, int] = {}
-        batches = [batch for batch in batches if batch.contents]
+        batches = [batch for batch in batches if len(batch)]
         for batch in batches:
             end = ends.get(batch.partition, self._info(batch.partition).end_sequence)
             PartitionInfo(0, end).check_append(batch)
@@ -142,7 +143,7 @@ class MemoryStorage:
         batch = None if log is None or count < 1 else log.read(first_sequence, count, bytes_max)
         if batch is None or with_times:
             return batch
-        return RecordBatch(partition, batch.first_sequence, batch.contents)
+        return attrs.evolve(batch, stored_at=None)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
@@ -249,10 +250,10 @@ class MemoryStorage:
         """Return how many records at the start of a run must be dropped to satisfy the limits."""
         records = 0 if self._records_max is None else self._records - self._records_max
         memory_bytes = 0 if self._bytes_max is None else self._memory_bytes - self._bytes_max
-        for count, content in enumerate(run.contents):
+        for count, record in enumerate(run):
             if count >= records and memory_bytes <= 0:
                 return count
-            memory_bytes -= len(content) + RECORD_MEMORY_BYTES
+            memory_bytes -= record_bytes(record) + RECORD_MEMORY_BYTES
         return len(run)
 
     def _trim(self, log: _PartitionLog, earliest_sequence: int) -> bool:

@@ -15,9 +15,10 @@ import attrs
 
 from dafka.contents import join_contents
 from dafka.errors import EncodingError, WireError
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition
 from dafka.wire import codec
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
+from dafka.wire.envelope import unwrap_records, wrap_records
 from dafka.wire.messages import Ack, BatchedMessage, DirectRecord, Record, RecordRun
 from dafka.wire.primitives import NUMBER_8
 
@@ -89,7 +90,7 @@ class _Run:
     def close(self) -> RecordRun:
         """Return the run as a message."""
         header = self.header
-        return RecordRun(RecordBatch(header.partition, self.first_sequence, self.contents), header.requestor)
+        return RecordRun(unwrap_records(header.partition, self.first_sequence, self.contents), header.requestor)
 
 
 class _Header:
@@ -274,15 +275,16 @@ class BatchEncoder:
 
 def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[EncodedRun]:
     batch = run.batch
-    if not batch.contents:
+    if not len(batch):
         return ()
     partition, first_sequence = batch.partition, batch.first_sequence
     if batch.end_sequence - 1 > NUMBER_8_MAX:
         raise EncodingError("sequence", f"a number from 0 to {NUMBER_8_MAX}, not {batch.end_sequence - 1}")
+    contents = wrap_records(batch)
     first: Record | DirectRecord
     if run.requestor is None:
-        first = Record(partition.address, partition.topic, first_sequence, batch.contents[0])
+        first = Record(partition.address, partition.topic, first_sequence, contents[0])
     else:
-        first = DirectRecord(run.requestor, partition.address, partition.topic, first_sequence, batch.contents[0])
+        first = DirectRecord(run.requestor, partition.address, partition.topic, first_sequence, contents[0])
     *topic_frame, header, _ = codec.encode(first, dialect)
-    return (EncodedRun(topic_frame[0] if topic_frame else None, header[:-8], first_sequence, batch.contents),)
+    return (EncodedRun(topic_frame[0] if topic_frame else None, header[:-8], first_sequence, contents),)

@@ -213,7 +213,7 @@ async def _consume(task: Task, coordinator: Coordinator) -> None:
             await trio.to_thread.run_sync(coordinator.wait_go)
         with trio.move_on_after(GIVE_UP_S) as scope:
             while not received.is_complete:
-                received.add_contents((await consumer.next_batch()).contents)
+                received.add_contents((await consumer.next_batch()).values)
         if scope.cancelled_caught:
             raise _stalled(received, consumer, task)
         received.report(coordinator)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
@@ -82,7 +82,7 @@ class ProducerMachine:
         # Earlier records that are in no spool must be in a store, since this producer does not have them.
         spooled_end = acknowledged_end if config.min_stores else 0
         self.stored_end = spooled_end if is_spooled else next_sequence
-        self.retransmit_buffer = RetransmitBuffer(partition, next_sequence)
+        self.retransmit_buffer = RetransmitBuffer(next_sequence)
         self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
@@ -156,22 +156,21 @@ class ProducerMachine:
             prefixes.append(wire.subscription_prefix(Command.DIRECT_EARLIEST, address))
         return [Subscribe(prefix) for prefix in prefixes]
 
-    def publish(self, contents: Sequence[bytes], now: float) -> list[Action]:
-        """Publish records; the first one has the sequence `next_sequence`."""
-        if not contents:
+    def publish(self, batch: RecordBatch, now: float) -> list[Action]:
+        """Publish records of the partition; the first one has the sequence `next_sequence`."""
+        if not len(batch):
             return []
-        first_sequence = self.next_sequence
         if self.unacknowledged == 0:
             self._silence_due = now + self._config.silence_ms / 1000
-        self.next_sequence += len(contents)
+        self.next_sequence = batch.end_sequence
         if not self._is_spooled:
-            self.retransmit_buffer.push(contents)
+            self.retransmit_buffer.push(batch)
         if self._config.min_stores == 0:
             self.acknowledged_end = self.next_sequence
         if not self._is_settled:
             return []
         self._trim_buffer()
-        return self._publish_run(RecordBatch(self.partition, first_sequence, contents), now)
+        return self._publish_run(batch, now)
 
     def node_settled(self, now: float) -> list[Action]:
         """Note that the node is settled, and publish the records that were held back.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 
 from dafka.records import Partition, RecordBatch, join
 
@@ -74,7 +73,6 @@ class RetransmitBuffer:
     that were published, so that neither publishing nor acknowledging handles records one by one.
 
     Args:
-        partition: The partition of the records.
         first_sequence: The sequence of the first record to be published.
 
     Attributes:
@@ -83,23 +81,22 @@ class RetransmitBuffer:
         content_bytes: The total length of the contents in the buffer.
     """
 
-    def __init__(self, partition: Partition, first_sequence: int = 0) -> None:
+    def __init__(self, first_sequence: int = 0) -> None:
         self.first_sequence = first_sequence
         self.end_sequence = first_sequence
         self.content_bytes = 0
-        self._partition = partition
         self._batches: deque[RecordBatch] = deque()
 
     def __len__(self) -> int:
         return self.end_sequence - self.first_sequence
 
-    def push(self, contents: Sequence[bytes]) -> None:
-        """Add records at the end."""
-        for start in range(0, len(contents), RUN_RECORDS_MAX):
-            batch = RecordBatch(self._partition, self.end_sequence, contents[start : start + RUN_RECORDS_MAX])
-            self._batches.append(batch)
-            self.end_sequence = batch.end_sequence
-            self.content_bytes += batch.content_bytes
+    def push(self, batch: RecordBatch) -> None:
+        """Add records at the end. Their first sequence is `end_sequence`."""
+        for first in range(batch.first_sequence, batch.end_sequence, RUN_RECORDS_MAX):
+            part = batch.between(first, first + RUN_RECORDS_MAX)
+            self._batches.append(part)
+            self.end_sequence = part.end_sequence
+            self.content_bytes += part.content_bytes
 
     def release(self, end_sequence: int) -> None:
         """Release the records before `end_sequence`."""

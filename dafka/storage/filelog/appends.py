@@ -99,10 +99,10 @@ def _split_runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None)
     for batch in batches:
         if batch.stored_at is None:
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
-            yield Run(batch.first_sequence, batch.contents, latest_at)
+            yield Run(batch.first_sequence, batch.values, latest_at)
             continue
         earliest_allowed = latest_at if latest_at is not None else -(2**63)
         for part in split_by_time(batch, time_ms, earliest_allowed):
             assert part.stored_at is not None
             latest_at = part.stored_at[0]
-            yield Run(part.first_sequence, part.contents, latest_at)
+            yield Run(part.first_sequence, part.values, latest_at)

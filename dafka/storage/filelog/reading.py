@@ -255,7 +255,7 @@ class LogReader:
                 self._keep_cursor(segment, sequence, entry.next_position)
                 break
             entry, partial_read = next_entry, None
-        return RecordBatch(log.partition, first_sequence, join_contents(parts), times if with_times else None)
+        return RecordBatch(log.partition, first_sequence, join_contents(parts), stored_at=times if with_times else None)
 
     def _locate(self, log: PartitionLog, segment: _Segment, buffer: ReadBuffer, sequence: int) -> Entry | None:
         """Return the entry with a sequence; if it is damaged, the next one, if any."""

@@ -199,7 +199,7 @@ class LogWriter:
         """Plan the append to each partition. Raise before any change if a batch cannot be appended."""
         by_partition: dict[Partition, list[RecordBatch]] = {}
         for batch in batches:
-            if batch.contents:
+            if batch.values:
                 by_partition.setdefault(batch.partition, []).append(batch)
         for partition, wanted in by_partition.items():
             log = self.find_log(partition)

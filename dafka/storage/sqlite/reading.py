@@ -107,7 +107,7 @@ def read_records(
         if not contents and error.sqlite_errorcode & 0xFF not in _DAMAGE:
             raise
     if contents:
-        return RecordBatch(partition, first_sequence, contents, times if with_times else None)
+        return RecordBatch(partition, first_sequence, contents, stored_at=times if with_times else None)
     _raise_if_damaged(reader, table, partition, first_sequence, failure)
     return None
 
@@ -140,7 +140,7 @@ def _read_run(
             times = json.loads(times_text)
     except (sqlite3.DatabaseError, TypeError):
         return None
-    return RecordBatch(partition, first_sequence, PackedContents(data, lengths), times)
+    return RecordBatch(partition, first_sequence, PackedContents(data, lengths), stored_at=times)
 
 
 def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:

@@ -346,7 +346,7 @@ class SqliteStorage:
         time_ms = now_ms()
         changes: _ChangedRows = {}
         for batch in batches:
-            if batch.contents:
+            if batch.values:
                 row = changes.get(batch.partition) or self._known_rows.get(batch.partition)
                 changes[batch.partition] = append_batch(writer, row, batch, time_ms)
         for row in changes.values():

@@ -102,12 +102,12 @@ def _insert_timed(writer: sqlite3.Connection, row: PartitionRow, batch: RecordBa
     risen = accumulate(times, max, initial=row.latest_stored_at)
     next(risen)
     sequences = range(batch.first_sequence, batch.end_sequence)
-    writer.executemany(_INSERT_ONE, zip(repeat(row.row_id), sequences, risen, batch.contents))
+    writer.executemany(_INSERT_ONE, zip(repeat(row.row_id), sequences, risen, batch.values))
 
 
 def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, stored_at: int) -> None:
     sequence = batch.first_sequence
-    for contents in _chunks(batch.contents):
+    for contents in _chunks(batch.values):
         count = len(contents)
         if count == 1:
             writer.execute(_INSERT_ONE, (row_id, sequence, stored_at, contents[0]))

@@ -141,7 +141,7 @@ async def _check_continues(
     if copy is None:
         raise StorageCorruptError(f"{partition}: sequence {end - 1} is listed as held but is missing", end)
     for what, is_same in (
-        ("content", list(copy.contents) == list(original.contents)),
+        ("content", list(copy.values) == list(original.values)),
         ("time", list(copy.stored_at or ()) == list(original.stored_at or ())),
     ):
         if not is_same:

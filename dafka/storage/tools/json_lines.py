@@ -78,7 +78,7 @@ def format_lines(batch: RecordBatch) -> str:
         )
     return "".join(
         f"{head}{middle}, {_format_content(content)}}}\n"
-        for middle, content in zip(middles, batch.contents, strict=True)
+        for middle, content in zip(middles, batch.values, strict=True)
     )
 
 
@@ -204,7 +204,7 @@ class _LineReader:
 
     def take_batches(self) -> list[RecordBatch]:
         batches = [
-            RecordBatch(partition, run.first_sequence, run.contents, run.stored_at)
+            RecordBatch(partition, run.first_sequence, run.contents, stored_at=run.stored_at)
             for partition, run in self._runs.items()
         ]
         self._runs = {}

@@ -143,7 +143,7 @@ async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> N
         await storage.append([make_batch(deleted, 0, 10)])
         if isinstance(storage, DeletesPartitions):
             await storage.delete_partitions([deleted])
-        await storage.append([RecordBatch(timed, 0, make_contents(0, 3), [1_000, 1_000, 2_000])])
+        await storage.append([RecordBatch(timed, 0, make_contents(0, 3), stored_at=[1_000, 1_000, 2_000])])
         await storage.save_positions(name, {partition: 6})
     async with open_storage_fn() as storage:
         infos: dict[Partition, PartitionInfo] = {}

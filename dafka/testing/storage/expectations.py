@@ -41,8 +41,9 @@ async def read_some(
     assert batch.first_sequence == first_sequence, (
         f"read from sequence {first_sequence} returned records from {batch.first_sequence} on"
     )
-    assert 1 <= len(batch.contents) <= count, f"read of at most {count} records returned {len(batch.contents)}"
-    contents = list(batch.contents)
+    assert 1 <= len(batch.values) <= count, f"read of at most {count} records returned {len(batch.values)}"
+    contents = [value for value in batch.values if value is not None]
+    assert len(contents) == len(batch), "read returned a null value, which was not appended"
     largest = max(map(len, contents))
     assert batch.content_bytes <= bytes_max + largest, (
         f"read of about {bytes_max} bytes returned {batch.content_bytes}, more than one record beyond it"
@@ -66,7 +67,7 @@ async def read_times(storage: Storage, partition: Partition, first_sequence: int
     async for batch in read_range(storage, partition, first_sequence, info.end_sequence, with_times=True):
         assert batch.stored_at is not None, "read(with_times=True) returned no times"
         contents = make_contents(batch.first_sequence, len(batch))
-        assert batch.contents == contents, "read(with_times=True) returned other records"
+        assert batch.values == contents, "read(with_times=True) returned other records"
         assert len(batch.stored_at) == len(batch), f"{len(batch)} records are read with {len(batch.stored_at)} times"
         times += batch.stored_at
     return times

@@ -92,7 +92,7 @@ async def _check_ranges_are_read_lazily(storage: Storage) -> None:
     sequence, batches = 5, 0
     async for batch in read_range(storage, partition, 5, 1000):
         assert batch.first_sequence == sequence, f"a range continues at {batch.first_sequence}, expected {sequence}"
-        assert batch.contents == make_contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
+        assert batch.values == make_contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
         assert batch.content_bytes <= 2 * MIB, f"a batch of a range has {batch.content_bytes} bytes"
         sequence, batches = batch.end_sequence, batches + 1
     assert sequence == 40, f"a range up to 40 ends at {sequence}"

@@ -116,7 +116,7 @@ async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
         for first_sequence in range(0, 40, 4):
             times = [time_ms - (40 - sequence) * 3_600_000 for sequence in range(first_sequence, first_sequence + 4)]
             contents = make_contents(first_sequence, 4, size=100)
-            await storage.append([RecordBatch(partition, first_sequence, contents, times)])
+            await storage.append([RecordBatch(partition, first_sequence, contents, stored_at=times)])
         await storage.append([make_batch(neighbor, 0, 40)])
         moved = await storage.apply_retention(policy, partition.topic)
         info = await read_info(storage, partition)
@@ -138,7 +138,7 @@ async def _check_retention_of_nothing(storage: Storage) -> None:
         topic = f"check-{new_address()}"
         partitions = [Partition(topic, new_address()) for _ in range(3)]
         old = [now_ms() - 60_000] * 20
-        await storage.append([RecordBatch(each, 5, make_contents(5, 20), old) for each in partitions])
+        await storage.append([RecordBatch(each, 5, make_contents(5, 20), stored_at=old) for each in partitions])
         moved = await storage.apply_retention(policy, topic)
         assert moved == dict.fromkeys(partitions, 25), f"{policy!r} returned {moved!r}, expected 25 for each of three"
         found = await list_partitions(storage, topic)
@@ -205,7 +205,7 @@ async def _check_delete(storage: Storage) -> None:
 async def _check_last_append(storage: Storage) -> None:
     """If a storage tells when a partition was last appended to, it does so also when the records are dropped."""
     partition = new_partition()
-    await storage.append([RecordBatch(partition, 0, make_contents(0, 3), [1_000, 1_000, 2_000])])
+    await storage.append([RecordBatch(partition, 0, make_contents(0, 3), stored_at=[1_000, 1_000, 2_000])])
     for earliest in (0, 2, 3):
         await storage.trim(partition, earliest)
         last_append_at = (await storage.partitions(partition.topic))[partition].last_append_at
