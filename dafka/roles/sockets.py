@@ -67,7 +67,9 @@ class NodeSockets:
         self._identity = identity
         self._dialect = DialectChoice(config.node, is_closed=bool(config.security.key_file))
         self._decoder = wire.BatchDecoder()
-        self._encoder = wire.BatchEncoder(self._dialect.dialect, self._dialect.named_ack_takers)
+        self._encoder = wire.BatchEncoder(
+            self._dialect.dialect, self._dialect.named_ack_takers, is_wanted=mesh.publisher.is_wanted
+        )
         self._early_subscriptions: list[wire.Subscription] = []
         self._early_arrived = trio.Event()
         self._discovery: Discovery | None = None
@@ -92,12 +94,14 @@ class NodeSockets:
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 
     def subscribe(self, prefix: bytes) -> None:
-        """Receive messages that begin with this prefix."""
-        self._mesh.subscriber.subscribe(prefix)
+        """Receive messages that begin with this prefix; records also by the batch."""
+        for each in wire.with_batches(prefix):
+            self._mesh.subscriber.subscribe(each)
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Undo one `subscribe`."""
-        self._mesh.subscriber.unsubscribe(prefix)
+        for each in wire.with_batches(prefix):
+            self._mesh.subscriber.unsubscribe(each)
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
         """Connect to a publisher. Return False if it is not a valid endpoint."""
