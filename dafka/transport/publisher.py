@@ -19,8 +19,7 @@ from dafka.config import NodeConfig
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
 from dafka.transport.connections import MANY_CONNECTIONS
-from dafka.transport.socket import RECEIVE_BYTES_MAX as BYTES_MAX
-from dafka.transport.socket import BaseSocket
+from dafka.transport.socket import RECEIVE_BYTES_MAX, BaseSocket
 from dafka.transport.subscription_table import SubscriptionTable
 from dafka.wire import Command
 
@@ -108,29 +107,37 @@ class PublisherSocket(BaseSocket):
         The list is empty if no messages wait.
         """
         accepted, self._ended = self._ended, []
-        # libzmq takes the options below for the connection that the last message arrived on: they come one by one.
-        while len(accepted) < DRAIN_COUNT_MAX and (messages := self._loops.receive_sourced(self._socket, 1, BYTES_MAX)):
-            descriptor, frames = messages[0]
+        count = 0
+        # libzmq takes an option for the connection of the last message, so that each message is received by itself.
+        while (messages := self._loops.receive_sourced(self._socket, 1, RECEIVE_BYTES_MAX)):
+            ((descriptor, frames),) = messages
             self.accepted.update()
             connection = self.accepted.find(descriptor)
-            if connection is None or not self._subscriptions.accept_message(connection, frames[0], trio.current_time()):
-                continue
-            frame = frames[0]
-            is_known = self._table.has(frame[1:])
-            self._enter(connection.number, frame)
-            if frame[0] or (is_known and not self._table.has(frame[1:])):
-                accepted.append((connection.number, frames))
+            if connection is not None and self._subscriptions.accept_message(
+                connection, frames[0], trio.current_time()
+            ):
+                accepted += self._note_subscription(connection.number, frames[0])
+            count += 1
+            if count >= DRAIN_COUNT_MAX and accepted:
+                break
         return accepted
 
     def is_wanted(self, topic_frame: bytes) -> bool:
         """Return whether a message with this topic frame reaches anybody."""
         return self._table.is_wanted(topic_frame)
 
-    def _enter(self, connection: int, frame: bytes) -> None:
-        """Tell libzmq what a subscription or its end changes for the connection of the last message."""
+    def _note_subscription(self, connection: int, frame: bytes) -> list[NumberedMessage]:
+        """Tell libzmq what a subscription changes for the connection of the last message. Return what others may know.
+
+        That somebody unsubscribes concerns others only if nobody else subscribes to the same.
+        """
+        prefix = frame[1:]
+        was_known = self._table.has(prefix)
         change = self._table.subscribe if frame[0] else self._table.unsubscribe
-        for is_subscribed, prefix in change(connection, frame[1:]):
-            self._socket.setsockopt(zmq.SUBSCRIBE if is_subscribed else zmq.UNSUBSCRIBE, prefix)
+        for is_subscribed, changed in change(connection, prefix):
+            self._socket.setsockopt(zmq.SUBSCRIBE if is_subscribed else zmq.UNSUBSCRIBE, changed)
+        is_over = was_known and not self._table.has(prefix)
+        return [(connection, [frame])] if frame[0] or is_over else []
 
     def _forget_connection(self, number: int) -> None:
         self._subscriptions.forget_connection(number)
