@@ -109,7 +109,7 @@ class PublisherSocket(BaseSocket):
         accepted, self._ended = self._ended, []
         count = 0
         # libzmq takes an option for the connection of the last message, so that each message is received by itself.
-        while (messages := self._loops.receive_sourced(self._socket, 1, RECEIVE_BYTES_MAX)):
+        while messages := self._loops.receive_sourced(self._socket, 1, RECEIVE_BYTES_MAX):
             ((descriptor, frames),) = messages
             self.accepted.update()
             connection = self.accepted.find(descriptor)
