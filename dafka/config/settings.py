@@ -165,6 +165,10 @@ class ProducerConfig:
 
     head_interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often a producer announces its last record (HEAD)."""
+    head_interval_max_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long the time between two HEADs may grow while nothing new is published and all connected stores have
+    acknowledged everything. It does not grow while a peer listens that is not a node of this project. With the value of
+    `head_interval_ms`, the interval is regular."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
     """How many messages may wait for one slow peer. Beyond it, messages to this peer are dropped, and the peer fetches
     the records later."""
@@ -200,7 +204,8 @@ class ConsumerConfig:
     """The total size of records that the program has not taken yet. Beyond it, live records are dropped and fetched
     later."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a live producer or a store that was asked may be silent before this is reported as an event."""
+    """How long a live producer or a store that was asked may be silent before this is reported as an event. A producer
+    that has nothing new to say repeats its HEAD less and less often, and is reported later."""
     name: str = attrs.field(default="", validator=check_text)
     """The name under which positions are saved."""
     positions: str = attrs.field(default="", validator=check_text)

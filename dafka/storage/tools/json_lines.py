@@ -77,8 +77,7 @@ def format_lines(batch: RecordBatch) -> str:
             for sequence, time in zip(sequences, batch.stored_at, strict=True)
         )
     return "".join(
-        f"{head}{middle}, {_format_content(content)}}}\n"
-        for middle, content in zip(middles, batch.values, strict=True)
+        f"{head}{middle}, {_format_content(content)}}}\n" for middle, content in zip(middles, batch.values, strict=True)
     )
 
 
