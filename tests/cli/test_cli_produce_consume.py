@@ -95,18 +95,8 @@ def test_keys_headers_times_and_nulls_are_consumed_live_and_late(cluster: Dafka,
     topic = f"whole-{wire}"
     template = r"%k|%s|%h|%T\n"
     live = cluster.start_consumer(topic, "--count", "4", "--wire", wire, "--format", template)
-    options = (
-        "--key-separator",
-        ":",
-        "--header",
-        "a=1",
-        "--header",
-        "a",
-        "--timestamp",
-        "2026-01-31",
-        "--null-as",
-        "-",
-    )
+    headers = ("--header", "a=1", "--header", "a")
+    options = ("--key-separator", ":", *headers, "--timestamp", "2026-01-31", "--null-as", "-")
     produced = cluster.node("produce", topic, "--wire", wire, *options, stdin=b"k:v:w\nk:-\nno key\n:\n")
     assert (produced.status, produced.errors) == (0, "")
 
