@@ -23,7 +23,7 @@ from tests.cli.harness import Dafka
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-REQUIRED_MAX = 9
+REQUIRED_MAX = 10
 """Packages that an installation without extras may require by name."""
 
 
