@@ -22,7 +22,7 @@ from dafka.protocol.actions import Subscribe
 from dafka.protocol.growing_interval import GrowingInterval
 from dafka.protocol.presence import head_listeners
 from dafka.wire import Command
-from tests.protocol.helpers import HELLO, contents, events, head, live, published, subscription
+from tests.protocol.helpers import HELLO, contents, events, head, live, next_batch, published, subscription
 
 LONG_S = 200.0
 GROWING = [1, 2, 4, 8, 16, 32, 62, 92, 122, 152, 182]
@@ -36,7 +36,7 @@ def make_producer(**settings: Any) -> ProducerMachine:
     producer.node_settled(0.0)
     for store in ("S1", "S2"):
         producer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store), 0.0)
-    producer.publish(contents(0, 1), 0.0)
+    producer.publish(next_batch(producer, contents(0, 1)), 0.0)
     acknowledge(producer, 0, "S1", "S2")
     return producer
 
@@ -69,7 +69,7 @@ def test_heads_that_say_nothing_new_become_rare() -> None:
 def test_a_new_record_is_announced_as_soon_as_ever() -> None:
     producer = make_producer()
     head_times(producer, 100.0)
-    producer.publish(contents(1, 2), 100.0)
+    producer.publish(next_batch(producer, contents(1, 2)), 100.0)
     acknowledge(producer, 1, "S1", "S2", now=100.0)
     assert head_times(producer, 300.0) == pytest.approx([100 + each for each in GROWING])
 
@@ -80,7 +80,7 @@ def test_records_do_not_delay_a_head() -> None:
     for number in range(1, 50):
         now = number / 10
         times += head_times(producer, now)
-        producer.publish(contents(number, number + 1), now)
+        producer.publish(next_batch(producer, contents(number, number + 1)), now)
         acknowledge(producer, number, "S1", "S2", now=now)
     assert times == pytest.approx([1, 2, 3, 4])
 
@@ -98,7 +98,7 @@ def test_heads_are_regular_until_every_connected_store_has_everything(
     settings: dict[str, Any], stores: tuple[str, ...]
 ) -> None:
     producer = make_producer(**settings)
-    producer.publish(contents(1, 2), 50.0)
+    producer.publish(next_batch(producer, contents(1, 2)), 50.0)
     acknowledge(producer, 1, *stores, now=50.0)
     assert len(head_times(producer, 150.0)) >= 99
     acknowledge(producer, 1, "S1", "S2", now=150.0)
@@ -107,7 +107,7 @@ def test_heads_are_regular_until_every_connected_store_has_everything(
 
 def test_a_store_that_has_left_is_not_waited_for() -> None:
     producer = make_producer()
-    producer.publish(contents(1, 2), 50.0)
+    producer.publish(next_batch(producer, contents(1, 2)), 50.0)
     acknowledge(producer, 1, "S1", now=50.0)
     head_times(producer, 60.0)
     producer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "S2", active=False), 60.0)

@@ -20,7 +20,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo
 from dafka.storage.filelog import open_filelog
 from dafka.storage.filelog.files import FilePool
-from dafka.storage.filelog.layout import walk_names
+from dafka.storage.filelog.layout import LOCK_FILE, walk_names
 from dafka.storage.filelog.partition import EARLIEST_FILE
 from dafka.storage.filelog.syncing import Syncer
 
@@ -226,3 +226,24 @@ def test_paths_that_stand_for_no_name_are_passed_over(tmp_path: Path) -> None:
     assert list(walk_names(str(tmp_path))) == [(b"orders", str(tmp_path / "orders"))]
     assert list(walk_names(str(tmp_path), unexpected=unexpected)) == [(b"orders", str(tmp_path / "orders"))]
     assert sorted(map(os.path.basename, unexpected)) == ["%2", "file", "Ä"]
+
+
+async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> None:
+    """Also while the index of the active segment grows with each closing, and after records were dropped."""
+
+    async def assert_size() -> None:
+        async with open_filelog(str(folder), read_only=True) as reader:
+            stored_bytes = (await reader.statistics()).stored_bytes
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+        assert stored_bytes == sum(path.stat().st_size for path in files)
+
+    for first in range(0, 40, 4):
+        async with open_filelog(f"{folder}?segment_bytes=300000") as storage:
+            for sequence in range(first, first + 4):
+                await storage.append([RecordBatch(PARTITION, sequence, [b"x" * 30_000])])
+            await assert_size()
+            if first == 20:
+                await storage.trim(PARTITION, 15)
+                await assert_size()
+        await assert_size()
+    assert len(list(folder.rglob("*.index"))) > 1
