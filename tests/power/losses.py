@@ -119,8 +119,8 @@ class Promises:
         latest = 0
         async for run in read_range(storage, partition, sequence, end, with_times=True):
             expect(run.first_sequence == sequence, f"{held}: {run.first_sequence} follows {sequence - 1}")
-            expected = make_batch(partition, sequence, len(run)).contents
-            expect(list(run.contents) == list(expected), f"{held}: wrong contents from {sequence} on")
+            expected = make_batch(partition, sequence, len(run)).values
+            expect(list(run.values) == list(expected), f"{held}: wrong contents from {sequence} on")
             times = run.stored_at or []
             expect(sorted([latest, *times]) == [latest, *times], f"{held}: times decrease after {sequence}")
             sequence, latest = run.end_sequence, times[-1]
