@@ -194,7 +194,7 @@ class RecordBatch:
             first_sequence,
             [record.value for record in records],
             keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
-            headers=[tuple(record.headers) for record in records] if any(record.headers for record in records) else None,
+            headers=[tuple(record.headers) for record in records] if any(each.headers for each in records) else None,
             timestamps=[now_ms if record.timestamp is None else record.timestamp for record in records],
         )
 

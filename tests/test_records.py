@@ -65,7 +65,7 @@ def test_between_returns_the_records_between_and_no_others(first: int, count: in
     whole = batch(first, first + count)
     part = whole.between(start, end)
     assert list(part) == [record for record in whole if start <= record.sequence < end]
-    assert all(record.content == b"%d" % record.sequence for record in part)
+    assert all(record.value == b"%d" % record.sequence for record in part)
 
 
 @pytest.mark.parametrize(("start", "end"), [(5, 8), (0, 8), (5, 99), (0, 99)])
@@ -85,15 +85,15 @@ def test_between_outside_a_batch_is_empty(start: int, end: int) -> None:
     ("bytes_max", "count"), [(0, 1), (1, 1), (3, 1), (4, 2), (8, 2), (9, 3), (11, 3), (12, 4), (999, 4)]
 )
 def test_within_returns_at_least_one_record(bytes_max: int, count: int) -> None:
-    whole = RecordBatch(batch(5, 6).partition, 5, [b"123", b"4", b"56789", b"012"], [1, 2, 3, 4])
+    whole = RecordBatch(batch(5, 6).partition, 5, [b"123", b"4", b"56789", b"012"], stored_at=[1, 2, 3, 4])
     part = whole.within(bytes_max)
-    assert part == RecordBatch(whole.partition, 5, whole.contents[:count], [1, 2, 3, 4][:count])
+    assert part == RecordBatch(whole.partition, 5, whole.values[:count], stored_at=[1, 2, 3, 4][:count])
 
 
 def test_consecutive_batches_are_joined() -> None:
     partition = batch(5, 6).partition
-    runs = [RecordBatch(partition, 5, [b"5", b"6"], [1, 2]), RecordBatch(partition, 7, [b"7"], [3])]
-    assert join(runs) == RecordBatch(partition, 5, [b"5", b"6", b"7"], [1, 2, 3])
+    runs = [RecordBatch(partition, 5, [b"5", b"6"], stored_at=[1, 2]), RecordBatch(partition, 7, [b"7"], stored_at=[3])]
+    assert join(runs) == RecordBatch(partition, 5, [b"5", b"6", b"7"], stored_at=[1, 2, 3])
     assert join(runs[:1]) is runs[0]
     untimed = [runs[0], RecordBatch(partition, 7, [b"7"])]
     assert join(untimed) == RecordBatch(partition, 5, [b"5", b"6", b"7"])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
+from typing import Any
 
 import click
 import trio
 
-from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_bytes
+from dafka.cli.lines import StreamError, wait_reader_gone, write_bytes
 from dafka.cli.options import DURATION, node_options, setting_option
+from dafka.cli.record_lines import NULL, Formatter, make_formatter, parse_template
 from dafka.cli.runner import Supervisor, require_tower, run
+from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.records import RecordBatch
 from dafka.roles import Consumer, open_consumer
@@ -19,6 +22,15 @@ from dafka.roles.log_events import Following
 
 SAVE_S = 1.0
 """How often a consumer with a name saves its positions. If it is killed, it prints the records since then again."""
+
+
+class _OutputChoice(click.Choice[str]):
+    """The values of `--output`; a former one is refused with the new one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "content":
+            raise UsageMistake("--output content has a new name: use --output value")
+        return super().convert(value, param, ctx)
 
 
 @click.command()
@@ -31,11 +43,18 @@ SAVE_S = 1.0
 )
 @click.option(
     "--output",
-    type=click.Choice(["content", "full", "json"]),
-    default="content",
-    show_default=True,
-    help="Print the content alone; with topic, partition and sequence before it; or as a JSON object.",
+    type=_OutputChoice(["value", "full", "json"]),
+    help="Print the value alone; after topic, partition, sequence, timestamp, key and headers; or all as a JSON "
+    "object.  [default: value]",
 )
+@click.option(
+    "--format",
+    "template",
+    metavar="TEMPLATE",
+    help=r"Print TEMPLATE for each record, as kcat does: %t topic, %p partition, %o sequence, %k key, %s value, "
+    r"%h headers, %T timestamp in milliseconds, %K and %S lengths of key and value (-1: none), %%, \n, \t, \xNN.",
+)
+@click.option("--null-as", metavar="TEXT", help=f"Print TEXT for a value, or a key, that is null.  [default: {NULL}]")
 @node_options
 def consume(
     config: Config,
@@ -43,12 +62,15 @@ def consume(
     from_beginning: bool,
     count: int | None,
     idle_exit: int | None,
-    output: str,
+    output: str | None,
+    template: str | None,
+    null_as: str | None,
 ) -> None:
     """Print the records of TOPICs, one per line.
 
     The records of each partition are printed in order, without gaps and without duplicates.
     """
+    formatter = _choose_formatter(output, template, null_as)
     if from_beginning:
         config = config.with_consumer(offset_reset="earliest")
     supervisor = Supervisor(config, "consumer")
@@ -68,7 +90,7 @@ def consume(
                 with supervisor.monitor.watching(consumer):
                     await supervisor.wait_unless_stopping(consumer.wait_settled)
                     consumer.events.log.write(Following(topics))
-                    printer = _Printer(consumer, fd, output, is_saving=bool(config.consumer.name))
+                    printer = _Printer(consumer, fd, formatter, is_saving=bool(config.consumer.name))
                     await printer.print_records(
                         supervisor,
                         math.inf if count is None else count,
@@ -80,13 +102,26 @@ def consume(
     run(program, shutdown=supervisor.shutdown(is_graceful=True))
 
 
+def _choose_formatter(output: str | None, template: str | None, null_as: str | None) -> Formatter:
+    if template is not None:
+        if output is not None:
+            raise UsageMistake("--format: expected this or --output, not both")
+        try:
+            return parse_template(template, NULL if null_as is None else null_as)
+        except ValueError as error:
+            raise UsageMistake(f"--format: {error}") from None
+    if output == "json" and null_as is not None:
+        raise UsageMistake("--null-as: expected none with --output json, which has a null of its own")
+    return make_formatter(output or "value", NULL if null_as is None else null_as)
+
+
 class _Printer:
     """Writes records to a file descriptor. A consumer with a name saves the positions up to which it has written."""
 
-    def __init__(self, consumer: Consumer, fd: int, output: str, *, is_saving: bool) -> None:
+    def __init__(self, consumer: Consumer, fd: int, formatter: Formatter, *, is_saving: bool) -> None:
         self._consumer = consumer
         self._fd = fd
-        self._output = output
+        self._formatter = formatter
         self._is_saving = is_saving
         self._save_due = trio.current_time() + SAVE_S
 
@@ -96,7 +131,7 @@ class _Printer:
             batch = await supervisor.wait_unless_stopping(partial(self._next_batch, count, idle_exit_s))
             if batch is None:
                 break
-            await write_bytes(self._fd, format_batch(batch, self._output))
+            await write_bytes(self._fd, self._formatter(batch))
             count -= len(batch)
             if self._is_saving and trio.current_time() >= self._save_due:
                 await self._save()

@@ -14,8 +14,6 @@ from contextlib import suppress
 import trio
 
 from dafka.errors import LocalError
-from dafka.records import RecordBatch, encode_text
-from dafka.storage.tools.json_lines import format_lines
 
 CHUNK_BYTES = 2**18
 """The number of bytes to read at a time."""
@@ -71,30 +69,6 @@ async def wait_reader_gone(fd: int) -> None:
         await trio.sleep_forever()
     # The writing end of a pipe never has data to read, so that only an error wakes this.
     await trio.lowlevel.wait_readable(fd)
-
-
-def format_batch(batch: RecordBatch, output: str) -> bytes:
-    """Return records as lines.
-
-    Args:
-        batch: the records.
-        output: `content` for the contents alone, `full` for topic, partition, sequence and content, or `json`.
-
-    Returns:
-        One line per record, each with its line feed.
-    """
-    if output == "content":
-        return b"\n".join(batch.values) + b"\n"
-    if output == "full":
-        name = b"%b %b" % (
-            encode_text(batch.partition.topic, "topic"),
-            encode_text(batch.partition.address, "partition"),
-        )
-        return b"".join(
-            b"%b %d %b\n" % (name, sequence, content)
-            for sequence, content in enumerate(batch.values, batch.first_sequence)
-        )
-    return format_lines(batch).encode("ascii")
 
 
 async def _read_some(fd: int) -> bytes:

@@ -35,23 +35,32 @@ _GIVEN = "dafka.settings"
 """The key in click's context of the settings that options have changed."""
 
 
-def _positive(parse: Callable[[str], int], expected: str) -> Callable[[str], int]:
-    def convert(text: str) -> int:
+def parsed_type(parse: Callable[[str], Any]) -> click.ParamType[Any]:
+    """Return the type of an option whose text a function parses; its `ValueError` says what was expected."""
+
+    def convert(text: str) -> Any:
         try:
-            number = parse(text)
+            return parse(text)
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
+
+    return FuncParamType(convert)
+
+
+def _positive(parse: Callable[[str], int], expected: str) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        number = parse(text)
         if not number:
-            raise click.BadParameter(f"expected {expected} above 0, not {text!r}")
+            raise ValueError(f"expected {expected} above 0, not {text!r}")
         return number
 
     return convert
 
 
-DURATION = FuncParamType(_positive(parse_duration_ms, "a duration"))
+DURATION = parsed_type(_positive(parse_duration_ms, "a duration"))
 """The type of an option that is a duration and no setting, such as `--timeout 10s`. Its value is in milliseconds."""
 
-BYTES = FuncParamType(_positive(parse_size_bytes, "a size"))
+BYTES = parsed_type(_positive(parse_size_bytes, "a size"))
 """The type of an option that is a size and no setting. Its value is in bytes."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,13 @@ import click
 import trio
 
 from dafka.cli.lines import read_lines
-from dafka.cli.options import node_options, setting_option
+from dafka.cli.options import node_options, parsed_type, setting_option
+from dafka.cli.record_lines import LineFormat, parse_header, parse_separator, parse_timestamp
 from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.cli.terminal import UsageMistake, error_is_terminal, make_progress_bar, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, StorageError, StorageSequenceError, UnacknowledgedError
+from dafka.records import Header, ProducerRecord
 from dafka.roles import Producer, open_producer
 from dafka.roles.log_events import Interrupted
 
@@ -30,6 +32,31 @@ class InputLeftError(LocalError):
 @click.command()
 @click.argument("topic")
 @click.option("--file", "path", metavar="PATH", help="The file to read.  [default: standard input]")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    type=parsed_type(parse_separator),
+    help=r"The key comes before the first TEXT of each line, the value after it. A line without TEXT is a value "
+    r"without a key. \t, \r, \\ and \xNN stand for one byte.",
+)
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    type=parsed_type(parse_header),
+    multiple=True,
+    help="A header of each record; NAME alone has a null value. Repeat it for several headers, whose order is kept.",
+)
+@click.option(
+    "--timestamp",
+    metavar="TIME",
+    type=parsed_type(parse_timestamp),
+    help="When the records were made: milliseconds since 1970, or a time in ISO 8601 (UTC if it names no offset).  "
+    "[default: when each is published]",
+)
+@click.option(
+    "--null-as", metavar="TEXT", help="A value that is TEXT is null, a tombstone; a key that is TEXT is none."
+)
 @setting_option("producer", "min_stores", "N", "How many stores must acknowledge each record.")
 @setting_option(
     "producer",
@@ -41,13 +68,22 @@ class InputLeftError(LocalError):
 )
 @setting_option("producer", "close_timeout_ms", "DURATION", "Give up when no ACK came for this long, such as 30s.")
 @node_options
-def produce(config: Config, topic: str, path: str | None) -> None:
+def produce(
+    config: Config,
+    topic: str,
+    path: str | None,
+    key_separator: bytes | None,
+    headers: tuple[Header, ...],
+    timestamp: int | None,
+    null_as: str | None,
+) -> None:
     """Publish each line as a record of TOPIC.
 
     Exits with 0 when the required number of stores has acknowledged every record. Otherwise prints how many records are
     not acknowledged, and exits with 1. With --spool, the next run publishes those again first.
     """
     config = _with_spool_url(config)
+    line_format = LineFormat(key_separator, headers, timestamp, None if null_as is None else os.fsencode(null_as))
     fd = _open_input(path)
     opened: list[Producer] = []
     supervisor = Supervisor(config, "producer")
@@ -58,7 +94,7 @@ def produce(config: Config, topic: str, path: str | None) -> None:
         async with supervisor.open(), open_producer(topic, config) as producer:
             opened.append(producer)
             with supervisor.monitor.watching(producer):
-                is_read = await _publish(producer, fd, config, supervisor)
+                is_read = await _publish(producer, fd, line_format, config, supervisor)
         return interrupted() if supervisor.is_stopping else 0
 
     def interrupted() -> int:
@@ -91,14 +127,16 @@ def _open_input(path: str | None) -> int:
         raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
 
 
-async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supervisor) -> bool:
+async def _publish(
+    producer: Producer, fd: int, line_format: LineFormat, config: Config, supervisor: Supervisor
+) -> bool:
     """Publish the input until it ends or a signal stops the command, wait for ACKs, and return whether all was read."""
     is_all_sent = is_read = False
     try:
         async with require_tower(producer.events, config, producer), _show_progress(producer, fd):
             async with aclosing(read_lines(fd)) as batches:
                 while lines := await supervisor.wait_unless_stopping(partial(anext, batches, None)):
-                    await _send(producer, lines, config)
+                    await _send(producer, line_format.to_records(lines), config)
             is_all_sent, is_read = True, not supervisor.is_stopping
             await producer.wait_acknowledged()
     except DiscoveryError as error:
@@ -122,15 +160,15 @@ async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supe
     return is_read
 
 
-async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
-    """Publish lines; raise `UnacknowledgedError` if for `close_timeout_ms` no ACK makes room for more records."""
-    while lines:
+async def _send(producer: Producer, records: Sequence[bytes | None] | Sequence[ProducerRecord], config: Config) -> None:
+    """Publish records; raise `UnacknowledgedError` if for `close_timeout_ms` no ACK makes room for more of them."""
+    while records:
         published = producer.statistics().records
         with trio.move_on_after(config.producer.close_timeout_ms / 1000) as scope:
-            await producer.send_many(lines)
+            await producer.send_many(records)
         if not scope.cancelled_caught:
             return
-        lines = lines[producer.statistics().records - published :]
+        records = records[producer.statistics().records - published :]
         if producer.statistics().records == published:
             raise _outstanding(producer, config)
 
@@ -148,7 +186,7 @@ def _report_interruption(producer: Producer) -> None:
 
 @asynccontextmanager
 async def _show_progress(producer: Producer, fd: int) -> AsyncIterator[None]:
-    """Show on a terminal how much of the input is published, and how many records are stored.
+    """Show on a terminal how much of the input is read, and how many records are published and stored.
 
     A bar would overwrite the lines that are typed at a terminal.
     """
@@ -163,8 +201,8 @@ async def _show_progress(producer: Producer, fd: int) -> AsyncIterator[None]:
         def show() -> None:
             counts = producer.statistics()
             description = f"{counts.records:,} published, {counts.records - counts.unacknowledged:,} stored"
-            # The line feeds are not part of the records.
-            progress.update(task, completed=counts.bytes + counts.records, description=description, refresh=True)
+            done = 0 if total is None else os.lseek(fd, 0, os.SEEK_CUR)
+            progress.update(task, completed=done, description=description, refresh=True)
 
         async def keep_showing() -> None:
             while True:

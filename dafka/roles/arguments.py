@@ -146,7 +146,10 @@ def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
 
 
 def make_batch(
-    partition: Partition, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record], now_ms: int, bytes_max: int
+    partition: Partition,
+    records: Sequence[bytes | None] | Sequence[ProducerRecord | Record],
+    now_ms: int,
+    bytes_max: int,
 ) -> RecordBatch:
     """Return a batch of records to publish, which begins at sequence 0.
 
@@ -168,7 +171,7 @@ def make_batch(
         return RecordBatch(partition, 0, values, timestamps=[now_ms] * len(values))
     for each in records:
         if not isinstance(each, (ProducerRecord, Record)):
-            raise RecordError(f"record: expected values only or whole records only, not {type(each).__name__} among them")
+            raise RecordError(f"record: expected values only or whole records only, not {type(each).__name__}")
     whole = cast(Sequence[ProducerRecord | Record], records)
     check_values([each.value for each in whole], bytes_max)
     for record in whole:

@@ -20,9 +20,10 @@ from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
 from dafka.transport.connections import MANY_CONNECTIONS
 from dafka.transport.socket import RECEIVE_BYTES_MAX, BaseSocket
+from dafka.transport.subscription_table import SubscriptionTable
 from dafka.wire import Command
 
-DRAIN_COUNT_MAX = 1000
+DRAIN_COUNT_MAX = 500
 """Subscriptions received at once, so that one batch takes a few milliseconds."""
 
 COUNT_PER_S = 2000
@@ -82,7 +83,10 @@ class PublisherSocket(BaseSocket):
         super().__init__(socket)
         self.accepted = AcceptedConnections(self, config.connections_max)
         self._subscriptions = SubscriptionLimits(self.accepted, config.subscription_bytes_max, config.subscriptions_max)
-        self.accepted.on_ended(self._subscriptions.forget_connection)
+        self.accepted.on_ended(self._forget_connection)
+        self._table = SubscriptionTable()
+        self._ended: list[NumberedMessage] = []
+        self.set_options(xpub_manual=1)
 
     @property
     def discarded(self) -> Counter[str]:
@@ -102,20 +106,46 @@ class PublisherSocket(BaseSocket):
 
         The list is empty if no messages wait.
         """
-        accepted: list[NumberedMessage] = []
-        while not accepted:
-            messages = self._loops.receive_sourced(self._socket, DRAIN_COUNT_MAX, RECEIVE_BYTES_MAX)
-            if not messages:
-                break
+        accepted, self._ended = self._ended, []
+        count = 0
+        # libzmq takes an option for the connection of the last message, so that each message is received by itself.
+        while messages := self._loops.receive_sourced(self._socket, 1, RECEIVE_BYTES_MAX):
+            ((descriptor, frames),) = messages
             self.accepted.update()
-            now = trio.current_time()
-            for descriptor, frames in messages:
-                connection = self.accepted.find(descriptor)
-                if connection is None:
-                    accepted.append((-1, frames))
-                elif self._subscriptions.accept_message(connection, frames[0], now):
-                    accepted.append((connection.number, frames))
+            connection = self.accepted.find(descriptor)
+            if connection is not None and self._subscriptions.accept_message(
+                connection, frames[0], trio.current_time()
+            ):
+                accepted += self._note_subscription(connection.number, frames[0])
+            count += 1
+            if count >= DRAIN_COUNT_MAX and accepted:
+                break
         return accepted
+
+    def is_wanted(self, topic_frame: bytes) -> bool:
+        """Return whether a message with this topic frame reaches anybody."""
+        return self._table.is_wanted(topic_frame)
+
+    def _note_subscription(self, connection: int, frame: bytes) -> list[NumberedMessage]:
+        """Tell libzmq what a subscription changes for the connection of the last message. Return what others may know.
+
+        That somebody unsubscribes concerns others only if nobody else subscribes to the same.
+        """
+        prefix = frame[1:]
+        was_known = self._table.has(prefix)
+        change = self._table.subscribe if frame[0] else self._table.unsubscribe
+        for is_subscribed, changed in change(connection, prefix):
+            self._socket.setsockopt(zmq.SUBSCRIBE if is_subscribed else zmq.UNSUBSCRIBE, changed)
+        is_over = was_known and not self._table.has(prefix)
+        return [(connection, [frame])] if frame[0] or is_over else []
+
+    def _forget_connection(self, number: int) -> None:
+        self._subscriptions.forget_connection(number)
+        self._ended += [(number, [b"\0" + prefix]) for prefix in self._table.forget_connection(number)]
+        self._wake()
+
+    def _has_messages(self) -> bool:
+        return bool(self._ended) or super()._has_messages()
 
     async def watch(self) -> None:
         """Enforce the limit on connections, until cancelled."""

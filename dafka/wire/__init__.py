@@ -29,6 +29,7 @@ from dafka.wire.messages import (
     DirectEarliest,
     DirectHead,
     DirectRecord,
+    DirectRecordBatchMessage,
     DirectTopics,
     Fetch,
     FieldType,
@@ -37,12 +38,14 @@ from dafka.wire.messages import (
     Head,
     Message,
     Record,
+    RecordBatchMessage,
     RecordRun,
     StoreHello,
 )
-from dafka.wire.topics import Subscription, decode_subscription, subscription_prefix
+from dafka.wire.topics import BATCH_COMMANDS, Subscription, decode_subscription, subscription_prefix, with_batches
 
 __all__ = [
+    "BATCH_COMMANDS",
     "BEACON",
     "INBOX",
     "MESSAGES",
@@ -65,6 +68,7 @@ __all__ = [
     "DirectEarliest",
     "DirectHead",
     "DirectRecord",
+    "DirectRecordBatchMessage",
     "DirectTopics",
     "DirectoryEntry",
     "DirectoryPage",
@@ -77,6 +81,7 @@ __all__ = [
     "NodeBeacon",
     "Pulse",
     "Record",
+    "RecordBatchMessage",
     "RecordRun",
     "Registration",
     "Role",
@@ -92,4 +97,5 @@ __all__ = [
     "encode_pages",
     "inbox_topic",
     "subscription_prefix",
+    "with_batches",
 ]

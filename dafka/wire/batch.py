@@ -9,22 +9,37 @@ transport that gathers runs itself passes them as `EncodedRun`, which is also wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import attrs
 
+from dafka.batches import Compression, decode_batch, encode_batch
 from dafka.contents import join_contents
-from dafka.errors import EncodingError, WireError
-from dafka.records import Partition
+from dafka.errors import BatchError, EncodingError, WireError
+from dafka.records import NO_TIMESTAMP, Partition, RecordBatch, encode_text
 from dafka.wire import codec
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
 from dafka.wire.envelope import unwrap_records, wrap_records
-from dafka.wire.messages import Ack, BatchedMessage, DirectRecord, Record, RecordRun
+from dafka.wire.messages import (
+    Ack,
+    BatchedMessage,
+    DirectRecord,
+    DirectRecordBatchMessage,
+    Record,
+    RecordBatchMessage,
+    RecordRun,
+)
 from dafka.wire.primitives import NUMBER_8
 
 HEADERS_MAX = 16_384
 """Headers remembered: one for each partition, and for each requestor and partition. When there are more, all are
 forgotten, and each costs one slow decode again. A peer that invents headers achieves nothing else."""
+
+ENCODED_BYTES_MAX = 2**20
+"""The size of the records in one record batch, in bytes, unless a single record is larger."""
+
+BATCH_BYTES_MAX = 64 * 2**20
+"""The size of a record batch after decompression, in bytes, unless the decoder is given another."""
 
 OPEN_RUNS_MAX = 8
 """Runs with the same header that are gathered at once: the answers of several nodes to one FETCH arrive interleaved."""
@@ -132,14 +147,18 @@ def _close(run: _Run) -> RecordRun:
 class BatchDecoder:
     """Decodes received messages to runs and commands; discards and counts malformed ones.
 
+    Args:
+        batch_bytes_max: The largest size of a record batch after decompression, in bytes.
+
     Attributes:
         discarded: The number of discarded messages, by the field that was wrong.
         dialects: The dialects of the well-formed messages so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch_bytes_max: int = BATCH_BYTES_MAX) -> None:
         self.discarded: Counter[str] = Counter()
         self.dialects: set[Dialect] = set()
+        self._batch_bytes_max = batch_bytes_max
         self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
 
     def decode(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[BatchedMessage]:
@@ -213,6 +232,12 @@ class BatchDecoder:
             self.discarded[error.field] += 1
             return
         assert not isinstance(message, (Record, DirectRecord))
+        if isinstance(message, (RecordBatchMessage, DirectRecordBatchMessage)):
+            try:
+                batch.append(_decode_batch(message, self._batch_bytes_max))
+            except BatchError as error:
+                self.discarded[f"batch: {error.field}"] += 1
+            return
         self.dialects.add(dialect)
         batch.append(message)
 
@@ -239,14 +264,26 @@ class BatchEncoder:
         dialect: The dialect to write.
         named_ack_takers: The addresses of producers whose ACKs are always written in the dialect of RFC 46, because
             libdafka's ACK does not name its store.
+        is_wanted: Returns whether a message with this topic frame reaches anybody, so that records are encoded only as
+            somebody reads them. If None, records are written one by one.
+        compression: The compression of record batches.
 
     Attributes:
         dialect: The dialect to write. It may be changed.
         discarded: The number of messages that were left out, by the field that cannot be written.
     """
 
-    def __init__(self, dialect: Dialect, named_ack_takers: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        named_ack_takers: Container[str] = (),
+        *,
+        is_wanted: Callable[[bytes], bool] | None = None,
+        compression: Compression = Compression.NONE,
+    ) -> None:
         self.dialect = dialect
+        self._is_wanted = is_wanted
+        self._compression = compression
         self.discarded: Counter[str] = Counter()
         self._named_ack_takers = named_ack_takers
 
@@ -263,7 +300,7 @@ class BatchEncoder:
         for message in messages:
             try:
                 if isinstance(message, RecordRun):
-                    encoded.extend(_encode_run(message, self.dialect))
+                    encoded.extend(self._encode_records(message))
                 elif isinstance(message, Ack) and message.partition in self._named_ack_takers:
                     encoded.append(codec.encode(message, Dialect.RFC46))
                 else:
@@ -271,6 +308,57 @@ class BatchEncoder:
             except EncodingError as error:
                 self.discarded[error.field] += 1
         return encoded
+
+    def _encode_records(self, run: RecordRun) -> list[Sequence[bytes] | EncodedRun]:
+        """Return a run as record batches, as single records, as both or not at all: as there are readers."""
+        if self._is_wanted is None:
+            return [*_encode_run(run, self.dialect)]
+        if run.requestor is None:
+            single, batch, topic = Command.RECORD, Command.RECORD_BATCH, run.batch.partition.topic
+        else:
+            single, batch, topic = Command.DIRECT_RECORD, Command.DIRECT_RECORD_BATCH, run.requestor
+        encoded: list[Sequence[bytes] | EncodedRun] = []
+        if self._is_wanted(batch.value + encode_text(topic)):
+            encoded += _encode_batches(run, self._compression)
+        if self._is_wanted(single.value + encode_text(topic)):
+            encoded += _encode_run(run, self.dialect)
+        return encoded
+
+
+def _encode_batches(run: RecordRun, compression: Compression) -> Iterator[Sequence[bytes]]:
+    """Return the RECORD-BATCHes or DIRECT-RECORD-BATCHes of a run, each of limited size."""
+    rest, partition = run.batch, run.batch.partition
+    while len(rest):
+        part = rest.within(ENCODED_BYTES_MAX)
+        rest = rest.between(part.end_sequence, rest.end_sequence)
+        content = encode_batch(
+            part.first_sequence,
+            part.values,
+            keys=part.keys,
+            headers=part.headers,
+            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+            compression=compression,
+        )
+        message: RecordBatchMessage | DirectRecordBatchMessage
+        if run.requestor is None:
+            message = RecordBatchMessage(partition.address, partition.topic, content)
+        else:
+            message = DirectRecordBatchMessage(run.requestor, partition.address, partition.topic, content)
+        yield codec.encode(message, Dialect.RFC46)
+
+
+def _decode_batch(message: RecordBatchMessage | DirectRecordBatchMessage, bytes_max: int) -> RecordRun:
+    """Return the records of a batch; raise `BatchError` if it is malformed."""
+    decoded = decode_batch(message.content, bytes_max=bytes_max)
+    batch = RecordBatch(
+        Partition(message.subject, message.address),
+        decoded.header.base_offset,
+        decoded.values,
+        keys=decoded.keys,
+        headers=decoded.headers,
+        timestamps=decoded.timestamps,
+    )
+    return RecordRun(batch, message.requestor if isinstance(message, DirectRecordBatchMessage) else None)
 
 
 def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[EncodedRun]:

@@ -5,7 +5,7 @@ This is the readable reference that `dafka.wire.batch` must always agree with.
     rfc46      [id topic] [AA A5 id version fields] [content]
     libdafka   [id topic NUL version fields] [content]
 
-Only RECORD and DIRECT-RECORD have a content frame, so the number of frames tells the dialects apart. The libdafka
+Only commands with records have a content frame, so the number of frames tells the dialects apart. The libdafka
 dialect ends the topic at the first NUL; a topic that contains one cannot be written in it.
 """
 
@@ -17,7 +17,16 @@ from typing import Any
 from dafka.errors import EncodingError, WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 from dafka.wire.constants import SIGNATURE, VERSION, Dialect
-from dafka.wire.messages import MESSAGES, Ack, DirectRecord, FieldType, Message, Record
+from dafka.wire.messages import (
+    MESSAGES,
+    Ack,
+    DirectRecord,
+    DirectRecordBatchMessage,
+    FieldType,
+    Message,
+    Record,
+    RecordBatchMessage,
+)
 from dafka.wire.primitives import (
     FrameReader,
     write_number_4,
@@ -28,7 +37,7 @@ from dafka.wire.primitives import (
 
 _VERSION_BYTE = bytes((VERSION,))
 _BY_ID: dict[bytes, type[Message]] = {message.COMMAND.value: message for message in MESSAGES}
-_WITH_CONTENT = (Record, DirectRecord)
+_WITH_CONTENT = (Record, DirectRecord, RecordBatchMessage, DirectRecordBatchMessage)
 
 
 def encode(message: Message, dialect: Dialect) -> list[bytes]:

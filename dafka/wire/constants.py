@@ -20,8 +20,8 @@ NUMBER_8_MAX = 2**64 - 1
 class Command(enum.Enum):
     """A command. The value is its id: the first byte of the topic frame, and a byte of the header.
 
-    Nine commands are those of RFC 46. `DIRECT_EARLIEST` (erratum 26), `GET_TOPICS` and `DIRECT_TOPICS` (erratum 27) are
-    extensions of this project.
+    Nine commands are those of RFC 46. Extensions of this project are `DIRECT_EARLIEST` (erratum 26), `GET_TOPICS` and
+    `DIRECT_TOPICS` (erratum 27), `RECORD_BATCH` and `DIRECT_RECORD_BATCH` (docs/spec/record-batches.md).
     """
 
     RECORD = b"M"
@@ -36,6 +36,8 @@ class Command(enum.Enum):
     DIRECT_EARLIEST = b"T"
     GET_TOPICS = b"Q"
     DIRECT_TOPICS = b"P"
+    RECORD_BATCH = b"B"
+    DIRECT_RECORD_BATCH = b"C"
 
 
 class Dialect(enum.Enum):

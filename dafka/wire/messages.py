@@ -70,6 +70,7 @@ _RECORD_FIELDS = (
     ("content", FieldType.FRAME),
 )
 _HEAD_FIELDS = _RECORD_FIELDS[:3]
+_BATCH_FIELDS = (("address", FieldType.STRING), ("subject", FieldType.STRING), ("content", FieldType.FRAME))
 
 
 @attrs.frozen
@@ -113,6 +114,50 @@ class DirectRecord:
     address: str = attrs.field(validator=_check_text)
     subject: str = attrs.field(validator=_check_text)
     sequence: int = attrs.field(validator=_CHECK_SEQUENCE)
+    content: bytes = attrs.field(validator=_check_content)
+
+
+@attrs.frozen
+class RecordBatchMessage:
+    """RECORD-BATCH: a producer publishes consecutive records (docs/spec/record-batches.md).
+
+    RFC 46 has no such command. It is sent only to nodes that subscribe to it.
+
+    Attributes:
+        address: The address of the producer, which is the name of the partition.
+        subject: The topic of the partition.
+        content: A record batch of Kafka's format, version 2. Its base offset is the sequence of its first record.
+    """
+
+    COMMAND: ClassVar = Command.RECORD_BATCH
+    TOPIC: ClassVar = "subject"
+    FIELDS: ClassVar = _BATCH_FIELDS
+
+    address: str = attrs.field(validator=_check_text)
+    subject: str = attrs.field(validator=_check_text)
+    content: bytes = attrs.field(validator=_check_content)
+
+
+@attrs.frozen
+class DirectRecordBatchMessage:
+    """DIRECT-RECORD-BATCH: stored records, sent to the node that fetched them (docs/spec/record-batches.md).
+
+    RFC 46 has no such command. It is sent only to nodes that subscribe to it with their address.
+
+    Attributes:
+        requestor: The address of the node that fetched them.
+        address: The name of the partition.
+        subject: The topic of the partition.
+        content: A record batch of Kafka's format, version 2. Its base offset is the sequence of its first record.
+    """
+
+    COMMAND: ClassVar = Command.DIRECT_RECORD_BATCH
+    TOPIC: ClassVar = "requestor"
+    FIELDS: ClassVar = _BATCH_FIELDS
+
+    requestor: str = attrs.field(validator=_check_text)
+    address: str = attrs.field(validator=_check_text)
+    subject: str = attrs.field(validator=_check_text)
     content: bytes = attrs.field(validator=_check_content)
 
 
@@ -367,7 +412,8 @@ class RecordRun:
 _WithoutContent: TypeAlias = (
     Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest | GetTopics | DirectTopics
 )
-Message: TypeAlias = Record | DirectRecord | _WithoutContent
+WithContent: TypeAlias = Record | DirectRecord | RecordBatchMessage | DirectRecordBatchMessage
+Message: TypeAlias = WithContent | _WithoutContent
 """A command of the protocol."""
 
 BatchedMessage: TypeAlias = RecordRun | _WithoutContent
@@ -376,6 +422,8 @@ BatchedMessage: TypeAlias = RecordRun | _WithoutContent
 MESSAGES: tuple[type[Message], ...] = (
     Record,
     DirectRecord,
+    RecordBatchMessage,
+    DirectRecordBatchMessage,
     Fetch,
     Ack,
     Head,

@@ -30,6 +30,26 @@ def subscription_prefix(command: Command, topic: str = "") -> bytes:
     return command.value + encode_text(topic, "topic")
 
 
+BATCH_COMMANDS = {
+    Command.RECORD: Command.RECORD_BATCH,
+    Command.DIRECT_RECORD: Command.DIRECT_RECORD_BATCH,
+}
+"""The command that brings by the batch what another one brings one by one."""
+
+
+def with_batches(prefix: bytes) -> tuple[bytes, ...]:
+    """Return what a node subscribes to that reads record batches, first the batches.
+
+    Args:
+        prefix: The prefix to subscribe to for one command.
+
+    Returns:
+        For a command that brings records, the prefix of the command for batches and this one; otherwise this one.
+    """
+    batch = BATCH_COMMANDS.get(_BY_ID[prefix[:1]]) if prefix[:1] in _BY_ID else None
+    return (prefix,) if batch is None else (batch.value + prefix[1:], prefix)
+
+
 @attrs.frozen
 class Subscription:
     """A peer subscribed to something, or unsubscribed.

@@ -99,8 +99,8 @@ async def run_consumer(config: Config) -> None:
 
     async def consume() -> None:
         async for record in consumer:
-            if len(record.content) == len(stamp()):
-                latencies.append(age(record.content))
+            if len(record.value) == len(stamp()):
+                latencies.append(age(record.value))
                 if expected.setdefault(record.partition, record.sequence) != record.sequence:
                     wrong.append(record.sequence)
                 expected[record.partition] = record.sequence + 1

@@ -49,7 +49,7 @@ def make_consumer() -> ConsumerMachine:
 def make_producer() -> ProducerMachine:
     producer = ProducerMachine(Partition(TOPIC, ME), CONFIG.producer, CONFIG.fetch.replies_max)
     producer.node_settled(0.0)
-    producer.publish([b"honest"] * 10, 0.0)
+    producer.publish(RecordBatch(producer.partition, 0, [b"honest"] * 10), 0.0)
     return producer
 
 

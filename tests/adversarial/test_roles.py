@@ -78,7 +78,7 @@ async def test_a_flooded_node_keeps_serving(role: str) -> None:
             while consumer.positions()[producer.partition] < 600:
                 batch = await consumer.next_batch()
                 if batch.partition == producer.partition:
-                    assert list(batch.contents) == contents(batch.first_sequence, batch.end_sequence)
+                    assert list(batch.values) == contents(batch.first_sequence, batch.end_sequence)
         if role != "consumer":
             await check_honest(cluster)
 

@@ -24,7 +24,7 @@ def contents_of(address: str, first: int, end: int) -> list[bytes]:
 def find_wrong(batch: RecordBatch) -> str:
     """Return what is wrong with the contents of a batch; empty if they are right."""
     expected = contents_of(batch.partition.address, batch.first_sequence, batch.end_sequence)
-    found = list(batch.contents)
+    found = list(batch.values)
     if found == expected:
         return ""
     for sequence, (is_content, ought) in enumerate(zip(found, expected, strict=True), batch.first_sequence):

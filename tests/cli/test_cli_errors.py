@@ -48,7 +48,13 @@ def run_here(*arguments: str) -> tuple[int, str]:
         (["tower", "--sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
         (["consume", "t", "--count", "0"], "0 is not in the range x>=1."),
         (["consume", "t", "--idle-exit", "-1"], "expected a duration such as 500ms, 10s or 7d, not '-1'"),
-        (["consume", "t", "--output", "xml"], "'xml' is not one of 'content', 'full', 'json'."),
+        (["consume", "t", "--output", "xml"], "'xml' is not one of 'value', 'full', 'json'."),
+        (["produce", "t", "--key-separator", ""], "expected at least one character"),
+        (["produce", "t", "--key-separator", r"\n"], "expected no line feed, which ends the line"),
+        (["produce", "t", "--key-separator", r"\q"], r"expected \n, \t, \r, \\ or \xNN after a backslash, not \q"),
+        (["produce", "t", "--header", "=1"], "expected NAME=VALUE, not '=1'"),
+        (["produce", "t", "--timestamp", "noon"], "or a time such as 2026-01-31T12:00:00Z, not 'noon'"),
+        (["produce", "t", "--timestamp", "1969-12-31"], "not '1969-12-31', which is before 1970"),
         (["consume", "t", "--wire", "kafka"], "'kafka' is not one of 'auto', 'rfc46', 'libdafka'."),
         (["topics"], "Missing option '--storage'."),
     ],
@@ -77,6 +83,32 @@ def test_usage_errors_of_the_parser(arguments: list[str], error: str) -> None:
 )
 def test_former_option_is_refused_with_the_new_one(arguments: list[str], old: str, new: str) -> None:
     assert run_here(*arguments) == (2, f"the option {old} has a new name: use {new}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--output", "content"], "--output content has a new name: use --output value"),
+        (["--output", "full", "--format", "%s"], "--format: expected this or --output, not both"),
+        (
+            ["--output", "json", "--null-as", "x"],
+            "--null-as: expected none with --output json, which has a null of its own",
+        ),
+        (
+            ["--format", "%x"],
+            "--format: expected %t, %p, %o, %k, %K, %s, %S, %h, %T or %% after a percent sign, not %x",
+        ),
+        (
+            ["--format", "100%"],
+            "--format: expected %t, %p, %o, %k, %K, %s, %S, %h, %T or %% after a percent sign, not %",
+        ),
+        (["--format", "\\"], r"--format: expected \n, \t, \r, \\ or \xNN after a backslash, not \\"[:-1]),
+        (["--format", r"\x4"], r"--format: expected \n, \t, \r, \\ or \xNN after a backslash, not \x"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_output_that_dafka_consume_cannot_print(arguments: list[str], error: str) -> None:
+    assert run_here("consume", "t", *arguments) == (2, error)
 
 
 def test_former_option_of_another_command_is_an_unknown_option() -> None:

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import base64
-import json
 import os
 import random
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +11,7 @@ import trio
 import trio.testing
 
 from dafka.cli import lines as lines_module
-from dafka.cli.lines import StreamError, format_batch, read_lines, wait_reader_gone, write_bytes
-from dafka.records import Partition, RecordBatch
-
-BATCH = RecordBatch(Partition("a topic", "ADDRESS"), 7, [b"7", b"", b"\xff\x00", '"\N{SNOWMAN}'.encode()])
+from dafka.cli.lines import StreamError, read_lines, wait_reader_gone, write_bytes
 
 
 @contextmanager
@@ -167,33 +161,3 @@ async def test_file_always_has_a_reader(tmp_path: Path) -> None:
     with opened(tmp_path / "file", b"") as fd, trio.move_on_after(0.01) as scope:
         await wait_reader_gone(fd)
     assert scope.cancelled_caught
-
-
-def test_content_format() -> None:
-    assert format_batch(BATCH, "content") == b'7\n\n\xff\x00\n"\xe2\x98\x83\n'
-
-
-def test_full_format_names_each_record() -> None:
-    assert format_batch(BATCH, "full").split(b"\n") == [
-        b"a topic ADDRESS 7 7",
-        b"a topic ADDRESS 8 ",
-        b"a topic ADDRESS 9 \xff\x00",
-        b'a topic ADDRESS 10 "\xe2\x98\x83',
-        b"",
-    ]
-
-
-def test_topic_that_is_not_utf8_keeps_its_bytes() -> None:
-    assert format_batch(RecordBatch(Partition("\udcff", "A"), 0, [b"0"]), "full") == b"\xff A 0 0\n"
-
-
-def test_json_format_is_one_ascii_object_per_line() -> None:
-    text = format_batch(BATCH, "json")
-    assert re.fullmatch(rb"[ -~\n]+", text)
-    name = {"topic": "a topic", "partition": "ADDRESS"}
-    assert [json.loads(line) for line in text.splitlines()] == [
-        {**name, "sequence": 7, "content": "7"},
-        {**name, "sequence": 8, "content": ""},
-        {**name, "sequence": 9, "content_base64": base64.b64encode(b"\xff\x00").decode()},
-        {**name, "sequence": 10, "content": '"\N{SNOWMAN}'},
-    ]

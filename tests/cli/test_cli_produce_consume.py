@@ -79,13 +79,33 @@ def test_full_and_json_output_names_each_record(cluster: Dafka) -> None:
     records = [json.loads(line) for line in cluster.node("consume", "named", *options, "json").output.splitlines()]
 
     partition = records[0]["partition"]
-    assert full == [b"named %b %d %b" % (partition.encode(), n, content) for n, content in enumerate(contents)]
+    prefixes, lines = zip(*((line.split(b" ")[:3], line.split(b" ", 6)[6]) for line in full), strict=True)
+    assert list(prefixes) == [[b"named", partition.encode(), b"%d" % number] for number in range(5)]
+    assert list(lines) == contents
     for number, (record, content) in enumerate(zip(records, contents, strict=True)):
         name = {"topic": "named", "partition": partition, "sequence": number}
         if number == 2:
             assert record == {**name, "content_base64": base64.b64encode(content).decode()}
         else:
             assert record == {**name, "content": content.decode()}
+
+
+@both_dialects
+def test_keys_headers_times_and_nulls_are_consumed_live_and_late(cluster: Dafka, wire: str) -> None:
+    topic = f"whole-{wire}"
+    template = r"%k|%s|%h|%T\n"
+    live = cluster.start_consumer(topic, "--count", "4", "--wire", wire, "--format", template)
+    headers = ("--header", "a=1", "--header", "a")
+    options = ("--key-separator", ":", *headers, "--timestamp", "2026-01-31", "--null-as", "-")
+    produced = cluster.node("produce", topic, "--wire", wire, *options, stdin=b"k:v:w\nk:-\nno key\n:\n")
+    assert (produced.status, produced.errors) == (0, "")
+
+    late = ("--from-beginning", "--count", "4", "--wire", wire)
+    rest = "a=1,a=NULL|1769817600000"
+    expected = f"k|v:w|{rest}\nk|NULL|{rest}\nNULL|no key|{rest}\n||{rest}\n".encode()
+    assert live.wait().output == expected
+    assert cluster.node("consume", topic, *late, "--format", template).output == expected
+    assert cluster.node("consume", topic, *late).output == b"v:w\nNULL\nno key\n\n"
 
 
 def test_consume_reads_several_topics_but_not_longer_names(cluster: Dafka) -> None:

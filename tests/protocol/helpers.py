@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dafka import wire
-from dafka.protocol import Event
+from dafka.protocol import Event, ProducerMachine
 from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish
 from dafka.records import Partition, RecordBatch
 
@@ -65,5 +65,10 @@ def batches(actions: Iterable[Action]) -> list[RecordBatch]:
 def sequences(runs: Iterable[RecordBatch]) -> list[int]:
     """Return the runs' sequences, and check that every content names its own."""
     records = [record for batch in runs for record in batch]
-    assert [record.content for record in records] == [b"%d" % record.sequence for record in records]
+    assert [record.value for record in records] == [b"%d" % record.sequence for record in records]
     return [record.sequence for record in records]
+
+
+def next_batch(producer: ProducerMachine, values: Sequence[bytes]) -> RecordBatch:
+    """Return the batch that a producer publishes next."""
+    return RecordBatch(producer.partition, producer.next_sequence, values)

@@ -30,7 +30,7 @@ def test_a_run_is_handed_over_in_parts_and_no_record_twice() -> None:
         assert delivery.waiting_positions() == {PARTITION: first}
         batch = take(delivery, 4)
         assert batch is not None
-        assert (batch.first_sequence, list(batch.contents)) == (
+        assert (batch.first_sequence, list(batch.values)) == (
             first,
             [b"%d" % number for number in range(first, first + count)],
         )
@@ -45,7 +45,7 @@ def test_after_a_part_the_rest_can_be_taken_record_by_record(records_max: int) -
     take(delivery, records_max)
     given = []
     while (record := delivery.next_record()) is not None:
-        given.append((record.sequence, record.content))
+        given.append((record.sequence, record.value))
     assert given == [(number, b"%d" % number) for number in range(5 + records_max, 10)]
     assert take(delivery) is None
     assert delivery.positions == {PARTITION: 10}

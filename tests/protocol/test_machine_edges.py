@@ -16,7 +16,7 @@ from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, NODE_BURST, TOO_OFTEN
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
-from tests.protocol.helpers import HELLO, asked, contents, direct, head, live, published, run, subscription
+from tests.protocol.helpers import HELLO, asked, contents, direct, head, live, next_batch, published, run, subscription
 
 ME = "STORE"
 
@@ -45,7 +45,7 @@ def fetch(sequence: int, count: int = 1, requestor: str = "C") -> wire.Fetch:
 
 def test_an_ack_counts_up_to_what_was_published_and_not_one_more() -> None:
     made = make_producer()
-    made.publish(contents(0, 5), 0.0)
+    made.publish(next_batch(made, contents(0, 5)), 0.0)
     assert made.receive([ack(6)], 0.1) == []
     assert (made.acknowledged_end, made.unacknowledged, made.discarded) == (0, 5, {"beyond the head": 1})
     made.receive([ack(5)], 0.1)
@@ -66,7 +66,7 @@ def test_an_absurd_ack_is_counted_as_such(end: int, reason: str) -> None:
 def test_acks_of_too_many_stores_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_module, "STORES_MAX", 2)
     made = make_producer(min_stores=2)
-    made.publish(contents(0, 5), 0.0)
+    made.publish(next_batch(made, contents(0, 5)), 0.0)
     made.receive([ack(1, "A"), ack(2, "B"), ack(5, "C")], 0.1)
     assert (made.acknowledged_end, made.discarded) == (1, {"too many stores": 1})
     made.receive([ack(4, "A")], 0.1)
@@ -77,7 +77,7 @@ def test_acks_of_too_many_stores_are_discarded(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("sequence", "is_taken"), [(4, True), (5, False)])
 def test_a_fetch_ends_at_what_was_published(sequence: int, is_taken: bool) -> None:
     made = make_producer()
-    made.publish(contents(0, 5), 0.0)
+    made.publish(next_batch(made, contents(0, 5)), 0.0)
     assert made.receive([fetch(sequence)], 0.1) == []
     assert (len(made.responder), made.fetches_received) == ((1, 1) if is_taken else (0, 0))
     assert made.discarded == ({} if is_taken else {"beyond the head": 1})
@@ -87,7 +87,7 @@ def test_a_fetch_of_dropped_records_is_answered_with_what_is_known_of_them() -> 
     made = make_producer(min_stores=0, unacknowledged_records_max=3)
     made.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "C"), 0.0)
     for first in range(0, 6, 2):
-        made.publish(contents(first, first + 2), 0.0)
+        made.publish(next_batch(made, contents(first, first + 2)), 0.0)
     answer = wire.DirectEarliest("C", HELLO.address, HELLO.address, HELLO.topic, 4, 4)
     assert made.receive([fetch(3)], 0.1) == [Publish(answer)]
     assert made.receive([fetch(4)], 0.1) == []
@@ -99,7 +99,7 @@ def test_a_fetch_of_dropped_records_is_answered_with_what_is_known_of_them() -> 
 
 def test_silent_stores_are_reported_at_the_time_and_not_before() -> None:
     made = make_producer(silence_ms=5000, head_interval_ms=60_000)
-    made.publish(contents(0, 2), 1.0)
+    made.publish(next_batch(made, contents(0, 2)), 1.0)
     assert made.deadline() == 6.0
     assert made.tick(5.99) == []
     assert made.tick(6.0) == [Notify(StoresSilent(2, 5.0))]
@@ -108,20 +108,20 @@ def test_silent_stores_are_reported_at_the_time_and_not_before() -> None:
     assert made.deadline() == 13.0
     assert made.receive([ack(2)], 9.0) == []
     assert made.tick(14.0) == [], "all is acknowledged"
-    made.publish(contents(2, 3), 20.0)
+    made.publish(next_batch(made, contents(2, 3)), 20.0)
     assert made.deadline() == 25.0, "silence counts from the first unacknowledged record"
 
 
 def test_heads_follow_each_other_at_the_interval() -> None:
     made = make_producer(head_interval_ms=1000)
     assert made.deadline() == float("inf")
-    made.publish(contents(0, 2), 5.0)
+    made.publish(next_batch(made, contents(0, 2)), 5.0)
     made.receive([ack(2)], 5.0)
     assert made.deadline() == 6.0
     assert made.tick(5.9) == []
     assert made.tick(6.0) == [Publish(head(1))]
     assert made.deadline() == 7.0
-    made.publish(contents(2, 3), 6.5)
+    made.publish(next_batch(made, contents(2, 3)), 6.5)
     made.receive([ack(3)], 6.5)
     assert made.deadline() == 7.0, "publishing does not put the next HEAD off"
     assert made.receive_subscriptions(subscription(Command.HEAD, "hello"), 6.7) == [Publish(head(2))]
@@ -141,7 +141,7 @@ def test_heads_follow_each_other_at_the_interval() -> None:
 )
 def test_a_producer_has_room_up_to_its_limits(settings: dict[str, Any], published_count: int, has_room: bool) -> None:
     made = make_producer(**settings)
-    made.publish(contents(0, published_count), 0.0)
+    made.publish(next_batch(made, contents(0, published_count)), 0.0)
     assert made.has_room() is has_room
 
 
@@ -152,7 +152,7 @@ def test_records_that_wait_for_peers_are_limited(
 ) -> None:
     monkeypatch.setattr(producer_module, "HELD_RECORDS_MAX", 3)
     made = make_producer(settled=False, **settings)
-    assert made.publish(contents(0, held), 0.0) == []
+    assert made.publish(next_batch(made, contents(0, held)), 0.0) == []
     assert made.has_room() is has_room
     made.node_settled(0.1)
     assert made.has_room()
@@ -162,7 +162,7 @@ def test_records_that_wait_for_peers_are_limited(
 @pytest.mark.parametrize(("end", "trims_before"), [(9, None), (10, 9), (20, 19)])
 def test_a_spool_is_trimmed_when_it_is_worth_it_or_all_is_stored(end: int, trims_before: int | None) -> None:
     made = make_producer(is_spooled=True, spool_trim_records=10)
-    made.publish(contents(0, 20), 0.0)
+    made.publish(next_batch(made, contents(0, 20)), 0.0)
     made.receive([ack(end)], 0.1)
     assert made.begin_spool_trim() == trims_before
     assert made.begin_spool_trim() is None

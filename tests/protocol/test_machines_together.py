@@ -49,7 +49,7 @@ class Node:
         held = self.held.setdefault(batch.partition, [])
         assert batch.first_sequence == len(held), "a gap or a duplicate"
         sequences([batch])
-        held.extend(batch.contents)
+        held.extend(batch.values)
 
 
 class Cluster:
@@ -156,7 +156,11 @@ def converge(seed: int, min_stores: int) -> Cluster:
         node = cluster.add(producer)
         cluster.later(0.1, node, producer.node_settled)
         for first in range(0, RECORDS, RUN):
-            cluster.later(5.0 * first / RECORDS, node, partial(producer.publish, contents(first, first + RUN)))
+            cluster.later(
+                5.0 * first / RECORDS,
+                node,
+                partial(producer.publish, RecordBatch(producer.partition, first, contents(first, first + RUN))),
+            )
     cluster.add(StoreMachine("STORE1", config, {}))
     cluster.join(ConsumerMachine("CONSUMER1", config))
     cluster.at(3.0, lambda: cluster.add(StoreMachine("STORE2", config, {})))

@@ -11,7 +11,18 @@ from dafka.protocol import ProducerMachine, StoresSilent
 from dafka.protocol.actions import Action, Subscribe
 from dafka.protocol.events import StoresHeard
 from dafka.wire import Command
-from tests.protocol.helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
+from tests.protocol.helpers import (
+    HELLO,
+    contents,
+    direct_head,
+    events,
+    head,
+    live,
+    next_batch,
+    published,
+    sequences,
+    subscription,
+)
 
 REPLIES_MAX = 100
 
@@ -22,7 +33,7 @@ def make_producer(records: int = 0, **settings: Any) -> ProducerMachine:
     producer.start(0.0)
     producer.node_settled(0.0)
     if records:
-        producer.publish(contents(0, records), 0.0)
+        producer.publish(next_batch(producer, contents(0, records)), 0.0)
     return producer
 
 
@@ -47,8 +58,8 @@ def test_start_subscribes_to_what_is_addressed_to_the_producer() -> None:
 
 def test_sequences_count_from_0() -> None:
     producer = make_producer()
-    assert sent(producer.publish(contents(0, 3), 0.0)) == [0, 1, 2]
-    assert sent(producer.publish(contents(3, 4), 0.0)) == [3]
+    assert sent(producer.publish(next_batch(producer, contents(0, 3)), 0.0)) == [0, 1, 2]
+    assert sent(producer.publish(next_batch(producer, contents(3, 4)), 0.0)) == [3]
     assert (producer.next_sequence, producer.unacknowledged) == (4, 4)
 
 
@@ -56,24 +67,24 @@ def test_records_are_held_back_until_settled_then_published_in_order_erratum_11(
     producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
     producer.start(0.0)
     for first in range(0, 10_000, 5000):
-        assert producer.publish(contents(first, first + 5000), 0.0) == []
+        assert producer.publish(next_batch(producer, contents(first, first + 5000)), 0.0) == []
     assert producer.tick(3.0) == []
     assert published(producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 0.1), wire.Head) == []
     assert sent(producer.node_settled(0.2)) == list(range(10_000))
     assert producer.node_settled(0.3) == []
-    assert sent(producer.publish(contents(10_000, 10_001), 0.4)) == [10_000]
+    assert sent(producer.publish(next_batch(producer, contents(10_000, 10_001)), 0.4)) == [10_000]
 
 
 def test_head_is_sent_each_interval_once_something_was_published() -> None:
     producer = make_producer(head_interval_ms=200)
     assert producer.deadline() == math.inf
     assert producer.tick(10.0) == []
-    producer.publish(contents(0, 3), 10.0)
+    producer.publish(next_batch(producer, contents(0, 3)), 10.0)
     assert producer.deadline() == pytest.approx(10.2)
     assert producer.tick(10.1) == []
     assert published(producer.tick(10.2), wire.Head) == [head(2)]
     assert producer.deadline() == pytest.approx(10.4)
-    producer.publish(contents(3, 4), 10.3)
+    producer.publish(next_batch(producer, contents(3, 4)), 10.3)
     assert published(producer.tick(10.4), wire.Head) == [head(3)]
 
 
@@ -169,7 +180,7 @@ def test_senseless_messages_are_discarded_and_counted(message: wire.BatchedMessa
 
 def test_an_ack_of_records_that_are_still_held_back_is_discarded() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
-    producer.publish(contents(0, 3), 0.0)
+    producer.publish(next_batch(producer, contents(0, 3)), 0.0)
     producer.receive([ack(2)], 0.1)
     assert producer.acknowledged_end == 0
 
@@ -184,7 +195,7 @@ def test_a_fetch_waits_for_its_answer() -> None:
 def test_fetches_beyond_the_limit_are_discarded() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(), 1)
     producer.node_settled(0.0)
-    producer.publish(contents(0, 3), 0.0)
+    producer.publish(next_batch(producer, contents(0, 3)), 0.0)
     producer.receive([wire.Fetch("PRODUCER", f"CONSUMER{index}", "hello", 0, 3) for index in range(3)], 0.1)
     assert producer.discarded == {"too many fetches": 2}
 
@@ -198,7 +209,7 @@ def test_get_heads_is_answered_for_the_exact_topic_erratum_6() -> None:
 
 def test_silent_stores_are_reported_once_and_so_is_their_return() -> None:
     producer = make_producer(silence_ms=2000, head_interval_ms=100_000)
-    producer.publish(contents(0, 5), 10.0)
+    producer.publish(next_batch(producer, contents(0, 5)), 10.0)
     assert producer.deadline() == 12.0
     assert events(producer.tick(11.9)) == []
     assert events(producer.tick(12.0)) == [StoresSilent(5, 2.0)]
@@ -213,7 +224,7 @@ def test_with_everything_acknowledged_silence_is_no_surprise() -> None:
     producer = make_producer(5, silence_ms=2000, head_interval_ms=100_000)
     producer.receive([ack(4)], 1.0)
     assert events(producer.tick(50.0)) == []
-    producer.publish(contents(5, 6), 60.0)
+    producer.publish(next_batch(producer, contents(5, 6)), 60.0)
     assert events(producer.tick(61.9)) == []
     assert events(producer.tick(62.0)) == [StoresSilent(1, 2.0)]
 
@@ -221,7 +232,7 @@ def test_with_everything_acknowledged_silence_is_no_surprise() -> None:
 def test_has_room_until_too_many_records_are_unacknowledged() -> None:
     producer = make_producer(4, unacknowledged_records_max=5)
     assert producer.has_room()
-    producer.publish(contents(4, 5), 0.0)
+    producer.publish(next_batch(producer, contents(4, 5)), 0.0)
     assert not producer.has_room()
     producer.receive([ack(0)], 0.1)
     assert producer.has_room()
@@ -230,7 +241,7 @@ def test_has_room_until_too_many_records_are_unacknowledged() -> None:
 def test_has_room_until_too_many_bytes_are_unacknowledged() -> None:
     producer = make_producer(4, unacknowledged_bytes_max=5)
     assert producer.has_room()
-    producer.publish(contents(4, 5), 0.0)
+    producer.publish(next_batch(producer, contents(4, 5)), 0.0)
     assert not producer.has_room()
     producer.receive([ack(4)], 0.1)
     assert producer.has_room()
@@ -240,7 +251,7 @@ def test_without_min_stores_no_ack_is_waited_for_and_the_latest_records_stay() -
     producer = make_producer(min_stores=0, unacknowledged_records_max=6, silence_ms=1000)
     for first in range(0, 20, 2):
         assert producer.has_room()
-        producer.publish(contents(first, first + 2), 0.0)
+        producer.publish(next_batch(producer, contents(first, first + 2)), 0.0)
     assert producer.unacknowledged == 0
     assert (producer.retransmit_buffer.first_sequence, producer.retransmit_buffer.end_sequence) == (14, 20)
     assert events(producer.tick(100.0)) == []
@@ -253,9 +264,9 @@ def test_without_min_stores_no_record_is_dropped_before_it_was_published() -> No
     producer.start(0.0)
     for first in range(0, 6, 2):
         assert producer.has_room()
-        producer.publish(contents(first, first + 2), 0.0)
+        producer.publish(next_batch(producer, contents(first, first + 2)), 0.0)
     assert not producer.has_room()
-    producer.publish(contents(6, 8), 0.0)
+    producer.publish(next_batch(producer, contents(6, 8)), 0.0)
     assert sent(producer.node_settled(0.1)) == list(range(8))
     assert producer.has_room()
     assert producer.retransmit_buffer.first_sequence == 2
@@ -285,7 +296,7 @@ def test_a_resumed_partition_continues_at_its_next_sequence() -> None:
     producer.receive([fetch(7, 3)], 0.1)
     assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(7, 10)]}
     producer.node_settled(0.2)
-    assert sent(producer.publish(contents(10, 12), 0.3)) == [10, 11]
+    assert sent(producer.publish(next_batch(producer, contents(10, 12)), 0.3)) == [10, 11]
     producer.receive([ack(11)], 0.4)
     assert producer.unacknowledged == 0
 
@@ -293,7 +304,7 @@ def test_a_resumed_partition_continues_at_its_next_sequence() -> None:
 def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(unacknowledged_bytes_max=5), REPLIES_MAX, is_spooled=True)
     producer.start(0.0)
-    assert producer.publish(contents(0, 100), 0.0) == []
+    assert producer.publish(next_batch(producer, contents(0, 100)), 0.0) == []
     assert (len(producer.retransmit_buffer), producer.has_room()) == (0, True)
     assert published(producer.node_settled(0.1), wire.Head) == [head(99)]
     assert producer.receive([fetch(0, 100)], 0.2) == []

@@ -18,7 +18,7 @@ from dafka.protocol.ordering.reassembler import IDLE_S, Reassembler
 from dafka.protocol.polling import PendingPeers, RetrySchedule, StorePoll
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.records import SEQUENCE_MAX, Partition
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, run
 
@@ -304,10 +304,10 @@ def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
 
 
 def test_a_retransmit_buffer_reads_exactly_what_is_held() -> None:
-    buffer = RetransmitBuffer(HELLO, 10)
+    buffer = RetransmitBuffer(10)
     assert buffer.read(10, 1, 100) is None
-    buffer.push(contents(10, 14))
-    buffer.push(contents(14, 16))
+    buffer.push(RecordBatch(HELLO, buffer.end_sequence, contents(10, 14)))
+    buffer.push(RecordBatch(HELLO, buffer.end_sequence, contents(14, 16)))
     assert len(buffer) == 6
     assert buffer.content_bytes == 12
     assert buffer.read(9, 9, 100) is None
@@ -332,9 +332,9 @@ def test_trimming_a_retransmit_buffer_keeps_what_both_limits_allow(
     records_max: int, bytes_max: int, first: int
 ) -> None:
     for limits in ((records_max, bytes_max), (99, 2 * records_max)):
-        buffer = RetransmitBuffer(HELLO, 10)
+        buffer = RetransmitBuffer(10)
         for start in (10, 12, 14):
-            buffer.push(contents(start, start + 2))
+            buffer.push(RecordBatch(HELLO, buffer.end_sequence, contents(start, start + 2)))
         buffer.trim(*limits)
         assert buffer.first_sequence == first
 

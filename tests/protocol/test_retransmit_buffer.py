@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from dafka.protocol.ordering.buffers import RUN_RECORDS_MAX, RetransmitBuffer
+from dafka.records import RecordBatch
 from tests.protocol.helpers import HELLO, contents, sequences
 
 
 def make_window(*ends: int, first: int = 0) -> RetransmitBuffer:
     """Return a buffer with one push for each end."""
-    window = RetransmitBuffer(HELLO, first)
+    window = RetransmitBuffer(first)
     for end in ends:
-        window.push(contents(window.end_sequence, end))
+        window.push(RecordBatch(HELLO, window.end_sequence, contents(window.end_sequence, end)))
     return window
 
 
@@ -28,7 +29,7 @@ def test_pushed_records_are_read_batch_by_batch() -> None:
 def test_reading_a_record_that_is_not_held_returns_none() -> None:
     window = make_window(12, first=10)
     assert [read(window, first, 5) for first in (9, 12, 2**64)] == [None, None, None]
-    assert read(RetransmitBuffer(HELLO), 0, 5) is None
+    assert read(RetransmitBuffer(), 0, 5) is None
 
 
 def test_reading_stops_at_bytes_max_but_returns_at_least_one_record() -> None:
@@ -55,7 +56,7 @@ def test_release_never_moves_back_or_beyond_the_end() -> None:
     assert window.first_sequence == 3
     window.release(100)
     assert (window.first_sequence, window.end_sequence) == (4, 4)
-    window.push(contents(4, 6))
+    window.push(RecordBatch(HELLO, window.end_sequence, contents(4, 6)))
     assert read(window, 4, 9) == [4, 5]
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine
-from tests.protocol.helpers import HELLO, contents
+from tests.protocol.helpers import HELLO, contents, next_batch
 
 
 def make_producer(config: ProducerConfig) -> ProducerMachine:
@@ -19,7 +19,7 @@ def acknowledge(producer: ProducerMachine, sequence: int) -> None:
 
 def test_acknowledged_records_are_trimmed_together_or_when_all_are_acknowledged() -> None:
     producer = make_producer(ProducerConfig())
-    producer.publish(contents(0, 30), 0.0)
+    producer.publish(next_batch(producer, contents(0, 30)), 0.0)
     assert producer.begin_spool_trim() is None
     acknowledge(producer, 8)
     assert producer.begin_spool_trim() is None
@@ -34,7 +34,7 @@ def test_acknowledged_records_are_trimmed_together_or_when_all_are_acknowledged(
 
 def test_without_min_stores_the_latest_records_are_kept() -> None:
     producer = make_producer(ProducerConfig(min_stores=0, unacknowledged_records_max=20))
-    producer.publish(contents(0, 20), 0.0)
+    producer.publish(next_batch(producer, contents(0, 20)), 0.0)
     assert producer.begin_spool_trim() is None
-    producer.publish(contents(20, 40), 0.0)
+    producer.publish(next_batch(producer, contents(20, 40)), 0.0)
     assert producer.begin_spool_trim() == 20

@@ -11,7 +11,7 @@ from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine
 from dafka.protocol.machines.stranded_detector import ASKING_S, STRANDED_CHECK_S
 from dafka.wire import Command
-from tests.protocol.helpers import HELLO, contents, published, subscription
+from tests.protocol.helpers import HELLO, contents, next_batch, published, subscription
 
 AFTER_S = 5.0
 
@@ -29,7 +29,7 @@ def make_producer(stores: Iterable[str] = ("NEW",), stranded_after_s: float = AF
     producer = ProducerMachine(HELLO, ProducerConfig(), 10, stranded_after_s=stranded_after_s)
     producer.start(0.0)
     producer.node_settled(0.0)
-    producer.publish(contents(0, 10), 0.0)
+    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
     producer.receive([ack(7)], 0.0)
     for store in stores:
         connect(producer, store)
@@ -206,7 +206,7 @@ def test_records_that_no_store_acknowledged_are_unrecoverable_instead() -> None:
     producer.start(0.0)
     producer.node_settled(0.0)
     for first in range(10):
-        producer.publish(contents(first, first + 1), 0.0)
+        producer.publish(next_batch(producer, contents(first, first + 1)), 0.0)
     connect(producer, "NEW")
     producer.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "NEW"), 0.0)
     (answer,) = published(producer.receive([fetch("NEW")], 1.0), wire.DirectEarliest)
@@ -219,7 +219,7 @@ def test_a_new_partition_takes_over_what_too_few_stores_have() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(min_stores=2), 10, stranded_after_s=AFTER_S)
     producer.start(0.0)
     producer.node_settled(0.0)
-    producer.publish(contents(0, 10), 0.0)
+    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
     producer.receive([ack(6)], 0.0)
     assert producer.unstored_from == 0
 
@@ -230,7 +230,7 @@ def test_a_new_partition_takes_over_what_is_left_with_min_stores_0() -> None:
     producer.start(0.0)
     producer.node_settled(0.0)
     for first in range(10):
-        producer.publish(contents(first, first + 1), 0.0)
+        producer.publish(next_batch(producer, contents(first, first + 1)), 0.0)
     assert producer.unstored_from == 8
     producer.receive([ack(20)], 0.0)
     assert producer.unstored_from == 10
@@ -240,8 +240,8 @@ def test_a_new_partition_takes_over_what_no_store_has_with_min_stores_0() -> Non
     producer = ProducerMachine(HELLO, ProducerConfig(min_stores=0), 10, stranded_after_s=AFTER_S)
     producer.start(0.0)
     producer.node_settled(0.0)
-    producer.publish(contents(0, 10), 0.0)
+    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
     assert producer.unstored_from == 0
     producer.receive([ack(6)], 0.0)
     assert producer.unstored_from == 7
-    assert [list(batch.contents) for batch in producer.retransmit_buffer.batches_from(7)] == [contents(7, 10)]
+    assert [list(batch.values) for batch in producer.retransmit_buffer.batches_from(7)] == [contents(7, 10)]

@@ -28,6 +28,7 @@ from tests.protocol.helpers import (
     events,
     head,
     live,
+    next_batch,
     published,
     run,
     sequences,
@@ -287,7 +288,7 @@ def test_a_producer_does_not_call_acknowledged_records_unrecoverable() -> None:
     producer = ProducerMachine(HELLO, Config().producer, 10)
     producer.start(0.0)
     producer.node_settled(0.0)
-    producer.publish([b"%d" % sequence for sequence in range(200)], 0.1)
+    producer.publish(next_batch(producer, [b"%d" % sequence for sequence in range(200)]), 0.1)
     producer.receive([wire.Ack(HELLO.address, HELLO.topic, 99, "A")], 0.1)
     producer.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
@@ -302,7 +303,7 @@ def test_a_producer_without_stores_calls_dropped_records_unrecoverable() -> None
     producer.node_settled(0.0)
     producer.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     for first in range(0, 200, 10):
-        producer.publish([b"%d" % sequence for sequence in range(first, first + 10)], 0.1)
+        producer.publish(next_batch(producer, [b"%d" % sequence for sequence in range(first, first + 10)]), 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
     assert answer.sequence == answer.unrecoverable_end == producer.retransmit_buffer.first_sequence > 0
     consumer = make_consumer()

@@ -68,7 +68,7 @@ async def main(url: str, folder: Path) -> None:
             assert list(storage.repairs) == []
             batch = await storage.read(producer.partition, 0, sent)
             assert batch is not None
-            assert list(batch.contents) == records(0, len(batch))
+            assert list(batch.values) == records(0, len(batch))
 
 
 if __name__ == "__main__":

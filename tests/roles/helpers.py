@@ -52,12 +52,12 @@ def assert_run(batches: Iterable[RecordBatch], first: int, end: int) -> None:
     joined: list[bytes] = []
     for batch in batches:
         assert batch.first_sequence == first + len(joined)
-        joined += batch.contents
+        joined += batch.values
     assert joined == contents(first, end)
 
 
 def assert_records(records: Iterable[Record], first: int, end: int) -> None:
-    found = [(record.sequence, record.content) for record in records]
+    found = [(record.sequence, record.value) for record in records]
     assert found == list(enumerate(contents(first, end), first))
 
 

@@ -43,7 +43,7 @@ async def test_a_slow_consumer_slows_no_one_stays_small_and_catches_up() -> None
                 while sequence < COUNT:
                     batch = await slow.next_batch()
                     assert batch.first_sequence == sequence
-                    assert list(batch.contents) == padded(sequence, batch.end_sequence)
+                    assert list(batch.values) == padded(sequence, batch.end_sequence)
                     sequence = batch.end_sequence
             assert slow.statistics().fetches_sent > 0
             assert_nothing_more(slow)

@@ -93,7 +93,7 @@ async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: s
         async with open_storage(url, read_only=True) as storage:
             batch = await storage.read(producer.partition, 0, 5000)
             assert batch is not None
-            assert list(batch.contents) == contents(0, 5000)
+            assert list(batch.values) == contents(0, 5000)
         nursery.cancel_scope.cancel()
 
 

@@ -49,7 +49,7 @@ async def held(path: Path) -> dict[Partition, list[bytes]]:
         found = {}
         for partition, info in (await storage.partitions()).items():
             batch = await storage.read(partition, 0, info.end_sequence)
-            found[partition] = [] if batch is None else list(batch.contents)
+            found[partition] = [] if batch is None else list(batch.values)
         return found
 
 

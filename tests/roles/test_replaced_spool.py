@@ -21,7 +21,7 @@ async def make_spool() -> MemoryStorage:
 
 async def held(spool: MemoryStorage, partition: Partition) -> list[bytes]:
     batch = await spool.read(partition, 0, 100)
-    return [] if batch is None else list(batch.contents)
+    return [] if batch is None else list(batch.values)
 
 
 async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:

@@ -57,7 +57,7 @@ async def stored_end(path: Path, partition: Partition) -> int:
         while len(found) < end:
             batch = await opened.read(partition, len(found), end)
             assert batch is not None
-            found += batch.contents
+            found += batch.values
     assert found == contents(0, end)
     return end
 

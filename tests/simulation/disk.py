@@ -123,14 +123,14 @@ class Disk:
         self.positions.update(positions)
 
     def _append(self, batch: RecordBatch, now: float) -> None:
-        if not batch.contents:
+        if not batch.values:
             return
         log = self.logs.setdefault(batch.partition, Log(batch.first_sequence))
         if batch.first_sequence != log.end:
             raise Violation("gap in a log", f"{batch.partition} at {log.end}: {describe(batch)}")
         check_contents([batch])
         latest = log.stored_at[-1] if log.stored_at else 0
-        log.contents += batch.contents
+        log.contents += batch.values
         log.stored_at += [max(self._wall_ms(now), latest)] * len(batch)
 
     def _wall_ms(self, now: float) -> int:
@@ -151,7 +151,7 @@ def contents(partition: Partition, first_sequence: int, end_sequence: int) -> li
 def check_contents(batches: Sequence[RecordBatch]) -> None:
     """Raise `Violation` if a content is not that of its producer."""
     for batch in batches:
-        if list(batch.contents) != contents(batch.partition, batch.first_sequence, batch.end_sequence):
+        if list(batch.values) != contents(batch.partition, batch.first_sequence, batch.end_sequence):
             raise Violation("another record's content", describe(batch))
 
 

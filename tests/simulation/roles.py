@@ -222,7 +222,7 @@ class SimulatedProducer(Answering):
     def _published(self, batch: RecordBatch) -> None:
         self.to_publish -= len(batch)
         self.cluster.checks.on_published(self, batch)
-        self.act(self.machine.publish(batch.contents, self.cluster.clock.now))
+        self.act(self.machine.publish(batch, self.cluster.clock.now))
 
     def _trim(self) -> None:
         if self.spool is not None and (earliest := self.machine.begin_spool_trim()) is not None:

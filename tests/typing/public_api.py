@@ -68,7 +68,7 @@ async def consume(config: dafka.Config, positions: dict[dafka.Partition, int]) -
         batch = await consumer.next_batch(records_max=10)
         record: dafka.Record = await consumer.next_record()
         async for record in consumer:
-            content: bytes = record.content
+            content: bytes = record.value
             print(record.partition, record.sequence, content)
             break
         await consumer.save_positions()

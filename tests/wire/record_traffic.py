@@ -67,7 +67,7 @@ def record(stream: int, sequence: int) -> list[bytes]:
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Frames]:
     """Runs of several streams, interleaved, with gaps, repetitions, other commands and malformed frames."""
-    others = [messages(kind, dialect) for kind in MESSAGES[2:] for dialect in Dialect]
+    others = [messages(kind, dialect) for kind in MESSAGES[4:] for dialect in Dialect]
     sequences: Counter[int] = Counter()
     drained: list[Frames] = []
     for stream, step, count, noise in draw(
@@ -151,7 +151,7 @@ def alike(
     streams: dict[tuple[str | None, Partition], list[Any]] = {}
     for item in inbound:
         if isinstance(item, RecordRun):
-            records = [(each.sequence, each.content) for each in item.batch]
+            records = [(each.sequence, each.value, each.key, each.headers) for each in item.batch]
             streams.setdefault((item.requestor, item.batch.partition), []).extend(records)
         else:
             others.append(item)

@@ -17,6 +17,7 @@ from dafka.wire import (
     DirectEarliest,
     DirectHead,
     DirectRecord,
+    DirectRecordBatchMessage,
     DirectTopics,
     Fetch,
     GetHeads,
@@ -24,6 +25,7 @@ from dafka.wire import (
     Head,
     Message,
     Record,
+    RecordBatchMessage,
     StoreHello,
     decode,
     encode,
@@ -114,6 +116,26 @@ VECTORS = [
         DirectEarliest("C9", "S5", "P1", "hello", 258, 7),
         LIBDAFKA,
         ["'TC9' 00 | 01 | 02 'S5' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02 | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(
+        RecordBatchMessage("P1", "hello", b"batch"),
+        RFC46,
+        ["'Bhello'", "AA A5 | 'B' | 01 | 02 'P1' | 05 'hello'", "'batch'"],
+    ),
+    Vector(
+        RecordBatchMessage("P1", "hello", b"batch"),
+        LIBDAFKA,
+        ["'Bhello' 00 | 01 | 02 'P1' | 05 'hello'", "'batch'"],
+    ),
+    Vector(
+        DirectRecordBatchMessage("C9", "P1", "hello", b"batch"),
+        RFC46,
+        ["'CC9'", "AA A5 | 'C' | 01 | 02 'P1' | 05 'hello'", "'batch'"],
+    ),
+    Vector(
+        DirectRecordBatchMessage("C9", "P1", "hello", b"batch"),
+        LIBDAFKA,
+        ["'CC9' 00 | 01 | 02 'P1' | 05 'hello'", "'batch'"],
     ),
     Vector(GetTopics("S5", "C9", "hello"), RFC46, ["'QS5'", "AA A5 | 'Q' | 01 | 02 'C9' | 05 'hello'"]),
     Vector(GetTopics("S5", "C9", ""), LIBDAFKA, ["'QS5' 00 | 01 | 02 'C9' | 00"]),
@@ -240,7 +262,7 @@ def test_other_versions_are_rejected(vector: Vector) -> None:
 @pytest.mark.parametrize("vector", VECTORS, ids=name)
 def test_a_wrong_number_of_frames_is_rejected(vector: Vector) -> None:
     frames = vector.encoded
-    has_content = isinstance(vector.message, (Record, DirectRecord))
+    has_content = isinstance(vector.message, (Record, DirectRecord, RecordBatchMessage, DirectRecordBatchMessage))
     expected = {2, 3} if has_content else {1, 2}
     for count in {1, 2, 3, 4, 5} - expected:
         assert wire_error([frames[0]] + [b""] * (count - 1)) == ("frames", None)

@@ -27,7 +27,7 @@ def test_a_prefix_is_the_command_id_and_the_topic(command: Command, topic: str, 
     assert decode_subscription(b"\0" + prefix) == Subscription(command, topic, active=False)
 
 
-@pytest.mark.parametrize("frame", [b"", b"\1", b"\2M", b"Mhello", b"\1mhello", b"\1\0", b"\1Bx", b"\xff" * 9])
+@pytest.mark.parametrize("frame", [b"", b"\1", b"\2M", b"Mhello", b"\1mhello", b"\1\0", b"\1Zx", b"\xff" * 9])
 def test_other_subscriptions_are_ignored(frame: bytes) -> None:
     assert decode_subscription(frame) is None
 

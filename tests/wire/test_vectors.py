@@ -11,8 +11,10 @@ from dafka.wire import (
     Command,
     Dialect,
     DirectEarliest,
+    DirectRecordBatchMessage,
     DirectTopics,
     GetTopics,
+    RecordBatchMessage,
     RecordRun,
     TowerBeacon,
     decode,
@@ -36,8 +38,10 @@ def test_the_recordings_contain_all_nine_commands() -> None:
         DirectEarliest,
         GetTopics,
         DirectTopics,
+        RecordBatchMessage,
+        DirectRecordBatchMessage,
     }
-    assert len(MESSAGES) == len(Command) == 9 + 1 + 2  # errata 26 and 27
+    assert len(MESSAGES) == len(Command) == 9 + 1 + 2 + 2  # errata 26 and 27, record batches
 
 
 def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:
@@ -49,7 +53,7 @@ def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:
 
 def test_recorded_contents_arrive_in_the_order_they_were_published() -> None:
     runs = [item for item in BatchDecoder().decode(recorded("message")) if isinstance(item, RecordRun)]
-    live = {run.batch.partition.topic: list(run.batch.contents) for run in runs if run.requestor is None}
+    live = {run.batch.partition.topic: list(run.batch.values) for run in runs if run.requestor is None}
     assert live == {"hello": [b"one", b"two", b"three", b"four", b"five"], "events": [b"alpha", b"beta", b"gamma"]}
 
 

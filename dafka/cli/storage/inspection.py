@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
@@ -17,9 +16,7 @@ from dafka.records import Partition
 from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, open_storage
 from dafka.storage.tools.partitions import select_partitions
 from dafka.storage.tools.verify import Verification, verify_storage
-from dafka.text import escape_unprintable
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from dafka.text import escape_unprintable, format_time
 
 
 @attrs.frozen
@@ -98,6 +95,10 @@ def _info_values(contents: _Contents) -> dict[str, Any]:
     }
 
 
+def _time_column(time_ms: int | None) -> str:
+    return "-" if time_ms is None else format_time(time_ms)
+
+
 def _print_info(contents: _Contents) -> None:
     print_table(
         ("topic", "partition"),
@@ -110,8 +111,8 @@ def _print_info(contents: _Contents) -> None:
                 str(info.end_sequence - 1),
                 str(info.count),
                 decimal(info.content_bytes),
-                _format_time(info.earliest_stored_at),
-                _format_time(info.latest_stored_at),
+                _time_column(info.earliest_stored_at),
+                _time_column(info.latest_stored_at),
             )
             for partition, info in contents.partitions.items()
         ],
@@ -128,17 +129,6 @@ def _print_info(contents: _Contents) -> None:
         f"\nstorage {contents.identity}: {counted(totals.partitions, 'partition')}, "
         f"{counted(totals.records, 'record')} of {decimal(totals.content_bytes)}, {decimal(totals.stored_bytes)} stored"
     )
-
-
-def _format_time(time_ms: int | None) -> str:
-    """Format a time in ISO 8601, UTC; a time outside the calendar stays a number."""
-    if time_ms is None:
-        return "-"
-    try:
-        time = _EPOCH + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return str(time_ms)
-    return time.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 @click.command()
