@@ -24,6 +24,7 @@ __all__ = [
     "StorageFormatError",
     "StorageLostError",
     "StorageSequenceError",
+    "StorageUnsupportedError",
     "TransportError",
     "UnacknowledgedError",
     "UnansweredError",
@@ -152,6 +153,10 @@ class StorageCorruptError(StorageError):
 
 class StorageSequenceError(StorageError):
     """An append would leave a gap or overlap stored records. Nothing was written."""
+
+
+class StorageUnsupportedError(StorageError):
+    """A storage cannot hold keys, headers or null values. Nothing was written."""
 
 
 class UnacknowledgedError(LocalError):

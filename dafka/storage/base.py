@@ -1,8 +1,8 @@
 """The storage plugin interface.
 
-A storage holds partitions. A partition is a run of consecutive records; each record has its content and the time at
-which it was stored. One process writes to a storage; any number of readers, also in other processes, read it at the
-same time.
+A storage holds partitions. A partition is a run of consecutive records. A storage keeps each record as it was appended,
+with its value, key, headers and timestamp, and the time at which it was stored. One process writes to a storage; any
+number of readers, also in other processes, read it at the same time.
 
 A plugin registers the function that opens its storage in the entry-point group `dafka.storage`.
 `dafka.testing.check_storage` checks a plugin against this interface.
@@ -37,7 +37,7 @@ class PartitionInfo:
     Attributes:
         earliest_sequence: The sequence of the first record held.
         end_sequence: The sequence of the next record to append.
-        content_bytes: The total size of the contents, in bytes.
+        content_bytes: The total size of the records' values, keys and headers, in bytes.
         earliest_stored_at: The time at which the first record was stored, in ms since 1970; None if none is held.
         latest_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
         last_append_at: The time at which a record was last appended, held or not, in ms since 1970; None if unknown.
@@ -82,7 +82,7 @@ class StorageStatistics:
     Attributes:
         partitions: The number of partitions.
         records: The number of records held.
-        content_bytes: The total size of their contents, in bytes.
+        content_bytes: The total size of their values, keys and headers, in bytes.
         stored_bytes: The space used on the medium, in bytes, including indexes and logs.
     """
 
@@ -101,7 +101,7 @@ class RetentionPolicy:
 
     Attributes:
         age_ms: The maximum age of a record since it was stored, in milliseconds.
-        bytes_max: The maximum total size of the contents, in bytes.
+        bytes_max: The maximum total size of values, keys and headers, in bytes.
         records_max: The maximum number of records.
     """
 
@@ -175,6 +175,8 @@ class Storage(Protocol):
 
         Raises:
             StorageSequenceError: If a batch does not continue its partition.
+            StorageUnsupportedError: If the storage holds values only, and a record has a key or headers or is a
+                tombstone. Such a storage may drop timestamps.
             StorageError: If the medium fails.
         """
 
@@ -193,7 +195,7 @@ class Storage(Protocol):
             partition: The partition to read.
             first_sequence: The sequence of the first record to return.
             count: The maximum number of records.
-            bytes_max: The approximate maximum size of the contents, in bytes. One record is returned even if it is
+            bytes_max: The approximate maximum size of the records, in bytes. One record is returned even if it is
                 larger.
             with_times: Whether the batch should include `stored_at`.
 

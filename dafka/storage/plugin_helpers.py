@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import attrs
 from filelock import FileLock, Timeout
 
-from dafka.errors import StorageBusyError, StorageError, StorageLostError
+from dafka.errors import StorageBusyError, StorageError, StorageLostError, StorageUnsupportedError
 from dafka.records import RecordBatch
 
 
@@ -112,6 +112,27 @@ def split_by_time(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -
         run = batch.between(first_sequence, first_sequence + count)
         yield attrs.evolve(run, stored_at=[latest_stored_at] * count)
         first_sequence += count
+
+
+def require_only_values(batches: Iterable[RecordBatch], where: str) -> None:
+    """Check that records have values and nothing else, for a storage that cannot hold more. Timestamps are allowed.
+
+    Args:
+        batches: The records to append.
+        where: The storage, for the error message.
+
+    Raises:
+        StorageUnsupportedError: If a record has a key or a header, or is a tombstone.
+    """
+    for batch in batches:
+        if not batch.has_only_values:
+            for record in batch:
+                if record.key is not None or record.headers or record.value is None:
+                    what = "a key" if record.key is not None else "headers" if record.headers else "no value"
+                    raise StorageUnsupportedError(
+                        f"{batch.partition}: sequence {record.sequence} has {what}, and {where} holds only values; "
+                        "use another storage"
+                    )
 
 
 class FileIdentity:

@@ -112,7 +112,7 @@ async def check_contents(storage: Storage, partition: Partition, sequence: int, 
     """Read every record of a partition."""
     async for run in read_range(storage, partition, sequence, end_sequence):
         assert run.first_sequence == sequence, f"{partition}: {run.first_sequence} follows {sequence - 1}"
-        assert list(run.contents) == make_batch(partition, sequence, len(run)).contents, f"{partition}: {run}"
+        assert list(run.values) == make_batch(partition, sequence, len(run)).values, f"{partition}: {run}"
         sequence = run.end_sequence
     assert sequence == end_sequence, f"{partition}: reading ends at {sequence}, expected {end_sequence}"
 

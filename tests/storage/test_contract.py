@@ -10,10 +10,20 @@ import attrs
 import pytest
 import trio
 
-from dafka.errors import StorageError
+from dafka.contents import count_bytes
+from dafka.errors import StorageError, StorageUnsupportedError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import READ_BYTES, PartitionInfo, RetentionPolicy, Storage, StorageStatistics, open_storage
+from dafka.storage import (
+    READ_BYTES,
+    PartitionInfo,
+    RetentionPolicy,
+    Storage,
+    StorageStatistics,
+    open_storage,
+    read_range,
+)
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.plugin_helpers import require_only_values
 from dafka.testing import check_storage
 
 _ALL = 2**63
@@ -250,6 +260,64 @@ class _FindsLaterTimes(MemoryStorage):
         return await super().find_sequence_by_time(partition, stored_at + 1)
 
 
+class _DropsKeys(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        await super().append([attrs.evolve(batch, keys=None) for batch in batches])
+
+
+class _SortsHeaders(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        await super().append(
+            [
+                attrs.evolve(batch, headers=[tuple(dict(each).items()) for each in batch.headers])
+                if batch.headers
+                else batch
+                for batch in batches
+            ]
+        )
+
+
+class _StoresNullAsEmpty(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        await super().append([attrs.evolve(batch, values=[each or b"" for each in batch.values]) for batch in batches])
+
+
+class _DropsTimestamps(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        await super().append([attrs.evolve(batch, timestamps=None) for batch in batches])
+
+
+class _RefusesLate(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        for batch in batches:
+            require_only_values([batch], "it")
+            await super().append([batch])
+
+
+class _RefusesKeysOnly(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        require_only_values([attrs.evolve(batch, headers=None) for batch in batches], "it")
+        await super().append(batches)
+
+
+class _RefusesEmptyColumns(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        if any(batch.keys is not None for batch in batches):
+            raise StorageUnsupportedError("no keys")
+        require_only_values(batches, "it")
+        await super().append(batches)
+
+
+class _CountsValuesOnly(MemoryStorage):
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        infos = await super().partitions(topic)
+        for partition, info in infos.items():
+            batches = [batch async for batch in read_range(self, partition, info.earliest_sequence, info.end_sequence)]
+            size = sum(count_bytes(batch.values) for batch in batches)
+            infos[partition] = attrs.evolve(info, content_bytes=size)
+        return infos
+
+
 class _CountsTrimmedRecords(MemoryStorage):
     async def statistics(self) -> StorageStatistics:
         records = sum(info.end_sequence for info in (await self.partitions()).values())
@@ -339,6 +407,14 @@ class _ListsNoNames(MemoryStorage):
         (_FindsLaterTimes, r"find_sequence_by_time\("),
         (_CountsTrimmedRecords, "50 records in 2 partitions are counted as"),
         (_ListsNoNames, "position_names lacks"),
+        (_DropsKeys, "its key is read as None, was appended as"),
+        (_SortsHeaders, "its headers is read as"),
+        (_StoresNullAsEmpty, "its value is read as b'', was appended as None"),
+        (_DropsTimestamps, "its timestamp is read as None, was appended as"),
+        (_RefusesLate, "an append that raised StorageUnsupportedError created"),
+        (_RefusesKeysOnly, "a storage that refuses some records accepts"),
+        (_RefusesEmptyColumns, "no keys"),
+        (_CountsValuesOnly, "bytes are listed as"),
         (_DeletesRecordsOnly, "after delete_partitions of the others, found"),
         (_DeletesTopics, "after delete_partitions of the others, found"),
         (_DeletesPositions, "changed a consumer's positions"),
@@ -351,7 +427,7 @@ async def test_check_storage_detects(broken: Callable[[], Storage], message: str
     async def open_broken() -> AsyncIterator[Storage]:
         yield broken()
 
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises((AssertionError, StorageUnsupportedError), match=message):
         await check_storage(open_broken, reopens=False)
 
 

@@ -25,7 +25,7 @@ def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS,
     """Return records whose time is ten times their sequence."""
     sequences = range(first_sequence, end_sequence)
     contents = [(b"%d" % sequence).ljust(size, b".") for sequence in sequences]
-    return RecordBatch(partition, first_sequence, contents, [10 * sequence for sequence in sequences])
+    return RecordBatch(partition, first_sequence, contents, stored_at=[10 * sequence for sequence in sequences])
 
 
 async def memory(*batches: RecordBatch) -> MemoryStorage:
@@ -36,13 +36,13 @@ async def memory(*batches: RecordBatch) -> MemoryStorage:
 
 async def everything(
     storage: Storage,
-) -> tuple[dict[Partition, PartitionInfo], dict[Partition, list[tuple[bytes, int]]]]:
+) -> tuple[dict[Partition, PartitionInfo], dict[Partition, list[tuple[bytes | None, int]]]]:
     infos = await storage.partitions()
-    held: dict[Partition, list[tuple[bytes, int]]] = {}
+    held: dict[Partition, list[tuple[bytes | None, int]]] = {}
     for partition, info in infos.items():
         held[partition] = []
         async for read in read_range(storage, partition, info.earliest_sequence, info.end_sequence, with_times=True):
-            held[partition] += zip(read.contents, read.stored_at or (), strict=True)
+            held[partition] += zip(read.values, read.stored_at or (), strict=True)
     return infos, held
 
 
@@ -228,7 +228,7 @@ async def test_a_source_that_trimmed_copied_records() -> None:
     source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
     await source.trim(ORDERS, 5)
     assert (await copy_storage(source, target)).records == 5
-    assert (await everything(target))[1][ORDERS] == list(zip(batch(0, 10).contents, range(0, 100, 10), strict=True))
+    assert (await everything(target))[1][ORDERS] == list(zip(batch(0, 10).values, range(0, 100, 10), strict=True))
 
 
 async def test_a_target_that_trimmed_copied_records() -> None:
@@ -261,15 +261,19 @@ async def test_records_between_target_and_source_are_missing(end: int) -> None:
 @pytest.mark.parametrize(
     ("held", "what"),
     [
-        (RecordBatch(ORDERS, 0, [b"0", b"1", b"x"], [0, 10, 20]), "content"),
-        (RecordBatch(ORDERS, 0, [b"0", b"1", b"2"], [0, 10, 21]), "time"),
+        (RecordBatch(ORDERS, 0, [b"0", b"1", b"x"], stored_at=[0, 10, 20]), "value"),
+        (RecordBatch(ORDERS, 0, [b"0", b"1", b"2"], stored_at=[0, 10, 21]), "stored_at"),
+        (attrs.evolve(batch(0, 3), keys=[None, None, b"2"]), "key"),
+        (attrs.evolve(batch(0, 3), headers=[(), (), (("2", None),)]), "headers"),
+        (attrs.evolve(batch(0, 3), timestamps=[7, 7, 8]), "timestamp"),
     ],
 )
 @pytest.mark.parametrize("source_end", [3, 10])
 async def test_a_different_record_in_the_target(held: RecordBatch, what: str, source_end: int) -> None:
-    source = await memory(batch(0, 3, BILLS), batch(0, source_end))
+    whole = attrs.evolve(batch(0, source_end), timestamps=[7] * source_end)
+    source = await memory(batch(0, 3, BILLS), whole)
     target = await memory(held)
-    with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has a different {what} in the target"):
+    with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has another {what} in the target"):
         await copy_storage(source, target)
     assert list(await target.partitions()) == [ORDERS]
 

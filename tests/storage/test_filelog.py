@@ -32,7 +32,9 @@ def batch(
     first_sequence: int, count: int, size: int = 0, partition: Partition = PARTITION, stored_at: int | None = None
 ) -> RecordBatch:
     contents = [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
-    return RecordBatch(partition, first_sequence, contents, None if stored_at is None else [stored_at] * count)
+    return RecordBatch(
+        partition, first_sequence, contents, stored_at=None if stored_at is None else [stored_at] * count
+    )
 
 
 @pytest.fixture
@@ -187,7 +189,7 @@ async def test_reads_and_times_over_many_segments(folder: Path) -> None:
             sequence = 7
             async for found in read_range(storage, PARTITION, 7, 1000, with_times=True):
                 times = [1000 + number // 10 * 10 for number in range(sequence, found.end_sequence)]
-                assert found == RecordBatch(PARTITION, sequence, batch(sequence, len(found)).contents, times)
+                assert found == RecordBatch(PARTITION, sequence, batch(sequence, len(found)).values, stored_at=times)
                 sequence = found.end_sequence
             assert sequence == 1000
             for time in range(990, 2000, 3):
@@ -432,8 +434,8 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
         assert not storage.repairs
         assert await storage.find_damage() == []
         earliest = (await storage.partitions())[PARTITION].earliest_sequence
-        found = [content async for part in read_range(storage, PARTITION, earliest, 160) for content in part.contents]
-        assert found == batch(earliest, 160 - earliest, 20).contents
+        found = [content async for part in read_range(storage, PARTITION, earliest, 160) for content in part.values]
+        assert found == batch(earliest, 160 - earliest, 20).values
 
 
 async def test_failed_append_that_could_not_be_truncated_never_reappears(
@@ -636,7 +638,7 @@ async def _one_change(
             count = 1 + target % 7
             times = sorted((target * number) % 200 for number in range(count))
             contents = [b"%d" % number * (number % 9) for number in range(count)]
-            await one.append([RecordBatch(partition, info.end_sequence, contents, times)])
+            await one.append([RecordBatch(partition, info.end_sequence, contents, stored_at=times)])
 
 
 async def _compare(generator: random.Random, partition: Partition, storage: Storage, model: MemoryStorage) -> None:

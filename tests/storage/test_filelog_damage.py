@@ -29,7 +29,9 @@ def content(sequence: int) -> bytes:
 
 def batch(first_sequence: int, count: int, partition: Partition = FIRST, stored_at: int | None = None) -> RecordBatch:
     contents = [content(sequence) for sequence in range(first_sequence, first_sequence + count)]
-    return RecordBatch(partition, first_sequence, contents, None if stored_at is None else [stored_at] * count)
+    return RecordBatch(
+        partition, first_sequence, contents, stored_at=None if stored_at is None else [stored_at] * count
+    )
 
 
 @attrs.define
@@ -90,7 +92,7 @@ async def read_held(storage: Storage, partition: Partition, sequences: range) ->
             continue
         assert found is not None, (partition, sequence)
         assert found.first_sequence == sequence
-        assert found.contents == [content(number) for number in range(sequence, found.end_sequence)]
+        assert found.values == [content(number) for number in range(sequence, found.end_sequence)]
         good |= set(range(sequence, found.end_sequence))
         sequence = found.end_sequence
     return good, bad
@@ -322,7 +324,7 @@ async def test_wrong_index_is_not_used(tmp_path: Path) -> None:
             for sequence in (999, 0, 50, 420, 777):
                 found = await storage.read(FIRST, sequence, 1)
                 assert found is not None
-                assert list(found.contents) == [large[sequence]]
+                assert list(found.values) == [large[sequence]]
         assert index.read_bytes() == data, "rebuilt when the storage is closed"
 
 

@@ -44,7 +44,7 @@ async def test_another_process_sees_a_deletion(tmp_path: Path) -> None:
         await storage.append([RecordBatch(FIRST, 0, [b"again"])])
         batch = await reader.read(FIRST, 0, 10)
         assert batch is not None
-        assert list(batch.contents) == [b"again"]
+        assert list(batch.values) == [b"again"]
 
 
 @pytest.mark.parametrize("is_listed_between", [True, False])

@@ -206,8 +206,10 @@ async def test_documented_program_reads_the_files(tmp_path: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=300") as storage:
         for sequence in range(0, 60, 6):
             contents = [b"%d" % number for number in range(sequence, sequence + 6)]
-            await storage.append([RecordBatch(first, sequence, contents, [10 + number // 3 for number in range(6)])])
-            await storage.append([RecordBatch(second, 100 + sequence, contents, [5] * 6)])
+            await storage.append(
+                [RecordBatch(first, sequence, contents, stored_at=[10 + number // 3 for number in range(6)])]
+            )
+            await storage.append([RecordBatch(second, 100 + sequence, contents, stored_at=[5] * 6)])
     assert read_by_the_page(folder) == {
         ("orders", "A"): [(number, 10 + number % 6 // 3 if number < 6 else 11, b"%d" % number) for number in range(60)],
         ("a%2Fb", "%FF"): [(100 + number, 5, b"%d" % number) for number in range(60)],
@@ -216,7 +218,9 @@ async def test_documented_program_reads_the_files(tmp_path: Path) -> None:
 
 async def test_header_is_as_documented(tmp_path: Path) -> None:
     async with open_filelog(str(tmp_path / "log")) as storage:
-        await storage.append([RecordBatch(Partition("orders", "A"), 7, [b"seven", b"", b"nine"], [99, 99, 99])])
+        await storage.append(
+            [RecordBatch(Partition("orders", "A"), 7, [b"seven", b"", b"nine"], stored_at=[99, 99, 99])]
+        )
     (path,) = (tmp_path / "log").rglob("*.log")
     assert path.name == "00000000000000000007.log"
     data = path.read_bytes()

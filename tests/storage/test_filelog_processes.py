@@ -14,6 +14,7 @@ from typing import IO
 import pytest
 import trio
 
+from dafka.contents import count_bytes
 from dafka.errors import StorageBusyError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, Storage, read_range
@@ -48,6 +49,7 @@ async def read_line(process: subprocess.Popen[bytes]) -> bytes:
 
 WRITE = """
 import sys, trio
+from dafka.contents import count_bytes
 from dafka.records import Partition, RecordBatch
 from dafka.storage.filelog import open_filelog
 
@@ -104,13 +106,14 @@ async def test_killed_writer_loses_no_acknowledged_record(tmp_path: Path, fsync:
 async def check_records(storage: Storage, infos: dict[Partition, PartitionInfo]) -> None:
     for partition, info in infos.items():
         earliest, end = info.earliest_sequence, info.end_sequence
-        found = [content async for part in read_range(storage, partition, earliest, end) for content in part.contents]
-        assert found == batch(earliest, end - earliest, partition).contents
-        assert info.content_bytes == sum(map(len, found))
+        found = [content async for part in read_range(storage, partition, earliest, end) for content in part.values]
+        assert found == batch(earliest, end - earliest, partition).values
+        assert info.content_bytes == count_bytes(found)
 
 
 READ = """
 import sys, trio
+from dafka.contents import count_bytes
 from dafka.records import Partition
 from dafka.storage.filelog import open_filelog
 
@@ -128,7 +131,7 @@ async def main():
                         assert sequence > before
                         continue
                     for record in batch:
-                        assert record.sequence == sequence and record.content == b"%d" % sequence, record
+                        assert record.sequence == sequence and record.value == b"%d" % sequence, record
                         sequence += 1
                 assert await storage.find_sequence_by_time(partition, 0) >= info.earliest_sequence
                 end = info.end_sequence

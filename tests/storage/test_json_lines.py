@@ -18,14 +18,14 @@ from dafka.storage.tools.json_lines import ImportSummary, JsonLineError, export_
 ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
 STRANGE = Partition('"\udcff\\', "\N{SNOWMAN}\n\x1b\u2028")
-LINE = {"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "content": "3"}
+LINE = {"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "value": "3"}
 
 
 def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
     """Return records whose time is ten times their sequence."""
     sequences = range(first_sequence, end_sequence)
     contents = [b"%d" % sequence for sequence in sequences]
-    return RecordBatch(partition, first_sequence, contents, [10 * sequence for sequence in sequences])
+    return RecordBatch(partition, first_sequence, contents, stored_at=[10 * sequence for sequence in sequences])
 
 
 async def memory(*batches: RecordBatch) -> MemoryStorage:
@@ -49,28 +49,28 @@ async def lists(*lines: bytes | dict[str, Any]) -> AsyncIterator[list[bytes]]:
 
 def test_a_line_has_every_field() -> None:
     contents = [b"text", b"", '"\N{SNOWMAN}\0\u2028\n'.encode(), b"\xff\x00"]
-    lines = format_lines(RecordBatch(STRANGE, 7, contents, [70, 80, 90, 100])).splitlines()
+    lines = format_lines(RecordBatch(STRANGE, 7, contents, stored_at=[70, 80, 90, 100])).splitlines()
     assert all(line.isascii() for line in lines)
     assert [json.loads(line) for line in lines] == [
-        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 7, "stored_at": 70, "content": "text"},
-        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 8, "stored_at": 80, "content": ""},
+        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 7, "stored_at": 70, "value": "text"},
+        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 8, "stored_at": 80, "value": ""},
         {
             "topic": STRANGE.topic,
             "partition": STRANGE.address,
             "sequence": 9,
             "stored_at": 90,
-            "content": '"\N{SNOWMAN}\0\u2028\n',
+            "value": '"\N{SNOWMAN}\0\u2028\n',
         },
         {
             "topic": STRANGE.topic,
             "partition": STRANGE.address,
             "sequence": 10,
             "stored_at": 100,
-            "content_base64": "/wA=",
+            "value_base64": "/wA=",
         },
     ]
     assert format_lines(RecordBatch(ORDERS, 7, [b"7"])) == (
-        '{"topic": "orders", "partition": "A", "sequence": 7, "content": "7"}\n'
+        '{"topic": "orders", "partition": "A", "sequence": 7, "value": "7"}\n'
     )
 
 
@@ -97,7 +97,7 @@ async def test_lines_are_sorted() -> None:
 async def test_an_import_of_an_export_is_equal(url: str, tmp_path: Path) -> None:
     source = await memory(
         batch(0, 500),
-        RecordBatch(STRANGE, 2**40, [b"\xff", b"", "\N{SNOWMAN}".encode()], [5, 5, 6]),
+        RecordBatch(STRANGE, 2**40, [b"\xff", b"", "\N{SNOWMAN}".encode()], stored_at=[5, 5, 6]),
         batch(1, 3, BILLS),
     )
     lines = await exported(source)
@@ -132,7 +132,7 @@ async def test_lines_are_appended_many_at_a_time() -> None:
             await super().append(batches)
 
     lines = [
-        {"topic": topic, "partition": "A", "sequence": sequence, "content": "x" * 100}
+        {"topic": topic, "partition": "A", "sequence": sequence, "value": "x" * 100}
         for sequence in range(10_000)
         for topic in ("a", "b")
     ]
@@ -144,7 +144,7 @@ async def test_lines_are_appended_many_at_a_time() -> None:
 async def test_a_line_without_time_is_stored_now() -> None:
     storage = MemoryStorage()
     before = now_ms()
-    await import_lines(storage, lists({"topic": "orders", "partition": "A", "sequence": 0, "content": "0"}))
+    await import_lines(storage, lists({"topic": "orders", "partition": "A", "sequence": 0, "value": "0"}))
     info = (await storage.partitions())[ORDERS]
     assert info.earliest_stored_at is not None
     assert before <= info.earliest_stored_at <= now_ms()
@@ -169,7 +169,11 @@ async def test_lines_of_records_already_held_are_skipped() -> None:
         (b'{"topic": "\xff"}', "expected a JSON object in UTF-8"),
         (b"[" * 100_000, "expected a JSON object in UTF-8"),
         (b'{"sequence": ' + b"1" * 10_000 + b"}", "expected a JSON object in UTF-8"),
-        ({"time": 7}, "unknown field 'time', expected content, content_base64, partition, sequence, stored_at, topic"),
+        (
+            {"time": 7},
+            "unknown field 'time', expected content, content_base64, headers, key, key_base64, partition, sequence, "
+            "stored_at, timestamp, topic, value, value_base64",
+        ),
         ({"topic": None}, "topic: expected text, not NoneType"),
         ({"topic": []}, "topic: expected text, not list"),
         ({"partition": 7}, "partition: expected text, not int"),
@@ -181,9 +185,26 @@ async def test_lines_of_records_already_held_are_skipped() -> None:
         ({"sequence": 2**64}, f"sequence: expected a whole number from 0 to 18446744073709551615, not {2**64}"),
         ({"sequence": 3.0}, "sequence: expected a whole number from 0 to 18446744073709551615, not 3.0"),
         ({"stored_at": None}, "stored_at: expected a whole number from 0 to 9223372036854775807, not null"),
-        ({"content": None}, "content: expected text without lone surrogates"),
-        ({"content": "\udcff"}, "content: expected text without lone surrogates"),
-        ({"content_base64": "MQ=="}, "expected either content or content_base64"),
+        ({"value": 7}, "value: expected text without lone surrogates, or null"),
+        ({"value": "\udcff"}, "value: expected text without lone surrogates, or null"),
+        ({"value_base64": "MQ=="}, "expected either value or value_base64"),
+        ({"content": "3"}, "expected only one of value, value_base64, content, content_base64"),
+        ({"key": 7}, "key: expected text without lone surrogates, or null"),
+        ({"key": "3", "key_base64": "MQ=="}, "expected either key or key_base64"),
+        ({"timestamp": 2**63}, f"timestamp: expected a whole number from {-(2**63)} to {2**63 - 1}, not {2**63}"),
+        ({"headers": {}}, "headers: expected a list of objects"),
+        ({"headers": [["a", "b"]]}, "headers: expected objects with a name that is text, and a value"),
+        ({"headers": [{"value": "b"}]}, "headers: expected objects with a name that is text, and a value"),
+        ({"headers": [{"name": "a"}]}, "headers: expected either value or value_base64"),
+        ({"headers": [{"name": "a", "value": 7}]}, "headers: value: expected text without lone surrogates, or null"),
+        (
+            {"headers": [{"name": "a", "text": "b"}]},
+            "headers: unknown field 'text', expected name, value, value_base64",
+        ),
+        (
+            {"headers": [{"name": "\ud800", "value": "b"}]},
+            r"headers: expected a name without lone surrogates other than \udc80 to \udcff",
+        ),
         ({"sequence": 4}, "orders/A: sequence 4 would leave a gap, expected 3"),
     ],
     ids=lambda value: str(value)[:30],
@@ -198,18 +219,18 @@ async def test_an_invalid_line(wrong: bytes | dict[str, Any], error: str) -> Non
     assert {partition: info.end_sequence for partition, info in (await storage.partitions()).items()} == {ORDERS: 3}
 
 
-@pytest.mark.parametrize("field", ["topic", "partition", "sequence", "content"])
+@pytest.mark.parametrize("field", ["topic", "partition", "sequence", "value"])
 async def test_a_missing_field(field: str) -> None:
     line = {name: value for name, value in LINE.items() if name != field}
-    error = "expected either content or content_base64" if field == "content" else f"{field} is missing"
+    error = "expected either value or value_base64" if field == "value" else f"{field} is missing"
     with pytest.raises(JsonLineError, match=f"^line 1: {error}$"):
         await import_lines(MemoryStorage(), lists(line))
 
 
 @pytest.mark.parametrize("text", ["M", "MQ", "M Q==", "\N{SNOWMAN}", 7, None])
-async def test_content_that_is_not_base_64(text: Any) -> None:
-    line = {name: value for name, value in LINE.items() if name != "content"} | {"content_base64": text}
-    with pytest.raises(JsonLineError, match=r"^line 1: content_base64: expected text in base 64$"):
+async def test_value_that_is_not_base_64(text: Any) -> None:
+    line = {name: value for name, value in LINE.items() if name != "value"} | {"value_base64": text}
+    with pytest.raises(JsonLineError, match=r"^line 1: value_base64: expected text in base 64$"):
         await import_lines(MemoryStorage(), lists(line))
 
 

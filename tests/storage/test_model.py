@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from dafka.contents import count_bytes
 from dafka.errors import StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage
@@ -23,7 +24,7 @@ class Log:
     """The records of one partition: their contents and times, from `earliest` on."""
 
     earliest: int = 0
-    contents: list[bytes] = attrs.field(factory=list)
+    contents: list[bytes | None] = attrs.field(factory=list)
     times: list[int] = attrs.field(factory=list)
     latest_at: int = 0
 
@@ -31,7 +32,7 @@ class Log:
     def end(self) -> int:
         return self.earliest + len(self.contents)
 
-    def append(self, contents: list[bytes], times: list[int]) -> None:
+    def append(self, contents: list[bytes | None], times: list[int]) -> None:
         for content, time in zip(contents, times, strict=True):
             self.latest_at = max(self.latest_at, time)
             self.contents.append(content)
@@ -46,13 +47,13 @@ class Log:
         while self.contents and (
             (policy.age_ms is not None and self.times[0] < now - policy.age_ms)
             or (policy.records_max is not None and len(self.contents) > policy.records_max)
-            or (policy.bytes_max is not None and sum(map(len, self.contents)) > policy.bytes_max)
+            or (policy.bytes_max is not None and count_bytes(self.contents) > policy.bytes_max)
         ):
             self.drop_before(self.earliest + 1)
 
     def info(self) -> PartitionInfo:
         edges = (self.times[0], self.times[-1]) if self.times else (None, None)
-        return PartitionInfo(self.earliest, self.end, sum(map(len, self.contents)), *edges)
+        return PartitionInfo(self.earliest, self.end, count_bytes(self.contents), *edges)
 
     def sequence_by_time(self, time: int) -> int:
         later = [number for number, each in enumerate(self.times) if each >= time]
@@ -77,7 +78,7 @@ async def check(storage: Storage, logs: dict[Partition, Log]) -> None:
             batch = await storage.read(partition, position, log.end - position, with_times=True)
             assert batch is not None
             start, stop = position - log.earliest, batch.end_sequence - log.earliest
-            assert (batch.first_sequence, list(batch.contents)) == (position, log.contents[start:stop])
+            assert (batch.first_sequence, list(batch.values)) == (position, log.contents[start:stop])
             assert batch.stored_at is not None
             assert list(batch.stored_at) == log.times[start:stop]
             position = batch.end_sequence
@@ -93,7 +94,7 @@ def some_batch(random_: random.Random, partition: Partition, log: Log) -> Record
     spread = random_.choice((0, 0, 1, 4))
     begin = log.latest_at - 3 + random_.randrange(8) if log.latest_at else START_MS
     times = [max(begin, 1) + (number * spread) // 2 for number in range(count)]
-    return RecordBatch(partition, log.end, contents, times)
+    return RecordBatch(partition, log.end, contents, stored_at=times)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -116,7 +117,7 @@ async def test_a_storage_is_as_its_model(url: str, seed: int, tmp_path: Path, mo
                 batch = some_batch(random_, partition, log)
                 await storage.append([batch])
                 assert batch.stored_at is not None
-                log.append(list(batch.contents), list(batch.stored_at))
+                log.append(list(batch.values), list(batch.stored_at))
                 logs[partition] = log
             elif kind == 4:
                 sequence = random_.randrange(log.earliest, log.end + 3)

@@ -163,7 +163,7 @@ async def test_first_record_of_a_time(store: sqlite3.Connection, tmp_path: Path)
         partition = Partition("orders", address)
         path = tmp_path / f"times{count}.db"
         async with open_storage(f"sqlite:{path}") as storage:
-            await storage.append([RecordBatch(partition, 5, contents(5, count), times[:count])])
+            await storage.append([RecordBatch(partition, 5, contents(5, count), stored_at=times[:count])])
             expected = await storage.find_sequence_by_time(partition, 1735689600_000)
             with closing(sqlite3.connect(path)) as connection:
                 assert connection.execute(statement, {"address": address}).fetchall() == [(expected,)]
@@ -176,7 +176,7 @@ async def test_partitions_without_new_records(store: sqlite3.Connection, tmp_pat
     path = tmp_path / "old.db"
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.append(
-            [RecordBatch(Partition("orders", A), 0, [b"0"], [0]), RecordBatch(Partition("a", A), 0, [b"0"])]
+            [RecordBatch(Partition("orders", A), 0, [b"0"], stored_at=[0]), RecordBatch(Partition("a", A), 0, [b"0"])]
         )
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute(statement).fetchall() == [("orders", A, "1970-01-01 00:00:00")]

@@ -28,9 +28,9 @@ from dafka.storage import (
     read_range,
 )
 from dafka.storage.sqlite import SqliteStorage
+from dafka.storage.sqlite.inserting import INSERT_BYTES_MAX, INSERT_RECORDS_MAX
 from dafka.storage.sqlite.reading import READ_RECORDS_MAX
 from dafka.storage.sqlite.schema import SCHEMA_VERSION
-from dafka.storage.sqlite.writing import INSERT_BYTES_MAX, INSERT_RECORDS_MAX
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -162,7 +162,7 @@ async def main():
                 sequence = end
                 async for batch in read_range(storage, partition, end, info.end_sequence):
                     for record in batch:
-                        assert record.sequence == sequence and record.content == b"%d" % sequence, record
+                        assert record.sequence == sequence and record.value == b"%d" % sequence, record
                         sequence += 1
                 assert sequence == info.end_sequence
                 end = sequence
@@ -379,9 +379,9 @@ async def test_acknowledged_records_survive_kill_9(url: str, path: Path) -> None
             assert infos == dict.fromkeys(partitions, PartitionInfo(0, end, batch(0, end).content_bytes))
             for partition in partitions:
                 contents = [
-                    content async for found in read_range(storage, partition, 0, 2**40) for content in found.contents
+                    content async for found in read_range(storage, partition, 0, 2**40) for content in found.values
                 ]
-                assert contents == batch(0, end).contents
+                assert contents == batch(0, end).values
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert len(identities) == 1
@@ -475,7 +475,7 @@ async def test_batch_of_more_bytes_than_one_insert(url: str) -> None:
         for sequence, content in enumerate(contents):
             found = await storage.read(PARTITION, sequence, 1)
             assert found is not None
-            assert list(found.contents) == [content]
+            assert list(found.values) == [content]
         assert (await storage.partitions())[PARTITION].content_bytes == sum(map(len, contents))
 
 

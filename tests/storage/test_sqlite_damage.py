@@ -16,6 +16,7 @@ from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage
 from dafka.storage.sqlite.connection import PAGE_BYTES
+from dafka.storage.tools.verify import verify_storage
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -65,18 +66,28 @@ async def test_missing_records_are_damage_and_later_ones_are_read(path: Path, re
         ]
 
 
-@pytest.mark.parametrize("value", ["NULL", "7", "0.5", "'text'", "CAST(x'ff' AS TEXT)"])
-async def test_content_that_is_not_a_blob_is_damage(path: Path, value: str) -> None:
-    damage(path, "PRAGMA writable_schema = ON")
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'content BLOB NOT NULL', 'content BLOB')")
-    damage(path, f"UPDATE records SET content = {value} WHERE partition_id = 1 AND sequence IN (0, 4)")
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            f"{column} = {value}"
+            for column in ("content", "key")
+            for value in ("7", "0.5", "'text'", "CAST(x'ff' AS TEXT)")
+        ),
+        *(f"timestamp = {value}" for value in ("0.5", "'text'", "x'00'")),
+        *(f"headers = {value}" for value in ("7", "x'00'", "'{'", "'[7]'", "'[[\"a\", 7]]'", "'[[\"a\"]]'", "'7'")),
+        """headers = '[["a", {"hex": "0"}]]'""",
+        "headers = '[[' || char(34) || CAST(x'ff' AS TEXT) || char(34) || ',null]]'",
+    ],
+)
+async def test_column_that_no_store_writes_is_damage(path: Path, change: str) -> None:
+    damage(path, f"UPDATE records SET {change} WHERE partition_id = 1 AND sequence IN (0, 4)")
     async with open_storage(f"sqlite:{path}") as storage:
         assert (await corrupt(storage, 0)).end_sequence == 1
         assert await storage.read(PARTITION, 1, 100) == batch(1, 3, 50)
         assert (await corrupt(storage, 4)).end_sequence == 5
-        found = [(each.first_sequence, each.end_sequence) for each in await storage.find_damage() if each.partition]
+        damages = (await verify_storage(storage)).damages
+        found = [(each.first_sequence, each.end_sequence) for each in damages if each.partition]
         assert {(0, 1), (4, 5)} <= set(found)
 
 
@@ -95,7 +106,7 @@ async def test_damaged_page_damages_a_range_of_records(path: Path) -> None:
             await storage.read(PARTITION, error.end_sequence - 1, 20)
         contents = await read_what_can_be_read(storage, PARTITION)
         assert 600 < len(contents) < 999
-        assert contents == {sequence: batch(sequence, 1, 50).contents[0] for sequence in contents}
+        assert contents == {sequence: batch(sequence, 1, 50).values[0] for sequence in contents}
         assert await storage.find_damage() != []
 
 
@@ -106,8 +117,8 @@ async def test_damaged_page_damages_a_range_of_records(path: Path) -> None:
         ("UPDATE partitions SET latest_stored_at = 7 WHERE id = 1", "the records have different times than the row"),
         ("UPDATE partitions SET earliest_sequence = 2, content_bytes = 49900 WHERE id = 1", "before the earliest"),
         ("UPDATE partitions SET end_sequence = 999, content_bytes = 49950 WHERE id = 1", "past the end"),
-        ("UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 6", "the time decreases"),
-        ("INSERT INTO records VALUES (77, 0, 0, x'00')", "records of 1 partitions without a row"),
+        ("UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 6", "its time decreases"),
+        ("INSERT INTO records VALUES (77, 0, 0, x'00', NULL, NULL, NULL)", "records of 1 partitions without a row"),
     ],
 )
 async def test_find_damage_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:
@@ -139,10 +150,10 @@ async def test_damaged_row_is_refused(path: Path, column: str, value: str) -> No
             await storage.partitions()
 
 
-async def read_what_can_be_read(storage: Storage, partition: Partition) -> dict[int, bytes]:
+async def read_what_can_be_read(storage: Storage, partition: Partition) -> dict[int, bytes | None]:
     info = (await storage.partitions())[partition]
     sequence = info.earliest_sequence
-    found: dict[int, bytes] = {}
+    found: dict[int, bytes | None] = {}
     while sequence < info.end_sequence:
         try:
             batch = await storage.read(partition, sequence, 300)
@@ -153,7 +164,7 @@ async def read_what_can_be_read(storage: Storage, partition: Partition) -> dict[
             continue
         if batch is None:
             break
-        found.update(enumerate(batch.contents, sequence))
+        found.update(enumerate(batch.values, sequence))
         sequence = batch.end_sequence
     return found
 

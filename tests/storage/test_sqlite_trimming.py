@@ -25,7 +25,7 @@ COUNT = 20_000
 
 def batch(first_sequence: int, count: int, partition: Partition = PARTITION, time_ms: int | None = None) -> RecordBatch:
     contents = [b"%020d" % sequence for sequence in range(first_sequence, first_sequence + count)]
-    return RecordBatch(partition, first_sequence, contents, None if time_ms is None else [time_ms] * count)
+    return RecordBatch(partition, first_sequence, contents, stored_at=None if time_ms is None else [time_ms] * count)
 
 
 @pytest.fixture

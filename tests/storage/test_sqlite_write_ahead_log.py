@@ -16,6 +16,7 @@ import pytest
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, Storage, open_storage
 from dafka.storage.sqlite import SqliteStorage, write_ahead_log
+from dafka.storage.sqlite.schema import SCHEMA_VERSION
 
 PARTITION = Partition("orders", "A" * 32)
 MIB = 2**20
@@ -185,7 +186,10 @@ async def test_trim_leaves_no_large_log(path: Path) -> None:
 @pytest.mark.parametrize(
     ("level", "expected"),
     [
-        ("NORMAL", ["PRAGMA synchronous = FULL", "PRAGMA user_version = 2", "PRAGMA synchronous = NORMAL"]),
+        (
+            "NORMAL",
+            ["PRAGMA synchronous = FULL", f"PRAGMA user_version = {SCHEMA_VERSION}", "PRAGMA synchronous = NORMAL"],
+        ),
         ("FULL", []),
     ],
 )

@@ -121,7 +121,7 @@ class StorageMachine(RuleBasedStateMachine):
         for partition in chosen:
             model = self.models.setdefault(partition, Model(first))
             contents, times = self.make(model.end, sizes, age_h)
-            batches.append(RecordBatch(partition, model.end, contents, times))
+            batches.append(RecordBatch(partition, model.end, contents, stored_at=times))
             model.append(contents, times)
         self.call(self.storage.append, batches)
 
@@ -154,7 +154,7 @@ class StorageMachine(RuleBasedStateMachine):
         assert batch.stored_at is not None
         start = first - model.earliest
         assert 1 <= len(batch) <= count
-        assert list(batch.contents) == model.contents[start : start + len(batch)]
+        assert list(batch.values) == model.contents[start : start + len(batch)]
         assert list(batch.stored_at) == model.times[start : start + len(batch)]
         assert (batch.partition, batch.first_sequence) == (partition, first)
 

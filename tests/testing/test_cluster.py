@@ -38,7 +38,7 @@ async def test_cluster_without_a_store() -> None:
             config = cluster.config.with_producer(min_stores=0)
             async with cluster.producer("hello", config) as producer, cluster.consumer(["hello"]) as consumer:
                 await producer.send(b"0")
-                assert (await consumer.next_record()).content == b"0"
+                assert (await consumer.next_record()).value == b"0"
 
 
 async def test_cluster_with_a_given_storage(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_cluster_with_a_given_storage(tmp_path: Path) -> None:
         await producer.send(b"0")
     async with open_cluster(storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:
         with trio.fail_after(20):
-            assert (await consumer.next_record()).content == b"0"
+            assert (await consumer.next_record()).value == b"0"
 
 
 async def test_errors_come_out_alone() -> None:

@@ -45,4 +45,4 @@ async def test_cluster_is_open(dafka_cluster: Cluster, dafka_config: Config) -> 
     with trio.fail_after(20):
         async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
             await producer.send(b"0")
-            assert (await consumer.next_record()).content == b"0"
+            assert (await consumer.next_record()).value == b"0"

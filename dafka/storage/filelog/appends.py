@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import attrs
 
@@ -57,7 +58,7 @@ def plan_append(
 
     Args:
         log: The partition.
-        batches: The batches to append, which continue the partition.
+        batches: The batches to append, which continue the partition and have only values.
         time_ms: The current time.
         segment_bytes: The size at which a new segment begins, in bytes.
         segment_ms: The age at which a new segment begins, in milliseconds.
@@ -99,10 +100,10 @@ def _split_runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None)
     for batch in batches:
         if batch.stored_at is None:
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
-            yield Run(batch.first_sequence, batch.values, latest_at)
+            yield Run(batch.first_sequence, cast(Sequence[bytes], batch.values), latest_at)
             continue
         earliest_allowed = latest_at if latest_at is not None else batch.stored_at[0]
         for part in split_by_time(batch, time_ms, earliest_allowed):
             assert part.stored_at is not None
             latest_at = part.stored_at[0]
-            yield Run(part.first_sequence, part.values, latest_at)
+            yield Run(part.first_sequence, cast(Sequence[bytes], part.values), latest_at)

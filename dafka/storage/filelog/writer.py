@@ -32,7 +32,7 @@ from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, Par
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import ROW_EVERY_BYTES
 from dafka.storage.filelog.syncing import Syncer
-from dafka.storage.plugin_helpers import now_ms
+from dafka.storage.plugin_helpers import now_ms, require_only_values
 
 
 @attrs.define
@@ -197,6 +197,7 @@ class LogWriter:
 
     def _plan_appends(self, batches: Sequence[RecordBatch]) -> list[PlannedAppend]:
         """Plan the append to each partition. Raise before any change if a batch cannot be appended."""
+        require_only_values(batches, "a file log")
         by_partition: dict[Partition, list[RecordBatch]] = {}
         for batch in batches:
             if batch.values:

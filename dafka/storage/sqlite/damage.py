@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from dafka.records import Partition
 from dafka.storage.base import Damage, PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
-from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
+from dafka.storage.sqlite.schema import IS_DAMAGED, RECORD_BYTES, PartitionRow, PartitionTable
 
 DAMAGES_MAX = 100
 """The maximum number of damages of one kind that are reported."""
 
-_SUMMARIZE = """
-    SELECT count(*), ifnull(sum(length(content)), 0), ifnull(min(sequence), ?2), ifnull(max(sequence) + 1, ?2),
-           ifnull(sum(typeof(content) != 'blob' OR typeof(stored_at) != 'integer' OR stored_at < before), 0)
+_SUMMARIZE = f"""
+    SELECT count(*), ifnull(sum(size), 0), ifnull(min(sequence), ?2), ifnull(max(sequence) + 1, ?2),
+           ifnull(sum(is_damaged OR stored_at < before), 0)
     FROM (
-        SELECT sequence, content, stored_at, lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
+        SELECT sequence, {RECORD_BYTES} AS size, {IS_DAMAGED} AS is_damaged, stored_at,
+               lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
         FROM records WHERE partition_id = ?1
     )
 """
@@ -37,10 +38,11 @@ _GAPS = f"""
 _INVALID = f"""
     SELECT sequence, sequence + 1
     FROM (
-        SELECT sequence, content, stored_at, lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
+        SELECT sequence, {IS_DAMAGED} AS is_damaged, stored_at,
+               lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
         FROM records WHERE partition_id = ?1
     )
-    WHERE typeof(content) != 'blob' OR typeof(stored_at) != 'integer' OR stored_at < before
+    WHERE is_damaged OR stored_at < before
     ORDER BY sequence LIMIT {DAMAGES_MAX}
 """
 
@@ -91,7 +93,7 @@ def _check_partition(
         yield Damage(path, "present, but past the end", partition, info.end_sequence, end)
     if invalid:
         for sequence, after in connection.execute(_INVALID, key[:1]):
-            yield Damage(path, "the content or the time is damaged, or the time decreases", partition, sequence, after)
+            yield Damage(path, "the record is damaged, or its time decreases", partition, sequence, after)
 
 
 def _read_edge_times(connection: sqlite3.Connection, row: PartitionRow) -> tuple[int | None, int | None]:

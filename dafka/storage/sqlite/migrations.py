@@ -7,6 +7,7 @@ to open.
 from __future__ import annotations
 
 import sqlite3
+import sys
 
 from sqlite_utils import Database, Migrations
 
@@ -44,7 +45,7 @@ def create_tables(db: Database) -> None:
             partition_id INTEGER NOT NULL REFERENCES partitions(id),
             sequence INTEGER NOT NULL,
             stored_at INTEGER NOT NULL,
-            content BLOB NOT NULL,
+            content BLOB,
             PRIMARY KEY (partition_id, sequence)
         ) WITHOUT ROWID"""
     )
@@ -82,3 +83,31 @@ def add_partition_times(db: Database) -> None:
         f"UPDATE partitions SET earliest_stored_at = {EARLIEST_STORED_AT}, latest_stored_at = {LATEST_STORED_AT}"
     )
     db.execute("PRAGMA user_version = 2")
+
+
+@migrations()
+def add_record_columns(db: Database) -> None:
+    """Upgrade to version 3: add keys, headers and timestamps to records, and let contents be NULL.
+
+    No record is read or written, so this is quick for a file of any size. SQLite has no statement that drops the
+    constraint of a column; its documentation of ALTER TABLE describes this change of the table's definition.
+    """
+    for column in ("key BLOB", "headers TEXT", "timestamp INTEGER"):
+        db.execute(f"ALTER TABLE records ADD COLUMN {column}")
+    ((definition,),) = db.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'records'")
+    if "content BLOB NOT NULL" in definition:
+        if sys.version_info >= (3, 12):
+            db.conn.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, False)
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(
+            "UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = 'records'",
+            (definition.replace("content BLOB NOT NULL", "content BLOB"),),
+        )
+        db.execute("PRAGMA writable_schema = OFF")
+    db.execute("DROP VIEW topic_records")
+    db.create_view(
+        "topic_records",
+        """SELECT topic, address, sequence, stored_at, content, key, headers, timestamp
+           FROM records JOIN partitions ON partitions.id = records.partition_id""",
+    )
+    db.execute("PRAGMA user_version = 3")

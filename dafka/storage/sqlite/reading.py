@@ -11,16 +11,20 @@ import json
 import sqlite3
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import accumulate
+from types import NoneType
+
+import attrs
 
 from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.errors import StorageCorruptError
-from dafka.records import Partition, RecordBatch
+from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
-from dafka.storage.sqlite.schema import SEQUENCE_MAX, PartitionTable, to_columns
+from dafka.storage.sqlite.headers import decode_headers
+from dafka.storage.sqlite.schema import IS_DAMAGED, SEQUENCE_MAX, PartitionTable, to_columns
 
 READ_RECORDS_MAX = 10_000
 """The maximum number of records in one read."""
@@ -31,7 +35,7 @@ RUN_RECORDS_MIN = 32
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_TOOBIG}
 
 _SELECT = """
-    SELECT sequence, content, {stored_at} FROM records
+    SELECT sequence, content, key, headers, timestamp, stored_at FROM records
     WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ?
     ORDER BY sequence LIMIT ?
 """
@@ -41,10 +45,23 @@ _SELECT = """
 # integers is an integer.
 _RUN = """
     FROM records
-    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ? AND sequence < ?
+    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2)
+      AND sequence >= ?3 AND sequence < ?4
 """
 
-_SELECT_LENGTHS = f"SELECT json_group_array(length(content)), max(sequence) {_RUN}"
+_FIRST_TIMESTAMP = """
+    (SELECT timestamp FROM records
+     WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2) AND sequence = ?3)
+"""
+
+# A record that is not plain has a length of NULL: one with a key, headers or another timestamp than the first one.
+_SELECT_LENGTHS = f"""
+    SELECT json_group_array(
+               CASE WHEN key IS NULL AND headers IS NULL AND timestamp IS {_FIRST_TIMESTAMP} THEN length(content) END
+           ),
+           max(sequence), {_FIRST_TIMESTAMP}
+    {_RUN}
+"""
 
 _SELECT_RUN = f"""
     SELECT count(*), max(sequence), typeof(min(content)), CAST(group_concat(content, '') AS BLOB) {_RUN}
@@ -52,10 +69,23 @@ _SELECT_RUN = f"""
 
 _SELECT_TIMES = f"SELECT count(*), typeof(sum(stored_at)), json_group_array(stored_at) {_RUN}"
 
-_SELECT_READABLE = """
+_SELECT_SIZES = f"""
+    SELECT json_group_array(ifnull(length(content), 0) + ifnull(length(key), 0) + ifnull(length(headers), 0)),
+           max(sequence)
+    {_RUN}
+"""
+
+_SELECT_COLUMNS = f"""
+    SELECT count(*), max(sequence), typeof(sum(stored_at)),
+           typeof(min(content)), json_group_array(length(content)), CAST(group_concat(content, '') AS BLOB),
+           typeof(min(key)), json_group_array(length(key)), CAST(group_concat(key, '') AS BLOB),
+           json_group_array(headers), json_group_array(timestamp)
+    {_RUN}
+"""
+
+_SELECT_READABLE = f"""
     SELECT sequence FROM records
-    WHERE partition_id = ? AND sequence >= ? AND sequence < ?
-      AND typeof(content) = 'blob' AND typeof(stored_at) = 'integer'
+    WHERE partition_id = ? AND sequence >= ? AND sequence < ? AND NOT ({IS_DAMAGED})
     ORDER BY sequence LIMIT 1
 """
 
@@ -86,30 +116,75 @@ def read_records(
         run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times)
         if run is not None:
             return run
-    contents: list[bytes] = []
-    times: list[int] = []
-    size = 0
-    failure: sqlite3.Error | None = None
-    statement = _SELECT.format(stored_at="stored_at" if with_times else "0")
-    arguments = (*to_columns(partition), first_sequence, count)
-    try:
-        with closing(reader.execute(statement, arguments)) as found:
-            for sequence, content, stored_at in found:
-                if type(content) is not bytes or type(stored_at) is not int:
-                    break
-                if sequence != first_sequence + len(contents) or (contents and size + len(content) > bytes_max):
-                    break
-                contents.append(content)
-                times.append(stored_at)
-                size += len(content)
-    except sqlite3.Error as error:
-        failure = error  # the rows before it are intact
-        if not contents and error.sqlite_errorcode & 0xFF not in _DAMAGE:
-            raise
-    if contents:
-        return RecordBatch(partition, first_sequence, contents, stored_at=times if with_times else None)
-    _raise_if_damaged(reader, table, partition, first_sequence, failure)
+    records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
+    if records:
+        return _make_batch(partition, records, with_times)
+    _raise_if_damaged(reader, table, partition, first_sequence, problem if isinstance(problem, sqlite3.Error) else None)
+    if problem is not None:  # in a way that no query shows
+        raise StorageCorruptError(
+            f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1
+        ) from problem
     return None
+
+
+def _read_rows(
+    reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
+) -> tuple[list[Record], sqlite3.Error | ValueError | None]:
+    """Return the records before the first one that is damaged, and what is wrong with that."""
+    records: list[Record] = []
+    size = 0
+    try:
+        with closing(reader.execute(_SELECT, (*to_columns(partition), first_sequence, count))) as found:
+            for sequence, *columns in found:
+                if sequence != first_sequence + len(records):
+                    break
+                record = _read_row(partition, sequence, *columns)
+                size += record_bytes(record)
+                if records and size > bytes_max:
+                    break
+                records.append(record)
+    except sqlite3.Error as error:
+        if not records and error.sqlite_errorcode & 0xFF not in _DAMAGE:
+            raise
+        return records, error
+    except ValueError as error:
+        return records, error
+    return records, None
+
+
+def _read_row(
+    partition: Partition,
+    sequence: int,
+    content: object,
+    key: object,
+    headers: object,
+    timestamp: object,
+    stored_at: object,
+) -> Record:
+    """Return a record. Raise `ValueError` if its row is damaged."""
+    if (
+        (content is None or type(content) is bytes)
+        and (key is None or type(key) is bytes)
+        and (timestamp is None or type(timestamp) is int)
+        and type(stored_at) is int
+    ):
+        return Record(partition, sequence, content, key, decode_headers(headers), timestamp, stored_at)
+    raise ValueError("a column has a type that a store does not write")
+
+
+def _make_batch(partition: Partition, records: list[Record], with_times: bool) -> RecordBatch:
+    values, keys, headers, timestamps, times = zip(
+        *[(each.value, each.key, each.headers, each.timestamp, each.stored_at or 0) for each in records], strict=True
+    )
+    return RecordBatch(
+        partition,
+        records[0].sequence,
+        list(values),
+        keys=_none_if_empty(keys),
+        headers=headers if any(headers) else None,
+        timestamps=_read_timestamps(timestamps),
+        stored_at=list(times) if with_times else None,
+    )
 
 
 def _read_run(
@@ -123,24 +198,84 @@ def _read_run(
     """Read the records as one row. Return None if they are too few or anything is not as expected."""
     key = (*to_columns(partition), first_sequence)
     try:
-        lengths_text, last = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
+        lengths_text, last, timestamp = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
+        is_plain = "null" not in lengths_text
+        if not is_plain:
+            lengths_text, last = reader.execute(_SELECT_SIZES, (*key, first_sequence + count)).fetchone()
         lengths, size = _read_lengths(lengths_text, bytes_max)
         kept = len(lengths) // LENGTH_BYTES
         end_sequence = first_sequence + kept
         if kept < RUN_RECORDS_MIN or last < end_sequence - 1:
             return None
-        found, last, kind, data = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
-        if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
-            return None
-        times = None
-        if with_times:
-            found, kind, times_text = reader.execute(_SELECT_TIMES, (*key, end_sequence)).fetchone()
-            if (found, kind) != (kept, "integer"):
+        if not is_plain:
+            run = _read_columns(reader, partition, first_sequence, end_sequence)
+        else:
+            found, last, kind, data = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
+            if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
                 return None
-            times = json.loads(times_text)
-    except (sqlite3.DatabaseError, TypeError):
+            timestamps = _read_timestamps([timestamp])
+            run = RecordBatch(
+                partition,
+                first_sequence,
+                PackedContents(data, lengths),
+                timestamps=timestamps and timestamps * kept,
+            )
+        if not with_times:
+            return run
+        found, kind, times_text = reader.execute(_SELECT_TIMES, (*key, end_sequence)).fetchone()
+        return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (kept, "integer") else None
+    except (sqlite3.DatabaseError, TypeError, ValueError):
         return None
-    return RecordBatch(partition, first_sequence, PackedContents(data, lengths), stored_at=times)
+
+
+def _read_columns(
+    reader: sqlite3.Connection, partition: Partition, first_sequence: int, end_sequence: int
+) -> RecordBatch:
+    """Read records with all of their columns as one row. Raise `ValueError` if one is damaged."""
+    found, last, times_kind, *columns, headers_text, timestamps_text = reader.execute(
+        _SELECT_COLUMNS, (*to_columns(partition), first_sequence, end_sequence)
+    ).fetchone()
+    if (found, last, times_kind) != (end_sequence - first_sequence, end_sequence - 1, "integer"):
+        raise ValueError("records are missing, or a time is damaged")
+    texts = json.loads(headers_text)
+    headers = {text: decode_headers(text) for text in set(texts)}  # often, many records have the same
+    return RecordBatch(
+        partition,
+        first_sequence,
+        _split_blobs(*columns[:3]),
+        keys=_none_if_empty(_split_blobs(*columns[3:])),
+        headers=[headers[text] for text in texts] if any(headers.values()) else None,
+        timestamps=_read_timestamps(json.loads(timestamps_text)),
+    )
+
+
+def _split_blobs(kind: str, lengths_text: str, data: bytes | None) -> Sequence[bytes | None]:
+    """Return the values of a column: blobs and NULL."""
+    lengths = json.loads(lengths_text)
+    if kind == "null":
+        return [None] * len(lengths)
+    known = [length for length in lengths if length is not None]
+    if kind != "blob" or data is None or len(data) != sum(known):
+        raise ValueError("a content or a key is damaged")
+    packed = PackedContents(data, struct.pack(f">{len(known)}I", *known))
+    if len(known) == len(lengths):
+        return packed
+    blobs = iter(packed)
+    return [None if length is None else next(blobs) for length in lengths]
+
+
+def _read_timestamps(column: Sequence[object]) -> list[int] | None:
+    """Return the timestamps of a batch. Raise `ValueError` if one is not a number."""
+    kinds = set(map(type, column))
+    if kinds == {NoneType}:
+        return None
+    if not kinds <= {int, NoneType}:
+        raise ValueError("a timestamp is damaged")
+    return [NO_TIMESTAMP if timestamp is None else timestamp for timestamp in column]  # type: ignore[misc]
+
+
+def _none_if_empty(column: Sequence[bytes | None]) -> Sequence[bytes | None] | None:
+    return column if any(each is not None for each in column) else None
 
 
 def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:

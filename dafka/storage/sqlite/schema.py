@@ -23,11 +23,12 @@ import attrs
 from dafka.errors import StorageError, StorageFormatError
 from dafka.records import Partition, decode_text, encode_text
 from dafka.storage.base import PartitionInfo
+from dafka.storage.sqlite.headers import HEADERS_BYTES
 
 APPLICATION_ID = 0x4441464B
 """'DAFK' in the header of the file, which distinguishes a store from other SQLite databases."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """`PRAGMA user_version`, incremented by every migration that affects readers."""
 
 EARLIEST_STORED_AT = """
@@ -39,6 +40,35 @@ LATEST_STORED_AT = """
     (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.end_sequence - 1)
 """
 """Computes what version 2 keeps in the column `latest_stored_at`; NULL if the record is no longer held."""
+
+RECORD_BYTES = f"(ifnull(length(content), 0) + ifnull(length(key), 0) + {HEADERS_BYTES})"
+"""Computes the size of a record, as the column `content_bytes` counts it."""
+
+IS_DAMAGED = """
+    typeof(content) NOT IN ('blob', 'null') OR typeof(stored_at) != 'integer' OR typeof(key) NOT IN ('blob', 'null')
+    OR typeof(timestamp) NOT IN ('integer', 'null')
+    OR (headers IS NOT NULL AND (typeof(headers) != 'text' OR NOT json_valid(headers)))
+"""
+"""Whether a record cannot be read: a column has a type that the store never writes."""
+
+_VIEWS = {
+    "records": (
+        3,
+        """
+        SELECT partition_id, sequence, stored_at, content, NULL AS key, NULL AS headers, NULL AS timestamp
+        FROM main.records
+        """,
+    ),
+    "partitions": (
+        2,
+        f"""
+        SELECT id, topic, address, earliest_sequence, end_sequence, content_bytes,
+               {EARLIEST_STORED_AT} AS earliest_stored_at, {LATEST_STORED_AT} AS latest_stored_at
+        FROM main.partitions
+        """,
+    ),
+}
+"""Temporary views that show older tables with their present columns, and the version that gave the tables those."""
 
 # A process that is killed while it creates a store may leave only the table of the migrations.
 _COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
@@ -77,6 +107,19 @@ def read_version(connection: sqlite3.Connection, path: str) -> int:
     return int(version)
 
 
+def create_views(connection: sqlite3.Connection, version: int) -> None:
+    """Let a connection read a file of an older version as if it had this one."""
+    for name, (since, select) in _VIEWS.items():
+        if version < since:
+            connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
+
+
+def drop_views(connection: sqlite3.Connection) -> None:
+    """Let a connection read the tables themselves, after a writer has upgraded the file."""
+    for name in _VIEWS:
+        connection.execute(f"DROP VIEW IF EXISTS temp.{name}")
+
+
 def to_column(text: str, field: str) -> str | bytes:
     """Return a topic or an address as the tables store it: text, or bytes that are not UTF-8."""
     data = encode_text(text, field)
@@ -99,6 +142,10 @@ def to_columns(partition: Partition) -> tuple[str | bytes, str | bytes]:
 SEQUENCE_MAX = 2**63 - 1
 """The largest integer in SQLite."""
 
+_COLUMNS = """
+    id, topic, address, earliest_sequence, end_sequence, content_bytes, earliest_stored_at, latest_stored_at
+"""
+
 _NUMBER = {int}
 _NUMBER_OR_NONE = {int, NoneType}
 
@@ -120,16 +167,9 @@ class PartitionRow:
 
 
 class PartitionTable:
-    """Reads rows of the table `partitions`. Every method raises `sqlite3.DataError` if a row is damaged.
+    """Reads rows of the table `partitions`. Every method raises `sqlite3.DataError` if a row is damaged."""
 
-    Args:
-        version: The schema version of the file.
-    """
-
-    def __init__(self, version: int) -> None:
-        self._columns = "id, topic, address, earliest_sequence, end_sequence, content_bytes, " + (
-            "earliest_stored_at, latest_stored_at" if version > 1 else f"{EARLIEST_STORED_AT}, {LATEST_STORED_AT}"
-        )
+    def __init__(self) -> None:
         self._partitions: dict[tuple[object, object], Partition] = {}
 
     def select_all(self, reader: sqlite3.Connection) -> dict[Partition, PartitionRow]:
@@ -152,7 +192,7 @@ class PartitionTable:
     def _select(
         self, reader: sqlite3.Connection, where: str = "", arguments: tuple[str | bytes, ...] = ()
     ) -> Iterator[tuple[Partition, int, PartitionInfo, int]]:
-        statement = f"SELECT {self._columns} FROM partitions {where}"
+        statement = f"SELECT {_COLUMNS} FROM partitions {where}"
         with closing(reader.execute(statement, arguments)) as rows:  # a damaged row must not keep the cursor open
             yield from map(self._read_row, rows)
 

@@ -26,12 +26,16 @@ from dafka.storage.sqlite.connection import connect, prepare_database, reject_ot
 from dafka.storage.sqlite.damage import find_damage
 from dafka.storage.sqlite.reading import find_sequence_by_time, read_records
 from dafka.storage.sqlite.schema import (
+    SCHEMA_VERSION,
     SEQUENCE_MAX,
     PartitionRow,
     PartitionTable,
+    create_views,
     delete_partition,
+    drop_views,
     from_column,
     insert_partition,
+    read_version,
     select_identity,
     to_columns,
     update_partition,
@@ -108,7 +112,8 @@ class SqliteStorage:
     def __init__(self, path: str, version: int, synchronous: str | None) -> None:
         self._path = path
         self._synchronous = synchronous
-        self._table = PartitionTable(version)
+        self._version = version
+        self._table = PartitionTable()
         self._read_limiter = trio.CapacityLimiter(1)
         self._write_limiter = trio.CapacityLimiter(1)
         self._checkpoint_limiter = trio.CapacityLimiter(1)
@@ -272,7 +277,9 @@ class SqliteStorage:
             self._log.remove_files()
 
     def _connect(self) -> sqlite3.Connection:
-        return connect(self._path, read_only=self._synchronous is None)
+        connection = connect(self._path, read_only=self._synchronous is None)
+        create_views(connection, self._version)
+        return connection
 
     def _check_not_removed(self) -> None:
         """Check that the files are in place, because SQLite also writes to removed files (two `stat` calls)."""
@@ -283,6 +290,13 @@ class SqliteStorage:
     async def _read(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
         def run() -> _T:
             with storage_errors(self._path):
+                found = query(self._reader)
+                if self._version == SCHEMA_VERSION or read_version(self._reader, self._path) == self._version:
+                    return found
+                # A writer has upgraded the file, and may have appended what the views do not show.
+                self._version = read_version(self._reader, self._path)
+                drop_views(self._reader)
+                create_views(self._reader, self._version)
                 return query(self._reader)
 
         return await trio.to_thread.run_sync(run, limiter=self._read_limiter)

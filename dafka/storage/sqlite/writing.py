@@ -1,47 +1,22 @@
 """Appending records, and dropping the oldest ones.
 
-A batch is appended by one INSERT: SQLite processes all of its rows without the interpreter lock, which stepping row by
-row would pass back and forth with the event loop. Records are dropped in small steps, so that appends do not wait long.
+Records are dropped in small steps, so that appends do not wait long.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise, repeat
+from collections.abc import Iterable
+from itertools import accumulate
 
 import attrs
 
-from dafka.contents import PackedContents, pack, take_within
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, RetentionPolicy
-from dafka.storage.plugin_helpers import split_by_time
-from dafka.storage.sqlite.schema import SEQUENCE_MAX, PartitionRow, insert_partition, update_partition
-
-INSERT_BYTES_MAX = 16 * 2**20
-"""The maximum size of the contents in one INSERT, in bytes. They are copied once; SQLite's own limit is 10^9 bytes."""
-
-INSERT_RECORDS_MAX = 50_000
-"""The maximum number of records in one INSERT."""
-
-RUN_RECORDS_MIN = 16
-"""If runs of records with the same time are shorter on average, the records are inserted row by row."""
-
-_INSERT_ONE = "INSERT INTO records (partition_id, sequence, stored_at, content) VALUES (?, ?, ?, ?)"
-
-# The JSON array has one element per content; all contents have the same length.
-_INSERT_EVEN_RUN = """
-    INSERT INTO records (partition_id, sequence, stored_at, content)
-    SELECT ?1, ?2 + key, ?3, ifnull(substr(?4, key * ?6 + 1, ?6), x'') FROM json_each(?5)
-"""
-
-# Each value of the JSON array is the position of a content in the bound bytes (from 1, upper 32 bits) and its length.
-_INSERT_RUN = """
-    INSERT INTO records (partition_id, sequence, stored_at, content)
-    SELECT ?1, ?2 + key, ?3, ifnull(substr(?4, value >> 32, value & 4294967295), x'') FROM json_each(?5)
-"""
+from dafka.storage.sqlite.inserting import insert_records
+from dafka.storage.sqlite.schema import RECORD_BYTES, SEQUENCE_MAX, PartitionRow, insert_partition, update_partition
 
 
 def append_batch(
@@ -69,14 +44,13 @@ def append_batch(
         row = insert_partition(writer, batch.partition, batch.first_sequence)
     info = row.info
     info.check_append(batch)
-    times = batch.stored_at
-    if times is None:
+    if batch.stored_at is None:
         earliest_at = latest_at = max(time_ms, row.latest_stored_at)
-        _insert_run(writer, row.row_id, batch, latest_at)
+        insert_records(writer, row.row_id, batch, latest_at)
     else:
-        earliest_at = max(times[0], row.latest_stored_at)
-        latest_at = max(*times, earliest_at)
-        _insert_timed(writer, row, batch, times)
+        risen = list(accumulate(batch.stored_at, max, initial=row.latest_stored_at))[1:]
+        earliest_at, latest_at = risen[0], risen[-1]
+        insert_records(writer, row.row_id, batch, risen)
     begins = not info.count
     return PartitionRow(
         row.row_id,
@@ -92,44 +66,6 @@ def append_batch(
     )
 
 
-def _insert_timed(writer: sqlite3.Connection, row: PartitionRow, batch: RecordBatch, times: Sequence[int]) -> None:
-    changes = sum(map(int.__ne__, times, times[1:]))
-    if (changes + 1) * RUN_RECORDS_MIN <= len(batch) or not changes:
-        for run in split_by_time(batch, 0, row.latest_stored_at):
-            assert run.stored_at is not None
-            _insert_run(writer, row.row_id, run, run.stored_at[0])
-        return
-    risen = accumulate(times, max, initial=row.latest_stored_at)
-    next(risen)
-    sequences = range(batch.first_sequence, batch.end_sequence)
-    writer.executemany(_INSERT_ONE, zip(repeat(row.row_id), sequences, risen, batch.values))
-
-
-def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, stored_at: int) -> None:
-    sequence = batch.first_sequence
-    for contents in _chunks(batch.values):
-        count = len(contents)
-        if count == 1:
-            writer.execute(_INSERT_ONE, (row_id, sequence, stored_at, contents[0]))
-        elif (length := contents.common_length()) is not None:
-            elements = f"[{'0,' * (count - 1)}0]"
-            writer.execute(_INSERT_EVEN_RUN, (row_id, sequence, stored_at, contents.data, elements, length))
-        else:
-            ends = contents.ends
-            positions = [start + 1 << 32 | end - start for start, end in pairwise(ends)]
-            # The repr of a list of integers is valid JSON.
-            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, contents.data, repr(positions)))
-        sequence += count
-
-
-def _chunks(contents: Sequence[bytes]) -> Iterator[PackedContents]:
-    start = 0
-    while start < len(contents):
-        chunk = take_within(contents, start, INSERT_RECORDS_MAX, INSERT_BYTES_MAX)
-        yield pack(chunk)
-        start += len(chunk)
-
-
 STEP_S = 0.002
 """How long one transaction drops records. Appends run between transactions."""
 
@@ -137,15 +73,15 @@ CHUNK_RECORDS_MAX = 200
 """The maximum number of records dropped by one statement."""
 
 CHUNK_BYTES_MAX = 2**17
-"""The approximate maximum size of the contents dropped by one statement, in bytes. Larger contents take longer."""
+"""The approximate maximum size of the records dropped by one statement, in bytes. Larger records take longer."""
 
 # By each limit, the records to drop are the first ones, so they are counted from the first.
-_MEASURE = """
+_MEASURE = f"""
     SELECT count(*), max(sequence) + 1, sum(size)
     FROM (
         SELECT sequence, stored_at, size, sum(size) OVER (ORDER BY sequence) - size AS size_before
         FROM (
-            SELECT sequence, stored_at, length(content) AS size FROM records
+            SELECT sequence, stored_at, {RECORD_BYTES} AS size FROM records
             WHERE partition_id = ?1 AND sequence >= ?2 ORDER BY sequence LIMIT ?3
         )
     )
@@ -167,7 +103,7 @@ class TrimLimits:
         before_sequence: Drop the records before this sequence.
         before_time: Drop the records stored before this time, in milliseconds since 1970.
         records_max: Drop the oldest records until at most this many remain.
-        bytes_max: Drop the oldest records until the contents of the others are at most this size, in bytes.
+        bytes_max: Drop the oldest records until the others are at most this size, in bytes.
     """
 
     before_sequence: int = 0

@@ -36,7 +36,7 @@ class CopySummary:
     Attributes:
         partitions: The number of partitions that received records.
         records: The number of records copied.
-        content_bytes: The total size of their contents, in bytes.
+        content_bytes: The total size of their values, keys and headers, in bytes.
         present: The number of records that the target already held.
         ahead: The partitions with more records in the target than in the source. They were not changed.
         position_names: The number of consumers whose positions were copied.
@@ -68,6 +68,8 @@ async def copy_storage(
         RecordsDifferError: If the target holds different records than the source. Nothing was copied.
         StorageSequenceError: If records between the end of the target and the start of the source are missing.
             Nothing was copied.
+        StorageUnsupportedError: If the target holds values only, and a record has a key or headers or is a tombstone.
+            The target holds the records before it.
         StorageCorruptError: If the source is damaged. The target holds the records before the damage.
         StorageError: If the source has no partition of a topic, or a medium fails.
     """
@@ -140,13 +142,14 @@ async def _check_continues(
     copy = await target.read(partition, end - 1, 1, with_times=True)
     if copy is None:
         raise StorageCorruptError(f"{partition}: sequence {end - 1} is listed as held but is missing", end)
-    for what, is_same in (
-        ("content", list(copy.values) == list(original.values)),
-        ("time", list(copy.stored_at or ()) == list(original.stored_at or ())),
-    ):
-        if not is_same:
+    (ours_last,), (theirs_last,) = copy, original
+    fields = ["value", "key", "headers", "stored_at"]
+    if ours_last.timestamp is not None and theirs_last.timestamp is not None:  # some storages hold no timestamps
+        fields.append("timestamp")
+    for field in fields:
+        if getattr(ours_last, field) != getattr(theirs_last, field):
             raise RecordsDifferError(
-                f"{partition}: sequence {end - 1} has a different {what} in the target than in the source; "
+                f"{partition}: sequence {end - 1} has another {field} in the target than in the source; "
                 "the target is not a copy of the source: copy to another target"
             )
 

@@ -1,24 +1,35 @@
 r"""Exporting records as JSON Lines, and importing them: one JSON object per line, in ASCII.
 
-    {"topic": "orders", "partition": "4F0C", "sequence": 7, "stored_at": 1767225600000, "content": "..."}
+    {"topic": "orders", "partition": "4F0C", "sequence": 7, "stored_at": 1767225600000, "timestamp": 1767225599000,
+     "key": "...", "headers": [{"name": "trace", "value": "..."}], "value": "..."}
 
-`stored_at` (milliseconds since 1970, UTC) is optional. A content that is not UTF-8 is given as `content_base64`
-instead. Bytes of a topic or a partition that are not UTF-8 are given as lone surrogates, `\udc80` to `\udcff`
-(PEP 383).
+`stored_at`, `timestamp` (milliseconds since 1970, UTC), `key` and `headers` are optional. The value of a tombstone is
+null, and so may be that of a header. A key or a value that is not UTF-8 is given as `key_base64` or `value_base64`
+instead. Bytes of a topic, a partition or the name of a header that are not UTF-8 are given as lone surrogates,
+`\udc80` to `\udcff` (PEP 383). Exports of earlier versions have `content` instead of `value`, which is read alike.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import trio
 
 from dafka.errors import StorageError
-from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, encode_text
+from dafka.records import (
+    NO_TIMESTAMP,
+    RECORD_MEMORY_BYTES,
+    Header,
+    Partition,
+    ProducerRecord,
+    RecordBatch,
+    encode_text,
+    record_bytes,
+)
 from dafka.storage.base import READ_BYTES, Storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
@@ -32,7 +43,23 @@ SEQUENCE_MAX = 2**64 - 1
 TIME_MAX = 2**63 - 1
 """The latest time that a storage can keep, in milliseconds since 1970."""
 
-_FIELDS = {"topic", "partition", "sequence", "stored_at", "content", "content_base64"}
+TIMESTAMP_MIN = -(2**63)
+"""The earliest timestamp that a record can have, in milliseconds since 1970."""
+
+_FIELDS = {
+    "topic",
+    "partition",
+    "sequence",
+    "stored_at",
+    "timestamp",
+    "key",
+    "key_base64",
+    "headers",
+    "value",
+    "value_base64",
+    "content",
+    "content_base64",
+}
 
 
 class JsonLineError(StorageError):
@@ -48,7 +75,7 @@ class ImportSummary:
 
     Attributes:
         records: The number of records appended.
-        content_bytes: The total size of their contents, in bytes.
+        content_bytes: The total size of their values, keys and headers, in bytes.
         skipped: The number of lines whose records the storage already held.
     """
 
@@ -66,19 +93,23 @@ def format_lines(batch: RecordBatch) -> str:
     Returns:
         One line per record, each with a line end.
     """
-    # Encoding only the content with `json.dumps` is faster than encoding the whole object.
+    # Encoding only the value with `json.dumps` is faster than encoding the whole object.
     head = f'{{"topic": {json.dumps(batch.partition.topic)}, "partition": {json.dumps(batch.partition.address)}, '
-    sequences = range(batch.first_sequence, batch.end_sequence)
-    if batch.stored_at is None:
-        middles: Iterable[str] = (f'"sequence": {sequence}' for sequence in sequences)
-    else:
-        middles = (
-            f'"sequence": {sequence}, "stored_at": {time}'
-            for sequence, time in zip(sequences, batch.stored_at, strict=True)
-        )
-    return "".join(
-        f"{head}{middle}, {_format_content(content)}}}\n" for middle, content in zip(middles, batch.values, strict=True)
-    )
+    columns = [_each('"sequence": %d', range(batch.first_sequence, batch.end_sequence))]
+    if batch.stored_at is not None:
+        columns.append(_each(', "stored_at": %d', batch.stored_at))
+    if batch.timestamps is not None:
+        columns.append("" if each == NO_TIMESTAMP else f', "timestamp": {each}' for each in batch.timestamps)
+    if batch.keys is not None:
+        columns.append("" if key is None else f", {_format_bytes('key', key)}" for key in batch.keys)
+    if batch.headers is not None:
+        columns.append(_format_headers(headers) if headers else "" for headers in batch.headers)
+    columns.append(f", {_format_bytes('value', value)}}}\n" for value in batch.values)
+    return "".join(head + "".join(parts) for parts in zip(*columns, strict=True))
+
+
+def _each(template: str, numbers: Iterable[int]) -> Iterator[str]:
+    return (template % number for number in numbers)
 
 
 async def export_lines(
@@ -175,8 +206,15 @@ async def import_lines(
 @attrs.define
 class _Run:
     first_sequence: int
-    contents: list[bytes]
+    records: list[ProducerRecord]
     stored_at: list[int]
+
+    def to_batch(self, partition: Partition) -> RecordBatch:
+        batch = RecordBatch.from_records(partition, self.first_sequence, self.records, NO_TIMESTAMP)
+        assert batch.timestamps is not None
+        has_timestamps = any(timestamp != NO_TIMESTAMP for timestamp in batch.timestamps)
+        timestamps = batch.timestamps if has_timestamps else None
+        return attrs.evolve(batch, timestamps=timestamps, stored_at=self.stored_at)
 
 
 class _LineReader:
@@ -202,10 +240,7 @@ class _LineReader:
                 raise JsonLineError(f"line {self._number}: {error}") from None
 
     def take_batches(self) -> list[RecordBatch]:
-        batches = [
-            RecordBatch(partition, run.first_sequence, run.contents, stored_at=run.stored_at)
-            for partition, run in self._runs.items()
-        ]
+        batches = [run.to_batch(partition) for partition, run in self._runs.items()]
         self._runs = {}
         self.memory_bytes = 0
         return batches
@@ -214,7 +249,10 @@ class _LineReader:
         partition = self._read_partition(record)
         sequence = _read_number(record, "sequence", SEQUENCE_MAX)
         stored_at = _read_number(record, "stored_at", TIME_MAX) if "stored_at" in record else time_ms
-        content = _read_content(record)
+        timestamp = _read_number(record, "timestamp", TIME_MAX, TIMESTAMP_MIN) if "timestamp" in record else None
+        value = _read_value(record)
+        key = _read_bytes(record, "key") if record.keys() & {"key", "key_base64"} else None
+        headers = _read_headers(record["headers"]) if "headers" in record else ()
         end = self._ends.get(partition, sequence)
         if sequence < end:
             self.skipped += 1
@@ -224,10 +262,11 @@ class _LineReader:
         run = self._runs.get(partition)
         if run is None:
             run = self._runs[partition] = _Run(sequence, [], [])
-        run.contents.append(content)
+        found = ProducerRecord(value, key, headers, timestamp)
+        run.records.append(found)
         run.stored_at.append(stored_at)
         self._ends[partition] = sequence + 1
-        self.memory_bytes += len(content) + RECORD_MEMORY_BYTES
+        self.memory_bytes += record_bytes(found) + RECORD_MEMORY_BYTES
 
     def _read_partition(self, record: dict[str, Any]) -> Partition:
         names = _require(record, "topic"), _require(record, "partition")
@@ -258,33 +297,69 @@ def _require(record: dict[str, Any], field: str) -> Any:
     return record[field]
 
 
-def _read_number(record: dict[str, Any], field: str, maximum: int) -> int:
+def _read_number(record: dict[str, Any], field: str, maximum: int, minimum: int = 0) -> int:
     number = _require(record, field)
-    if type(number) is not int or not 0 <= number <= maximum:
-        raise ValueError(f"{field}: expected a whole number from 0 to {maximum}, not {json.dumps(number)}")
+    if type(number) is not int or not minimum <= number <= maximum:
+        raise ValueError(f"{field}: expected a whole number from {minimum} to {maximum}, not {json.dumps(number)}")
     return number
 
 
-def _read_content(record: dict[str, Any]) -> bytes:
-    is_text = "content" in record
-    if is_text == ("content_base64" in record):
-        raise ValueError("expected either content or content_base64")
-    text = record["content" if is_text else "content_base64"]
+def _read_value(record: dict[str, Any]) -> bytes | None:
+    if not record.keys() & {"content", "content_base64"}:
+        return _read_bytes(record, "value")
+    if record.keys() & {"value", "value_base64"}:
+        raise ValueError("expected only one of value, value_base64, content, content_base64")
+    return _read_bytes(record, "content")
+
+
+def _read_bytes(record: dict[str, Any], name: str) -> bytes | None:
+    """Read the field `name`, or `name_base64`; exactly one must be there."""
+    is_text = name in record
+    if is_text == (f"{name}_base64" in record):
+        raise ValueError(f"expected either {name} or {name}_base64")
+    text = record[name if is_text else f"{name}_base64"]
+    if text is None and is_text:
+        return None
     try:
         return text.encode("utf-8") if is_text else base64.b64decode(text, validate=True)
     except (AttributeError, TypeError, ValueError):
         pass
     if is_text:
-        raise ValueError("content: expected text without lone surrogates")
-    raise ValueError("content_base64: expected text in base 64")
+        raise ValueError(f"{name}: expected text without lone surrogates, or null")
+    raise ValueError(f"{name}_base64: expected text in base 64")
+
+
+def _read_headers(headers: object) -> tuple[Header, ...]:
+    if not isinstance(headers, list):
+        raise ValueError("headers: expected a list of objects")
+    found = []
+    for header in headers:
+        if not isinstance(header, dict) or not isinstance(name := header.get("name"), str):
+            raise ValueError("headers: expected objects with a name that is text, and a value")
+        if unknown := header.keys() - {"name", "value", "value_base64"}:
+            raise ValueError(f"headers: unknown field {min(unknown)!r}, expected name, value, value_base64")
+        try:
+            name.encode("utf-8", "surrogateescape")
+            found.append((name, _read_bytes(header, "value")))
+        except UnicodeEncodeError:
+            raise ValueError(r"headers: expected a name without lone surrogates other than \udc80 to \udcff") from None
+        except ValueError as error:
+            raise ValueError(f"headers: {error}") from None
+    return tuple(found)
 
 
 def _format_group(batches: Iterable[RecordBatch]) -> bytes:
     return "".join(map(format_lines, batches)).encode("ascii")
 
 
-def _format_content(content: bytes) -> str:
+def _format_headers(headers: Iterable[Header]) -> str:
+    items = (f'{{"name": {json.dumps(name)}, {_format_bytes("value", value)}}}' for name, value in headers)
+    return f', "headers": [{", ".join(items)}]'
+
+
+def _format_bytes(name: str, data: bytes | None) -> str:
     try:
-        return f'"content": {json.dumps(content.decode("utf-8"))}'
+        return f'"{name}": {json.dumps(None if data is None else data.decode("utf-8"))}'
     except UnicodeDecodeError:
-        return f'"content_base64": "{base64.b64encode(content).decode("ascii")}"'
+        assert data is not None
+        return f'"{name}_base64": "{base64.b64encode(data).decode("ascii")}"'

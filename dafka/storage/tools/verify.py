@@ -28,7 +28,7 @@ class Verification:
     Attributes:
         partitions: The number of partitions.
         records: The number of readable records.
-        content_bytes: The total size of their contents, in bytes.
+        content_bytes: The total size of their values, keys and headers, in bytes.
         damages: The damage in the storage now. Adjacent damage is reported as one.
         repairs: The damage in `Storage.repairs` that `damages` does not cover.
     """

@@ -14,6 +14,7 @@ from trio.testing import assert_checkpoints
 
 from dafka.records import Partition, RecordBatch, encode_text, new_address
 from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage
+from dafka.testing.storage.columns import COLUMN_CHECKS, expect_records, holds_whole_records, make_records, to_batch
 from dafka.testing.storage.expectations import (
     expect_contents,
     expect_refused,
@@ -32,6 +33,8 @@ OpenStorage: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
 
 async def check_storage(open_storage_fn: OpenStorage, *, reopens: bool) -> None:
     """Check that a storage plugin keeps the contract of `dafka.storage.Storage`. This takes seconds.
+
+    A plugin that holds only values passes if it refuses other records with `StorageUnsupportedError`.
 
     Args:
         open_storage_fn: Opens the storage for the duration of an `async with` block. It is called a few dozen times.
@@ -122,6 +125,7 @@ async def _check_identity(storage: Storage) -> None:
 _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
     _check_every_call_is_a_checkpoint,
     *RECORD_CHECKS,
+    *COLUMN_CHECKS,
     *TRIM_CHECKS,
     *TIME_CHECKS,
     _check_statistics,
@@ -134,6 +138,7 @@ _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
 
 async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> None:
     partition, trimmed, skipped, timed, deleted = (new_partition() for _ in range(5))
+    whole = make_records(100)
     name = new_address()
     async with open_storage_fn() as storage:
         await storage.append([make_batch(partition, 0, 10), make_batch(trimmed, 0, 10)])
@@ -145,6 +150,9 @@ async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> N
             await storage.delete_partitions([deleted])
         await storage.append([RecordBatch(timed, 0, make_contents(0, 3), stored_at=[1_000, 1_000, 2_000])])
         await storage.save_positions(name, {partition: 6})
+        is_whole = await holds_whole_records(storage)
+        if is_whole:
+            await storage.append([to_batch(whole)])
     async with open_storage_fn() as storage:
         infos: dict[Partition, PartitionInfo] = {}
         for each in (partition, trimmed, skipped):
@@ -159,6 +167,8 @@ async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> N
             found = await list_partitions(storage, deleted.topic)
             assert found == {}, f"opened again, a deleted partition is listed: {found!r}"
         await expect_contents(storage, partition, make_contents(4, 6), 4)
+        if is_whole:
+            await expect_records(storage, whole[0].partition, whole)
         times = await read_times(storage, timed, 0)
         assert times == [1_000, 1_000, 2_000], f"opened again, records stored at 1000 and 2000 have times {times!r}"
         assert await storage.load_positions(name) == {partition: 6}, (

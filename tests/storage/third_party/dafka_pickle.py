@@ -15,10 +15,11 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 
 from dafka.errors import StorageError, StorageFormatError, StorageSequenceError
-from dafka.records import Partition, RecordBatch, new_address
+from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, new_address, record_bytes
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, StorageStatistics
 from dafka.storage.plugin_helpers import now_ms, split_by_time, writer_lock
 
@@ -28,28 +29,28 @@ class Log:
 
     def __init__(self, earliest: int) -> None:
         self.earliest = earliest
-        self.contents: list[bytes] = []
+        self.records: list[Record] = []
         self.times: list[int] = []
         self.latest = 0
 
     @property
     def end(self) -> int:
-        return self.earliest + len(self.contents)
+        return self.earliest + len(self.records)
 
     def info(self) -> PartitionInfo:
         times = (self.times[0], self.times[-1]) if self.times else (None, None)
-        return PartitionInfo(self.earliest, self.end, sum(map(len, self.contents)), *times)
+        return PartitionInfo(self.earliest, self.end, sum(map(record_bytes, self.records)), *times)
 
     def append(self, batch: RecordBatch, time_ms: int) -> None:
         for run in split_by_time(batch, time_ms, self.latest):
             assert run.stored_at is not None
-            self.contents += run.contents
+            self.records += run
             self.times += run.stored_at
         self.latest = self.times[-1]
 
     def trim(self, earliest: int) -> bool:
-        count = min(max(earliest - self.earliest, 0), len(self.contents))
-        del self.contents[:count], self.times[:count]
+        count = min(max(earliest - self.earliest, 0), len(self.records))
+        del self.records[:count], self.times[:count]
         self.earliest += count
         return count > 0
 
@@ -60,7 +61,7 @@ class Log:
         if retention.age_ms is not None:
             first = max(first, self.earliest + bisect_left(self.times, time_ms - retention.age_ms))
         if retention.bytes_max is not None:
-            while sum(map(len, self.contents[first - self.earliest :])) > retention.bytes_max:
+            while sum(map(record_bytes, self.records[first - self.earliest :])) > retention.bytes_max:
                 first += 1
         return first
 
@@ -89,13 +90,13 @@ class PickleStorage:
         def change() -> None:
             ends: dict[Partition, int] = {}
             for batch in batches:
-                if batch.contents:
+                if batch.values:
                     log = self._logs.get(batch.partition)
                     end = ends.get(batch.partition, log.end if log is not None else 0)
                     PartitionInfo(0, end).check_append(batch)
                     ends[batch.partition] = batch.end_sequence
             for batch in batches:
-                if batch.contents:
+                if batch.values:
                     self._logs.setdefault(batch.partition, Log(batch.first_sequence)).append(batch, now_ms())
             changed.extend(ends)
 
@@ -116,12 +117,9 @@ class PickleStorage:
         if log is None or count < 1 or not log.earliest <= first_sequence < log.end:
             return None
         start = first_sequence - log.earliest
-        stop, size = start + 1, len(log.contents[start])
-        while stop < min(start + count, len(log.contents)) and size + len(log.contents[stop]) <= bytes_max:
-            size += len(log.contents[stop])
-            stop += 1
-        times = log.times[start:stop] if with_times else None
-        return RecordBatch(partition, first_sequence, log.contents[start:stop], times)
+        records = log.records[start : start + count]
+        batch = RecordBatch.from_records(partition, first_sequence, records, NO_TIMESTAMP).within(bytes_max)
+        return attrs.evolve(batch, stored_at=log.times[start : start + len(batch)] if with_times else None)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         await trio.lowlevel.checkpoint()
