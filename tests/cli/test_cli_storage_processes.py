@@ -93,7 +93,7 @@ def test_a_table_fits_the_terminal(dafka: Dafka, tmp_path: Path) -> None:
 def test_an_interrupted_import_is_continued(dafka: Dafka, tmp_path: Path) -> None:
     target = f"sqlite:{tmp_path / 'target.db'}"
     lines = [
-        json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "content": "x" * 1000}).encode() + b"\n"
+        json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "value": "x" * 1000}).encode() + b"\n"
         for sequence in range(3000)
     ]
     reading, writing = os.pipe()
