@@ -85,7 +85,7 @@ def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS)
     """Return records that were stored a second apart."""
     sequences = range(first_sequence, end_sequence)
     times = [1_767_225_600_000 + 1000 * sequence for sequence in sequences]
-    return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], times)
+    return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], stored_at=times)
 
 
 def run(*arguments: str, status: int = 0) -> Result:

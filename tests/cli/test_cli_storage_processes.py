@@ -25,7 +25,9 @@ def source(tmp_path: Path) -> str:
     async def fill() -> None:
         async with open_storage(url) as storage:
             contents = [b"%d" % sequence for sequence in range(1000)]
-            await storage.append([RecordBatch(ORDERS, 5, contents, [1000 + number for number in range(1000)])])
+            await storage.append(
+                [RecordBatch(ORDERS, 5, contents, stored_at=[1000 + number for number in range(1000)])]
+            )
 
     trio.run(fill)
     return url
