@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "AddressInUseError",
+    "BatchError",
     "ConfigError",
     "DafkaError",
     "DiscoveryError",
@@ -85,6 +86,17 @@ class WireError(RemoteError, _FieldError):
         field: the grammar's name of the part that is wrong (`signature`, `version`, `sequence`, ...).
         expected: what would be right.
         offset: the position of the part, in bytes from the start of its frame; None if the whole message is wrong.
+    """
+
+
+class BatchError(WireError):
+    """A record batch is malformed, damaged, or uses a part of Kafka's format that dafka does not read.
+
+    Attributes:
+        field: the part that is wrong (`magic`, `crc`, `value length`, ...).
+        expected: what would be right.
+        offset: the position of the part in bytes, from the start of the batch. In the records of a compressed batch,
+            from the start of the decompressed records.
     """
 
 

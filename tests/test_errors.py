@@ -4,6 +4,7 @@ import pytest
 
 from dafka import errors
 from dafka.errors import (
+    BatchError,
     ConfigError,
     DafkaError,
     EncodingError,
@@ -19,6 +20,7 @@ KINDS: list[type[DafkaError]] = [getattr(errors, name) for name in errors.__all_
 SPECIAL: dict[type[DafkaError], DafkaError] = {
     EncodingError: EncodingError("subject", "text, not int"),
     WireError: WireError("version", "01", 3),
+    BatchError: BatchError("magic", "2, not 1", 16),
     UnacknowledgedError: UnacknowledgedError(3, 7, 2, ("tcp://127.0.0.1:5557",)),
     StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
     UnansweredError: UnansweredError("1 of 2 stores found", "stores", 1),

@@ -12,7 +12,8 @@ import dafka
 import dafka_conformance
 
 VOCABULARY = {"contents", "endpoints", "errors", "extras", "groups", "records", "config", "plugins", "text"}
-PROTOCOL = VOCABULARY | {"wire", "protocol"}
+FORMATS = VOCABULARY | {"batches", "wire"}
+PROTOCOL = FORMATS | {"protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
 OPERATIONS = ROLES | {"operations"}
@@ -21,8 +22,9 @@ TOP = "dafka"
 
 MAY_IMPORT = {
     **dict.fromkeys(VOCABULARY, VOCABULARY),
-    "wire": VOCABULARY,
-    "protocol": VOCABULARY | {"wire"},
+    "batches": {"contents", "errors", "records"},
+    "wire": VOCABULARY | {"batches"},
+    "protocol": FORMATS,
     "transport": PROTOCOL,
     "storage": PROTOCOL,
     "discovery": PROTOCOL | {"transport"},
@@ -37,7 +39,7 @@ MAY_IMPORT = {
     "_entry": {"errors", "extras", "cli"},
     "__main__": {"_entry"},
 }
-PURE = {"wire", "protocol"}
+PURE = {"batches", "wire", "protocol"}
 PROTOCOL_FOLDERS = {
     "presence": set(),
     "ordering": set(),
@@ -212,6 +214,8 @@ def test_conformance_suite_imports_no_internals_of_its_target() -> None:
         ("wire/codec.py", "from dafka import __version__", "dafka.wire.codec imports dafka.__version__"),
         ("wire/codec.py", "def f():\n    import time", "dafka.wire.codec imports time"),
         ("wire/codec.py", "from random import Random", "dafka.wire.codec imports random.Random"),
+        ("batches/header.py", "from dafka.wire import codec", "dafka.batches.header imports dafka.wire.codec"),
+        ("batches/header.py", "import dafka.config", "dafka.batches.header imports dafka.config"),
         ("protocol/store.py", "import trio.lowlevel", "dafka.protocol.store imports trio.lowlevel"),
         ("protocol/store.py", "import dafka.roles", "dafka.protocol.store imports dafka.roles"),
         ("records.py", "from dafka.wire import codec", "dafka.records imports dafka.wire.codec"),

@@ -82,6 +82,7 @@ from dafka.protocol.presence.beacons import (
 from dafka.protocol.presence.dialect import (
     DialectChoice,
 )
+from dafka.protocol.presence.head_listeners import HeadListeners
 from dafka.protocol.presence.identity import (
     EndpointIdentity,
     KeyIdentity,
@@ -124,6 +125,7 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "ForgetPartitions",
+    "HeadListeners",
     "Incomplete",
     "IntroducedAtLoopback",
     "KeyIdentity",

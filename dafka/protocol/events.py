@@ -120,7 +120,7 @@ class DialectAdopted:
 
 @attrs.frozen
 class PartitionSilent:
-    """The producer of a followed partition is connected, but no HEAD or RECORD of it has come for a while.
+    """The producer of a followed partition is connected, but a HEAD or RECORD of it is overdue.
 
     Attributes:
         partition: The partition.

@@ -117,6 +117,7 @@ class Producer(NodeRole):
     def _attach(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
         assert isinstance(machine, ProducerMachine)
         super()._attach(machine, sockets, config)
+        machine.watch_listeners(sockets.need_regular_heads)
         self.partition = machine.partition
         self._machine = machine
         self._stranded = trio.Event()

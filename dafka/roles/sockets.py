@@ -24,6 +24,7 @@ from dafka.protocol import (
     DialectChoice,
     EndpointIdentity,
     ForeignDialect,
+    HeadListeners,
     KeyIdentity,
     Node,
     PeerIdentity,
@@ -65,6 +66,7 @@ class NodeSockets:
         self._mesh = mesh
         self._config = config
         self._identity = identity
+        self._head_listeners = HeadListeners(mesh.publisher.accepted.__contains__)
         self._dialect = DialectChoice(config.node, is_closed=bool(config.security.key_file))
         self._decoder = wire.BatchDecoder()
         self._encoder = wire.BatchEncoder(self._dialect.dialect, self._dialect.named_ack_takers)
@@ -114,6 +116,10 @@ class NodeSockets:
     def set_timer(self, deadline: float) -> None:
         """Call `Node.tick` at this time."""
         self._timer.deadline = deadline
+
+    def need_regular_heads(self) -> bool:
+        """Return whether a peer takes HEADs that is not known to be a node of this project."""
+        return self._head_listeners.need_regular_heads()
 
     async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve a node until cancelled. It is started when it listens and advertises itself.
@@ -204,6 +210,8 @@ class NodeSockets:
 
     def _note_subscriptions(self, messages: Sequence[NumberedMessage]) -> list[wire.Subscription]:
         """Decode subscriptions, and use the dialect that they make necessary."""
+        for number, frames in messages:
+            self._head_listeners.note_subscription(number, frames[0])
         decoded = [(number, wire.decode_subscription(frames[0])) for number, frames in messages]
         found = [(number, each) for number, each in decoded if each is not None]
         if not self._dialect.is_fixed:

@@ -79,6 +79,10 @@ class AcceptedConnections:
         """Return the number of open connections."""
         return len(self._connections)
 
+    def __contains__(self, number: int) -> bool:
+        """Return whether a connection has not ended, as far as libzmq has reported. `is_open` examines it instead."""
+        return number in self._by_number
+
     def on_ended(self, callback: Callable[[int], None]) -> None:
         """Set the function that is called with the number of each connection that ended."""
         self._on_ended = callback

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -253,6 +255,16 @@ def test_export_to_a_file(shelf: Shelf, tmp_path: Path) -> None:
     ]
     assert json.loads(export("--topic", "bills", "--json").stdout) == {"records": 1, "bytes": path.stat().st_size}
     assert len(path.read_bytes().splitlines()) == 1
+
+
+def test_an_export_is_readable_as_the_users_other_files(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("a", batch(0, 1))
+    before = os.umask(0o002)
+    try:
+        run("export", "shelf:a", "--output", str(tmp_path / "lines"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "lines").stat().st_mode) == 0o664
 
 
 def test_output_file_is_not_truncated_if_there_is_nothing_to_write(shelf: Shelf, tmp_path: Path) -> None:

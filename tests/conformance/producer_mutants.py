@@ -16,6 +16,7 @@ from dafka.errors import WireError
 from dafka.protocol import ProducerMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
+from dafka.protocol.machines.head_schedule import HeadSchedule
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
@@ -35,11 +36,15 @@ AHEAD_MAX = 2**32 - 1
 # HEAD
 
 
+def _stop_heads(machine: ProducerMachine) -> None:
+    machine._heads = HeadSchedule(float("inf"), float("inf"))
+
+
 def head_with(sequence: Callable[[ProducerMachine], int], patch: Patch) -> None:
     """Change the sequence of every HEAD."""
 
-    def head(self: ProducerMachine, now: float) -> list[Action]:
-        self._head_due = now + self._config.head_interval_ms / 1000
+    def head(self: ProducerMachine, now: float, *, is_known: bool = False) -> list[Action]:
+        self._heads.head_sent(now, is_known=is_known)
         partition = self.partition
         return [Publish(wire.Head(partition.address, partition.topic, max(sequence(self), 0)))]
 
@@ -50,7 +55,7 @@ def head_before_first_record(patch: Patch) -> None:
     start = ProducerMachine.start
 
     def start_with_head(self: ProducerMachine, now: float) -> list[Action]:
-        self._head_due = now
+        self._heads.start(now)
         return start(self, now)
 
     patch.setattr(ProducerMachine, "start", start_with_head)
@@ -60,8 +65,8 @@ def head_before_first_record(patch: Patch) -> None:
 def stale_head(patch: Patch) -> None:
     head = ProducerMachine._announce_head
 
-    def first_head(self: ProducerMachine, now: float) -> list[Action]:
-        actions = head(self, now)
+    def first_head(self: ProducerMachine, now: float, *, is_known: bool = False) -> list[Action]:
+        actions = head(self, now, is_known=is_known)
         return [
             Publish(attrs.evolve(each.message, sequence=0))
             for each in actions
@@ -72,8 +77,8 @@ def stale_head(patch: Patch) -> None:
 
 
 def no_head(patch: Patch) -> None:
-    def head(self: ProducerMachine, now: float) -> list[Action]:
-        self._head_due = float("inf")
+    def head(self: ProducerMachine, _now: float, **_: bool) -> list[Action]:
+        _stop_heads(self)
         return []
 
     patch.setattr(ProducerMachine, "_announce_head", head)
@@ -82,9 +87,9 @@ def no_head(patch: Patch) -> None:
 def one_head(patch: Patch) -> None:
     head = ProducerMachine._announce_head
 
-    def head_once(self: ProducerMachine, now: float) -> list[Action]:
-        actions = head(self, now)
-        self._head_due = float("inf")
+    def head_once(self: ProducerMachine, now: float, *, is_known: bool = False) -> list[Action]:
+        actions = head(self, now, is_known=is_known)
+        _stop_heads(self)
         return actions
 
     patch.setattr(ProducerMachine, "_announce_head", head_once)
@@ -93,11 +98,11 @@ def one_head(patch: Patch) -> None:
 def few_heads(patch: Patch) -> None:
     head, counts = ProducerMachine._announce_head, Counter[int]()
 
-    def head_thrice(self: ProducerMachine, now: float) -> list[Action]:
+    def head_thrice(self: ProducerMachine, now: float, *, is_known: bool = False) -> list[Action]:
         counts[id(self)] += 1
-        actions = head(self, now)
+        actions = head(self, now, is_known=is_known)
         if counts[id(self)] >= FEW:
-            self._head_due = float("inf")
+            _stop_heads(self)
         return actions
 
     patch.setattr(ProducerMachine, "_announce_head", head_thrice)
@@ -106,8 +111,8 @@ def few_heads(patch: Patch) -> None:
 def no_head_of_acknowledged(patch: Patch) -> None:
     head = ProducerMachine._announce_head
 
-    def head_of_the_rest(self: ProducerMachine, now: float) -> list[Action]:
-        actions = head(self, now)
+    def head_of_the_rest(self: ProducerMachine, now: float, *, is_known: bool = False) -> list[Action]:
+        actions = head(self, now, is_known=is_known)
         return actions if self.unacknowledged else []
 
     patch.setattr(ProducerMachine, "_announce_head", head_of_the_rest)
@@ -118,7 +123,7 @@ def head_when_idle(patch: Patch) -> None:
 
     def send_first(self: ProducerMachine, run: RecordBatch, now: float) -> list[Action]:
         actions = send(self, run, now)
-        self._head_due = now + self._config.head_interval_ms / 1000
+        self._heads.start(now + self._config.head_interval_ms / 1000)
         return actions
 
     patch.setattr(ProducerMachine, "_publish_run", send_first)
@@ -126,7 +131,7 @@ def head_when_idle(patch: Patch) -> None:
 
 def no_head_without_peer(patch: Patch) -> None:
     def left(self: ProducerMachine, _address: str, _now: float) -> list[Action]:
-        self._head_due = float("inf")
+        _stop_heads(self)
         return []
 
     drop_silent_peers(patch)

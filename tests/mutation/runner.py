@@ -31,8 +31,8 @@ FIRST_TESTS = 60
 FIRST_MODULES = 2
 """The first round of a mutant's tests has no more than these."""
 
-NUMBERS_MODULE = "tests/test_promised_numbers.py"
-"""Its tests look at numbers that importing a file defines, and run no line of it."""
+DEFINITIONS_MODULES = ("tests/test_promised_numbers.py", "tests/test_docs.py")
+"""Their tests look at what importing a file defines, such as numbers and options, and need not run a line of it."""
 
 _NAMES = {Outcome.PASSED: "survived", Outcome.FAILED: "killed", Outcome.TIMEOUT: "timeout"}
 _COLLECT_S = 300.0
@@ -111,7 +111,7 @@ class Map:
         found = self._select(lambda module: module.tests_of(mutant.file, mutant.line, mutant.line_end))
         if not found or not mutant.function:  # the line is run by importing the file: a default, a constant
             found = self._select(lambda module: module.tests_of_file(mutant.file))
-            found.update((name, each) for name, each in self._durations.items() if name.startswith(NUMBERS_MODULE))
+            found.update((name, each) for name, each in self._durations.items() if name.startswith(DEFINITIONS_MODULES))
         return _within(TESTS_S, found)
 
     def rounds(self, mutant: Mutant) -> list[Round]:

@@ -7,18 +7,25 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
+from dafka.storage import PartitionInfo
 from dafka.storage.filelog import open_filelog
+from dafka.storage.filelog.files import FilePool
+from dafka.storage.filelog.layout import LOCK_FILE, walk_names
 from dafka.storage.filelog.partition import EARLIEST_FILE
+from dafka.storage.filelog.syncing import Syncer
 
 PARTITION = Partition("orders", "A")
+DEADLINE_S = 20
 
 
 def batch(first: int, count: int) -> RecordBatch:
@@ -152,3 +159,91 @@ async def test_an_empty_segment_that_a_killed_process_left_behind_hides_no_recor
         found = [await storage.read(PARTITION, first, 100) for first in (0, 5, 10)]
         assert found == [batch(0, 10), batch(5, 5), batch(10, 10)]
         assert await storage.find_damage() == []
+
+
+async def test_fsync_batch_is_the_default(folder: Path, tmp_path: Path, calls: list[str]) -> None:
+    for options in ("", "?fsync=batch"):
+        async with open_filelog(f"{folder}{options}") as storage:
+            end = (await storage.partitions()).get(PARTITION, PartitionInfo()).end_sequence
+            calls.clear()
+            await storage.append([batch(end, 1)])
+            assert f"{0:020}.log" in calls, options
+
+
+def test_each_delayed_write_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: SimpleQueue[str] = SimpleQueue()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.put(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
+    syncer = Syncer(FilePool(os.O_RDONLY), 1)
+    for name in "abc":
+        (tmp_path / name).touch()
+        syncer.sync_written([str(tmp_path / name)], [])
+        assert synced.get(timeout=DEADLINE_S) == name
+    syncer.close()
+
+
+@pytest.mark.parametrize("delay_ms", [0, None])
+def test_several_files_are_synced_at_the_same_time(
+    delay_ms: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3, timeout=DEADLINE_S)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: together.wait())
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        Path(path).touch()
+    syncer = Syncer(FilePool(os.O_RDONLY), delay_ms)
+    syncer.sync_written(paths, [])
+    syncer.flush()
+    syncer.close()
+
+
+async def test_a_time_that_a_file_log_cannot_hold_is_refused(folder: Path) -> None:
+    async with open_filelog(str(folder)) as storage:
+        for stored_at in (-(2**63) - 1, 2**63):
+            with pytest.raises(StorageError, match="within 64 bits"):
+                await storage.append([RecordBatch(PARTITION, 0, [b""], [stored_at])])
+        await storage.append([RecordBatch(PARTITION, 0, [b""], [-(2**63)])])
+        assert (await storage.partitions())[PARTITION].earliest_stored_at == -(2**63)
+
+
+async def test_an_index_that_leads_nowhere_is_removed(folder: Path) -> None:
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([batch(0, 10)])
+    (segment,) = folder.rglob("*.log")
+    index = segment.with_suffix(".index")
+    index.symlink_to("nowhere")
+    for catalog in folder.glob("catalog.*"):
+        catalog.unlink()
+    async with open_filelog(str(folder)) as storage:
+        assert not index.is_symlink()
+        assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
+
+
+def test_paths_that_stand_for_no_name_are_passed_over(tmp_path: Path) -> None:
+    for name in ("orders", "%2", "Ä", "a" * 200 + "+"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    unexpected: list[str] = []
+    assert list(walk_names(str(tmp_path))) == [(b"orders", str(tmp_path / "orders"))]
+    assert list(walk_names(str(tmp_path), unexpected=unexpected)) == [(b"orders", str(tmp_path / "orders"))]
+    assert sorted(map(os.path.basename, unexpected)) == ["%2", "file", "Ä"]
+
+
+async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> None:
+    """Also while the index of the active segment grows with each closing, and after records were dropped."""
+
+    async def assert_size() -> None:
+        async with open_filelog(str(folder), read_only=True) as reader:
+            stored_bytes = (await reader.statistics()).stored_bytes
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+        assert stored_bytes == sum(path.stat().st_size for path in files)
+
+    for first in range(0, 40, 4):
+        async with open_filelog(f"{folder}?segment_bytes=300000") as storage:
+            for sequence in range(first, first + 4):
+                await storage.append([RecordBatch(PARTITION, sequence, [b"x" * 30_000])])
+            await assert_size()
+            if first == 20:
+                await storage.trim(PARTITION, 15)
+                await assert_size()
+        await assert_size()
+    assert len(list(folder.rglob("*.index"))) > 1

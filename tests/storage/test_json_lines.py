@@ -235,6 +235,15 @@ async def test_records_that_cannot_be_read() -> None:
         await exported(storage)
 
 
+async def test_an_export_whose_first_record_is_damaged_yields_nothing() -> None:
+    class Damaged(MemoryStorage):
+        async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+            return {ORDERS: PartitionInfo(0, 3)}
+
+    with pytest.raises(StorageCorruptError, match="sequence 0 is listed as held but is missing"):
+        await anext(export_lines(Damaged()))
+
+
 @pytest.mark.parametrize("last", [{**LINE, "sequence": 4}, b"rubbish"])
 async def test_what_was_imported_is_durable_when_it_returns_or_fails(last: bytes | dict[str, Any]) -> None:
     calls: list[str] = []

@@ -247,6 +247,16 @@ async def test_damage_that_the_storage_finds(storage: DamagedStorage) -> None:
     assert found.repairs == (torn,)
 
 
+async def test_only_damage_that_overlaps_is_known_already(storage: DamagedStorage) -> None:
+    storage.corrupt = {4: 6}
+    before, first, last, after = (
+        Damage("0.log", "again", ORDERS, begin, end) for begin, end in ((2, 4), (3, 5), (5, 7), (6, 8))
+    )
+    storage.found = [before, first, last, after]
+    found = await verify_storage(storage)
+    assert found.damages[1:] == (before, after)
+
+
 async def test_a_medium_that_fails() -> None:
     class Failing(MemoryStorage):
         async def find_damage(self) -> list[Damage]:

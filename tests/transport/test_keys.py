@@ -118,6 +118,14 @@ def test_the_error_names_the_invalid_line_of_a_list(tmp_path: Path) -> None:
         read_public_keys(path)
 
 
+@pytest.mark.parametrize("text", ["", "x" * 39, "#" * 40])
+def test_a_certificate_with_an_invalid_public_key_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "certificate"
+    path.write_text(f'curve\n    public-key = "{text}"\n')
+    with pytest.raises(ConfigError, match=f"certificate: expected 40 characters of Z85 as public-key, not '{text}'"):
+        read_public_keys(path)
+
+
 def test_a_public_key_is_given_as_text_or_as_a_file(tmp_path: Path, pair: KeyPair) -> None:
     path = tmp_path / "public"
     path.write_text(f"{pair.public} orders\n")

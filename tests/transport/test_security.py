@@ -138,6 +138,9 @@ def test_keys_without_a_name_are_named_after_their_file_in_a_folder_only(pair: K
         path.write_text(f"{pair.public}\n")
     assert AuthorizedKeys(tmp_path / "list", "").names() == {pair.public: ""}
     assert AuthorizedKeys(folder, "").names() == {pair.public: "alice"}
+    for path in (tmp_path / "list", folder / "alice.pub"):
+        path.write_text(f"{pair.public} bob\n")
+        assert AuthorizedKeys(path.parent if path.parent == folder else path, "").names() == {pair.public: "bob"}
 
 
 def test_a_key_file_is_private_before_it_holds_the_key(

@@ -123,6 +123,19 @@ async def test_the_number_of_reported_peers_is_limited(client: HandlerClient) ->
     assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"200"
 
 
+async def test_peers_reported_long_ago_make_room_for_others(
+    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unauthorized = KeyPair.generate().public
+    monkeypatch.setattr(module, "REPORTED_MAX", 2)
+    for number in range(3):
+        await client.send_request(*client.request(unauthorized, b"10.0.0.%d" % number))
+    assert len(client.events) == 2
+    monkeypatch.setattr(module, "REPORT_INTERVAL_S", 0.0)  # both are then long ago
+    await client.send_request(*client.request(unauthorized, b"10.0.0.3"))
+    assert [event.host for event in client.events if isinstance(event, PeerRefused)][2:] == ["10.0.0.3"]
+
+
 async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authorized(client: HandlerClient) -> None:
     client.path.write_text("oops\n")
     with trio.fail_after(DEADLINE_S):
@@ -261,9 +274,11 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
         accepted.close()
 
 
+@pytest.mark.parametrize("is_revoked", [True, False])
 async def test_revoked_keys_lose_their_connections_to_every_socket(
-    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
+    is_revoked: bool, client: HandlerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another authorized key costs nobody a connection."""
     dropped: list[AcceptedConnections] = []
     changed = trio.Event()
 
@@ -278,10 +293,10 @@ async def test_revoked_keys_lose_their_connections_to_every_socket(
     try:
         for each in bound:
             client.handler.bind(each, "tcp://127.0.0.1:*")
-        client.path.write_text("")
+        client.path.write_text("" if is_revoked else f"{AUTHORIZED.public}\n{KeyPair.generate().public}\n")
         with trio.fail_after(DEADLINE_S):
             await changed.wait()
-        assert dropped == bound
+        assert dropped == (bound if is_revoked else [])
     finally:
         for socket, accepted in zip(sockets, bound, strict=True):
             socket.close(0)

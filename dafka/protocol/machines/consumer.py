@@ -14,6 +14,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnrecoverable
+from dafka.protocol.machines.producer_silence import ProducerSilence
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
@@ -63,8 +64,7 @@ class ConsumerMachine:
         self._positions = dict(positions or {})
         self._older_peers: set[str] = set()
         self._newer_peers: dict[str, None] = {}
-        self._heard: dict[Partition, float] = {}
-        self._silent: set[Partition] = set()
+        self._producers = ProducerSilence(self._silence_s)
         self._silence_check_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
         self._get_heads_retries = RetrySchedule[str]()
@@ -154,9 +154,8 @@ class ConsumerMachine:
         self._limits.peer_left(address)
         for topic in self.topics:
             partition = Partition(topic, address)
-            if partition in self._heard:
-                del self._heard[partition]
-                self._silent.discard(partition)
+            if partition in self._producers:
+                self._producers.forget_partition(partition)
                 self._heads_wanted[topic] = None
         return self._due_get_heads(now)
 
@@ -171,10 +170,8 @@ class ConsumerMachine:
         actions += self._skip_unrecoverable()
         if now >= self._silence_check_due:
             self._silence_check_due = now + self._silence_s / 2
-            for partition, heard in self._heard.items():
-                if now - heard >= self._silence_s and partition not in self._silent:
-                    self._silent.add(partition)
-                    actions.append(Notify(PartitionSilent(partition, now - heard)))
+            for partition, silent_s in self._producers.take_silent(now):
+                actions.append(Notify(PartitionSilent(partition, silent_s)))
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
         interval_s = max(LASTING_INTERVAL_S, len(self.reassembler.cursors) / ALL_HEADS_PER_S)
         if self._heads_question.take_due(now, interval_s):
@@ -240,7 +237,7 @@ class ConsumerMachine:
         if not self._follow_partition(partition, head.sequence + 1, now, is_live=not is_direct):
             return []
         self.reassembler.note_known_end(partition, head.sequence + 1)
-        if is_direct or not (partition in self._heard or self._is_present(partition.address)):
+        if is_direct or not (partition in self._producers or self._is_present(partition.address)):
             return []
         return self._note_heard(partition, now)
 
@@ -256,8 +253,7 @@ class ConsumerMachine:
     def _forget_partition(self, partition: Partition) -> None:
         self.reassembler.forget_partition(partition)
         self._limits.forget_partition(partition)
-        self._heard.pop(partition, None)
-        self._silent.discard(partition)
+        self._producers.forget_partition(partition)
 
     def _follow_partition(self, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
         """Follow a partition, and return whether it may be followed."""
@@ -294,11 +290,7 @@ class ConsumerMachine:
         return gap_resolver.has_node(address) or gap_resolver.has_node("")
 
     def _note_heard(self, partition: Partition, now: float) -> list[Action]:
-        self._heard[partition] = now
-        if partition in self._silent:
-            self._silent.discard(partition)
-            return [Notify(PartitionHeard(partition))]
-        return []
+        return [Notify(PartitionHeard(partition))] if self._producers.note_heard(partition, now) else []
 
     def _get_heads(self, topic: str, now: float) -> Action:
         self.topics[topic] = now + GET_HEADS_INTERVAL

@@ -2,20 +2,21 @@
 
 Records are numbered from 0, or from the end of a resumed partition. The first ones are held back until the node is
 settled, so that the nodes that were there before have had time to connect. A new subscriber gets a HEAD at once, and so
-learns what it has missed without waiting for the next interval.
+learns what it has missed without waiting for the next interval. `HeadSchedule` decides when HEADs are repeated.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
+from dafka.protocol.machines.head_schedule import HeadSchedule
 from dafka.protocol.machines.stranded_detector import StrandedDetector
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
@@ -98,7 +99,7 @@ class ProducerMachine:
         self._limits = PeerLimits(NodeConfig())
         self._listeners = SubscriberSet(Command.DIRECT_RECORD, SUBSCRIBERS_MAX)
         self._is_settled = False
-        self._head_due = float("inf")
+        self._heads = HeadSchedule(config.head_interval_ms / 1000, config.head_interval_max_ms / 1000)
         self._silence_due = float("inf")
         self._is_silent = False
 
@@ -147,7 +148,7 @@ class ProducerMachine:
         that name them, in whichever dialect the cluster is (erratum 30).
         """
         if self.next_sequence:
-            self._head_due = now
+            self._heads.start(now)
         self._restart_silence_timer(now)
         address = self.partition.address
         prefixes = [wire.subscription_prefix(command, address) for command in (Command.ACK, Command.FETCH)]
@@ -155,6 +156,10 @@ class ProducerMachine:
         if self._config.min_stores > 1:
             prefixes.append(wire.subscription_prefix(Command.DIRECT_EARLIEST, address))
         return [Subscribe(prefix) for prefix in prefixes]
+
+    def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
+        """Ask this function whether there is a peer that needs HEADs at a regular interval (erratum 33)."""
+        self._heads.watch_listeners(need_regular_heads)
 
     def publish(self, contents: Sequence[bytes], now: float) -> list[Action]:
         """Publish records; the first one has the sequence `next_sequence`."""
@@ -236,10 +241,10 @@ class ProducerMachine:
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Send a HEAD each interval once a record was published (RFC 46, "The HEAD Command"); report silent stores."""
+        """Send a HEAD if it is time and a record was published (RFC 46, "The HEAD Command"); report silent stores."""
         actions: list[Action] = []
-        if now >= self._head_due:
-            actions += self._announce_head(now)
+        if self._heads.is_due(now):
+            actions += self._announce_head(now, is_known=self._is_head_known())
         if self.unacknowledged and now >= self._silence_due and not self._is_silent:
             self._is_silent = True
             actions.append(Notify(StoresSilent(self.unacknowledged, self._config.silence_ms / 1000)))
@@ -248,7 +253,7 @@ class ProducerMachine:
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
-        due = min(self._head_due, self._stranded_detector.deadline())
+        due = min(self._heads.deadline(), self._stranded_detector.deadline())
         return due if self._is_silent or not self.unacknowledged else min(due, self._silence_due)
 
     def has_room(self) -> bool:
@@ -291,8 +296,7 @@ class ProducerMachine:
         return range(self.earliest_sequence, self._published_end)
 
     def _publish_run(self, batch: RecordBatch, now: float) -> list[Action]:
-        if not self._published_end:
-            self._head_due = now + self._config.head_interval_ms / 1000
+        self._heads.records_published(now)
         self._published_end = batch.end_sequence
         return [Publish(wire.RecordRun(batch))]
 
@@ -300,10 +304,15 @@ class ProducerMachine:
         if self._config.min_stores == 0:
             self.retransmit_buffer.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
 
-    def _announce_head(self, now: float) -> list[Action]:
+    def _is_head_known(self) -> bool:
+        """Return whether the stores have everything, so that only a node that has missed records needs a HEAD."""
+        is_acknowledged = self.acknowledged_end >= self._published_end
+        return is_acknowledged and self._stranded_detector.have_all_stores(self._published_end)
+
+    def _announce_head(self, now: float, *, is_known: bool = False) -> list[Action]:
         if not self._published_end:
             return []
-        self._head_due = now + self._config.head_interval_ms / 1000
+        self._heads.head_sent(now, is_known=is_known)
         return [Publish(wire.Head(self.partition.address, self.partition.topic, self._published_end - 1))]
 
     def _direct_head(self, requestor: str) -> wire.DirectHead:

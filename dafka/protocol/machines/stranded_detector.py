@@ -77,6 +77,10 @@ class StrandedDetector:
             self._lacking[fetch.address] = _Lack(fetch.sequence, now, now)
         self._due = min(self._due, now + STRANDED_CHECK_S)
 
+    def have_all_stores(self, end_sequence: int) -> bool:
+        """Return whether every connected store has acknowledged all records before a sequence."""
+        return all(self._stored_ends.get(store, 0) >= end_sequence for store in self._connected_stores)
+
     def note_ack(self, address: str, end_sequence: int) -> None:
         """Note that a store has acknowledged all records before a sequence."""
         lack = self._lacking.get(address)

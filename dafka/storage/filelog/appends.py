@@ -101,7 +101,7 @@ def _split_runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None)
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
             yield Run(batch.first_sequence, batch.contents, latest_at)
             continue
-        earliest_allowed = latest_at if latest_at is not None else -(2**63)
+        earliest_allowed = latest_at if latest_at is not None else batch.stored_at[0]
         for part in split_by_time(batch, time_ms, earliest_allowed):
             assert part.stored_at is not None
             latest_at = part.stored_at[0]

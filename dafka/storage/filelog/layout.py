@@ -198,7 +198,7 @@ def _walk(folder: str, parts: tuple[str, ...], suffix: str, unexpected: list[str
         try:
             if is_folder == bool(suffix) or not entry_name.endswith(suffix):
                 raise ValueError
-            name = parts_to_name((*parts, entry_name.removesuffix(suffix) if suffix else entry_name))
+            name = parts_to_name((*parts, entry_name.removesuffix(suffix)))
         except ValueError:
             unexpected.append(path)
         else:

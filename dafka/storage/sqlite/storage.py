@@ -172,7 +172,7 @@ class SqliteStorage:
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`."""
         infos = (await self.partitions()).values()
-        stored_bytes = await trio.to_thread.run_sync(_file_sizes, self._path)
+        stored_bytes = await trio.to_thread.run_sync(_file_sizes, self._path, limiter=self._stat_limiter)
         records = sum(info.count for info in infos)
         return StorageStatistics(len(infos), records, sum(info.content_bytes for info in infos), stored_bytes)
 

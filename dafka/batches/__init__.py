@@ -1,0 +1,38 @@
+"""Kafka's record batches, version 2: records with keys, headers and times, compressed or not. Bytes in, values out."""
+
+from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, Repeated, pack_headers
+from dafka.batches.decoding import DecodedBatch, decode_batch
+from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
+from dafka.batches.header import (
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    TimestampType,
+    check_crc,
+    iter_batches,
+    read_header,
+    scan_batches,
+    with_base_offset,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "BatchHeader",
+    "Compression",
+    "DecodedBatch",
+    "Headers",
+    "PackedHeaders",
+    "RecordColumns",
+    "Repeated",
+    "TimestampType",
+    "batch_bytes_max",
+    "check_crc",
+    "decode_batch",
+    "encode_batch",
+    "iter_batches",
+    "pack_headers",
+    "read_header",
+    "scan_batches",
+    "slice_batch",
+    "with_base_offset",
+]

@@ -1,0 +1,187 @@
+"""The records of a batch compressed as Kafka does, and decompressed within a limit whatever the batch claims."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from dafka.batches.header import HEADER_BYTES, Compression
+from dafka.errors import BatchError
+
+if TYPE_CHECKING:
+    from cramjam import BufferInput
+
+DecompressInto: TypeAlias = "Callable[[BufferInput, bytearray], int]"
+
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
+
+# What a byte of compressed data can become at most. zstd has no such limit.
+_RATIO_MAX = {Compression.GZIP: 1032, Compression.LZ4: 255, Compression.SNAPPY: 22}
+_OUTPUT_BYTES_MIN = 4096
+
+# xerial's snappy, which Kafka's Java clients write: a header, and blocks with their lengths.
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_XERIAL_LENGTH = struct.Struct(">i")
+
+# An LZ4 frame whose blocks do not depend on each other, which is all that Kafka's Java clients read. Its checksums are
+# optional; the batch has a CRC. The last byte is the checksum of the two before it.
+_LZ4_HEADER = bytes.fromhex("04224d18 60 50 fb")
+_LZ4_BLOCK_BYTES = 256 * 1024
+_LZ4_LENGTH = struct.Struct("<I")
+_LZ4_UNCOMPRESSED = 0x80000000
+_LZ4_END = bytes(4)
+
+
+def compress(kind: Compression, records: bytes) -> bytes:
+    """Return records compressed.
+
+    Args:
+        kind: How.
+        records: The records of a batch.
+
+    Returns:
+        What follows the header in the batch.
+    """
+    import cramjam  # noqa: PLC0415 (few batches are compressed)
+
+    if kind is Compression.GZIP:
+        return bytes(cramjam.gzip.compress(records, _GZIP_LEVEL))
+    if kind is Compression.SNAPPY:
+        return _compress_xerial(records)
+    if kind is Compression.LZ4:
+        return _compress_lz4(records)
+    if kind is Compression.ZSTD:
+        return bytes(cramjam.zstd.compress(records, _ZSTD_LEVEL))
+    return records
+
+
+def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> bytes:
+    """Return decompressed records. The memory that it takes is limited by `bytes_max`, whatever the data claims.
+
+    Args:
+        kind: How the data is compressed.
+        data: What follows the header in a batch.
+        bytes_max: The maximum size of the result.
+
+    Returns:
+        The records.
+
+    Raises:
+        BatchError: The data is malformed, or would be larger than that.
+    """
+    import cramjam  # noqa: PLC0415 (few batches are compressed)
+
+    if kind is Compression.NONE:
+        if len(data) > bytes_max:
+            raise _failure("records", bytes_max)
+        return bytes(data)
+    if kind is Compression.SNAPPY:
+        return _decompress_snappy(data, bytes_max)
+    functions: dict[Compression, DecompressInto] = {
+        Compression.GZIP: cramjam.gzip.decompress_into,
+        Compression.LZ4: cramjam.lz4.decompress_into,
+        Compression.ZSTD: cramjam.zstd.decompress_into,
+    }
+    return _decompress_stream(functions[kind], kind, data, bytes_max)
+
+
+def _failure(what: str, bytes_max: int) -> BatchError:
+    return BatchError("records", f"{what} of at most {bytes_max} bytes when decompressed", HEADER_BYTES)
+
+
+def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes | memoryview, bytes_max: int) -> bytes:
+    """Decompress into a larger buffer until the result fits."""
+    import cramjam  # noqa: PLC0415
+
+    limit = bytes_max
+    if kind in _RATIO_MAX:
+        limit = min(limit, _RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN)
+    size = min(limit, max(_zstd_size(data) if kind is Compression.ZSTD else 0, 4 * len(data), _OUTPUT_BYTES_MIN))
+    while True:
+        output = bytearray(size)
+        try:
+            count = function(data, output)
+        except cramjam.DecompressionError:  # the result does not fit, or the data is malformed
+            if size >= limit:
+                raise _failure(f"{kind.name.lower()} data", bytes_max) from None
+            size = min(4 * size, limit)
+        else:
+            return bytes(memoryview(output)[:count])
+
+
+def _zstd_size(data: bytes | memoryview) -> int:
+    """Return the size that a zstd frame claims to have when decompressed; 0 if it does not say."""
+    if len(data) < 5:
+        return 0
+    descriptor = data[4]
+    is_single_segment, code = descriptor & 0x20, descriptor >> 6
+    start = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    width = (1 if is_single_segment else 0, 2, 4, 8)[code]
+    return int.from_bytes(data[start : start + width], "little") + (256 if code == 1 else 0)
+
+
+def _compress_xerial(records: bytes) -> bytes:
+    import cramjam  # noqa: PLC0415
+
+    parts = [_XERIAL_HEADER]
+    for chunk in _chunks(records, _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(chunk))
+        parts += (_XERIAL_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: bytes | memoryview, bytes_max: int) -> bytes:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, bytes_max, bytes_max)
+    view = memoryview(data)
+    position, left = len(_XERIAL_HEADER), bytes_max
+    parts = []
+    while position < len(view):
+        if len(view) - position < _XERIAL_LENGTH.size:
+            raise _failure("snappy data", bytes_max)
+        (length,) = _XERIAL_LENGTH.unpack_from(view, position)
+        position += _XERIAL_LENGTH.size
+        if not 0 < length <= len(view) - position:
+            raise _failure("snappy data", bytes_max)
+        part = _decompress_snappy_block(view[position : position + length], left, bytes_max)
+        parts.append(part)
+        left -= len(part)
+        position += length
+    return b"".join(parts)
+
+
+def _decompress_snappy_block(data: bytes | memoryview, left: int, bytes_max: int) -> bytes:
+    """Decompress a block that says how large the result is, if that is possible and within the limit."""
+    import cramjam  # noqa: PLC0415
+
+    try:
+        size = cramjam.snappy.decompress_raw_len(data)
+        if size <= min(left, _RATIO_MAX[Compression.SNAPPY] * len(data)):
+            output = bytearray(size)
+            if cramjam.snappy.decompress_raw_into(data, output) == size:
+                return bytes(output)
+    except cramjam.DecompressionError:
+        pass
+    raise _failure("snappy data", bytes_max)
+
+
+def _compress_lz4(records: bytes) -> bytes:
+    import cramjam  # noqa: PLC0415
+
+    parts = [_LZ4_HEADER]
+    for chunk in _chunks(records, _LZ4_BLOCK_BYTES):
+        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        if len(block) < len(chunk):
+            parts += (_LZ4_LENGTH.pack(len(block)), block)
+        else:
+            parts += (_LZ4_LENGTH.pack(len(chunk) | _LZ4_UNCOMPRESSED), chunk)
+    parts.append(_LZ4_END)
+    return b"".join(parts)
+
+
+def _chunks(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[start : start + size] for start in range(0, len(data), size))

@@ -1,0 +1,209 @@
+"""Make batches of records, and batches of parts of other batches."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from dafka.batches.codec import records_codec
+from dafka.batches.columns import PackedHeaders, Repeated, column_bytes, pack_headers
+from dafka.batches.compression import compress
+from dafka.batches.decoding import decode_batch
+from dafka.batches.header import (
+    BATCH_BYTES_MAX,
+    HEADER_BYTES,
+    OFFSET_MAX,
+    BatchHeader,
+    Compression,
+    TimestampType,
+    join_batch,
+)
+from dafka.errors import EncodingError
+
+CONTENT_BYTES_MAX = 2**30
+"""The largest total size of the values, keys and headers of a batch, so that no number in it can become too large."""
+
+RECORD_OVERHEAD_BYTES_MAX = 36
+"""The most that a record takes in a batch beyond its value, its key and its headers."""
+
+_SEQUENCES = 2**31
+"""Kafka's base sequence continues with 0 after the largest number of 31 bits."""
+
+
+def encode_batch(
+    base_offset: int,
+    values: Sequence[bytes | None],
+    *,
+    timestamps: int | Sequence[int],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
+    compression: Compression = Compression.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """Return a batch of records.
+
+    Args:
+        base_offset: The offset of the first record. In dafka: its sequence.
+        values: The values of the records, at least one; None for a tombstone.
+        timestamps: When the records were made, in milliseconds since 1970 UTC: one number for all, or one for each.
+        keys: The key of each record; None for a record without one, or if no record has one.
+        headers: For each record, pairs of a name and a value; None if no record has any.
+        compression: How to compress the records. If that would not make them smaller, they are not compressed.
+        timestamp_type: What the timestamps say.
+        leader_epoch: Kafka's partition leader epoch.
+        producer_id: The number that a broker gave the producer.
+        producer_epoch: Counts the lives of that producer.
+        base_sequence: The producer's own number of the first record.
+        is_transactional: Whether the batch is part of a transaction.
+        is_control: Whether the records are Kafka's own control records.
+
+    Returns:
+        The batch.
+
+    Raises:
+        EncodingError: An argument is not what a batch can contain.
+    """
+    count = len(values)
+    blocks = None if headers is None else pack_headers(headers)
+    times = _as_column(timestamps, count)
+    _check_sizes(count, values, keys, blocks)
+    if not 0 <= base_offset <= OFFSET_MAX - count:
+        raise EncodingError("base offset", f"a number from 0 to {OFFSET_MAX - count}, not {base_offset}")
+    if isinstance(times, Repeated):
+        base_timestamp = max_timestamp = times.value
+        deltas = None
+    else:
+        base_timestamp, max_timestamp = times[0], max(times)
+        deltas = _deltas(times, base_timestamp)
+    try:
+        records = records_codec().write_records(
+            values, keys, blocks.blocks if blocks is not None and blocks.has_any() else None, deltas
+        )
+    except TypeError:
+        raise EncodingError("values and keys", "bytes or None") from None
+    if compression is not Compression.NONE:
+        compressed = compress(compression, records)
+        if len(compressed) < len(records):
+            records = compressed
+        else:
+            compression = Compression.NONE
+    if len(records) > BATCH_BYTES_MAX - HEADER_BYTES:
+        raise EncodingError("batch", f"at most {BATCH_BYTES_MAX} bytes, not {len(records) + HEADER_BYTES}")
+    header = BatchHeader(
+        base_offset,
+        HEADER_BYTES + len(records),
+        leader_epoch,
+        0,
+        compression,
+        timestamp_type,
+        is_transactional,
+        is_control,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    return join_batch(header, records)
+
+
+def slice_batch(data: bytes | memoryview, start: int, end: int, *, bytes_max: int) -> bytes:
+    """Return a batch with some of the records of another: its compression and its other fields are kept.
+
+    Args:
+        data: One batch.
+        start: The index of the first record to keep, from 0.
+        end: The index after that of the last one.
+        bytes_max: The maximum size of all records when decompressed.
+
+    Returns:
+        The batch, whose base offset is that of its first record.
+
+    Raises:
+        BatchError: The batch is malformed, or larger than allowed.
+        EncodingError: No record is left.
+    """
+    batch = decode_batch(data, bytes_max=bytes_max)
+    header = batch.header
+    if (start, end) == (0, header.count):
+        return bytes(data)
+    part = batch[start:end]
+    sequence = header.base_sequence
+    return encode_batch(
+        header.base_offset + start,
+        part.values,
+        keys=part.keys,
+        headers=part.headers,
+        timestamps=part.timestamps,
+        compression=header.compression,
+        timestamp_type=header.timestamp_type,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+    )
+
+
+def batch_bytes_max(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
+) -> int:
+    """Return a size that a batch of these records does not exceed, in bytes."""
+    blocks = None if headers is None else pack_headers(headers).blocks
+    sizes = column_bytes(values) + column_bytes(keys) + column_bytes(blocks)
+    return HEADER_BYTES + len(values) * RECORD_OVERHEAD_BYTES_MAX + sizes
+
+
+def _check_sizes(
+    count: int,
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: PackedHeaders | None,
+) -> None:
+    if not count:
+        raise EncodingError("values", "at least one")
+    for name, column in (("keys", keys), ("headers", headers)):
+        if column is not None and len(column) != count:
+            raise EncodingError(name, f"as many as values, {count}, not {len(column)}")
+    try:
+        size = column_bytes(values) + column_bytes(keys) + column_bytes(headers.blocks if headers else None)
+    except TypeError:
+        raise EncodingError("values and keys", "bytes or None") from None
+    if size > CONTENT_BYTES_MAX:
+        raise EncodingError("batch", f"values, keys and headers of at most {CONTENT_BYTES_MAX} bytes, not {size}")
+
+
+def _as_column(timestamps: int | Sequence[int], count: int) -> Repeated | array[int]:
+    """Return timestamps as a checked column."""
+    column: Repeated | array[int]
+    try:
+        if isinstance(timestamps, (int, Repeated)):
+            column = timestamps if isinstance(timestamps, Repeated) else Repeated(timestamps, count)
+            array("q", [column.value])
+        else:
+            column = timestamps if isinstance(timestamps, array) else array("q", timestamps)
+    except (OverflowError, TypeError):
+        raise EncodingError("timestamps", "numbers of 64 bits") from None
+    if len(column) != count:
+        raise EncodingError("timestamps", f"as many as values, {count}, not {len(column)}")
+    return column
+
+
+def _deltas(timestamps: Sequence[int], base_timestamp: int) -> array[int] | None:
+    try:
+        deltas = array("q", [timestamp - base_timestamp for timestamp in timestamps])
+    except OverflowError:
+        raise EncodingError("timestamps", "numbers whose differences have 64 bits") from None
+    return deltas if any(deltas) else None

@@ -1,0 +1,265 @@
+"""The header of a record batch: 61 bytes of fixed fields, and what can be done with a batch by reading them alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+
+import attrs
+from crc32c import crc32c
+
+from dafka.errors import BatchError
+
+HEADER_BYTES = 61
+"""The size of a header."""
+
+MAGIC = 2
+"""The version of Kafka's format that this package reads and writes."""
+
+RECORD_BYTES_MIN = 7
+"""The size of the smallest record: its length, and six fields of one byte."""
+
+BATCH_BYTES_MAX = 2**31 - 1
+"""The size of the largest batch."""
+
+OFFSET_MAX = 2**63 - 1
+"""The largest offset of a record."""
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_END = 12
+_EPOCH = struct.Struct(">i")
+_EPOCH_END = 16
+_CRC = struct.Struct(">I")
+_CRC_AT, _CRC_END = 17, 21
+_COMPRESSION_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class Compression(Enum):
+    """How the records of a batch are compressed. The values are Kafka's numbers."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(Enum):
+    """What the timestamps of a batch say. The values are Kafka's numbers."""
+
+    CREATE_TIME = 0
+    """When the producer made each record."""
+
+    LOG_APPEND_TIME = 1
+    """When a broker stored the batch: `max_timestamp` is the timestamp of every record."""
+
+
+_COMPRESSIONS = {kind.value: kind for kind in Compression}
+
+
+@attrs.frozen
+class BatchHeader:
+    """The fields of a record batch besides its records. The names are those of Kafka's documentation.
+
+    Attributes:
+        base_offset: The offset of the first record. In dafka: its sequence.
+        size: The size of the whole batch, in bytes.
+        leader_epoch: Kafka's partition leader epoch; -1 if the batch has none.
+        crc: The CRC-32C of everything after it.
+        compression: How the records are compressed.
+        timestamp_type: What the timestamps say.
+        is_transactional: Whether the batch is part of a transaction.
+        is_control: Whether the records are Kafka's own control records.
+        last_offset_delta: The offset of the last record, minus `base_offset`.
+        base_timestamp: The time that the records' timestamps count from, in milliseconds since 1970 UTC.
+        max_timestamp: The latest timestamp of the records.
+        producer_id: The number that a broker gave the producer; -1 if it has none.
+        producer_epoch: Counts the lives of that producer; -1 if it has none.
+        base_sequence: The producer's own number of the first record; -1 if it has none.
+        count: The number of records.
+    """
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    crc: int
+    compression: Compression
+    timestamp_type: TimestampType
+    is_transactional: bool
+    is_control: bool
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after that of the last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def attributes(self) -> int:
+        """The field `attributes`, which says four things in its bits."""
+        return (
+            self.compression.value
+            | self.timestamp_type.value * _LOG_APPEND_TIME
+            | self.is_transactional * _TRANSACTIONAL
+            | self.is_control * _CONTROL
+        )
+
+
+def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
+    """Return the header of a batch. The records need not be present.
+
+    Args:
+        data: Bytes that contain a header.
+        position: The position of the batch in the data, in bytes.
+
+    Returns:
+        The header. It is plausible: a batch of that size can have that number of records. Its CRC is not checked.
+
+    Raises:
+        BatchError: There is no whole header, or it is malformed, or it uses what dafka does not read.
+    """
+    left = len(data) - position
+    if left < HEADER_BYTES:
+        raise BatchError("header", f"{HEADER_BYTES} bytes, {left} are left", 0)
+    fields = _HEADER.unpack_from(data, position)
+    base_offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, *others, count = fields
+    if magic != MAGIC:
+        raise BatchError("magic", f"{MAGIC}, not {magic}", 16)
+    size = length + _LENGTH_END
+    if size < HEADER_BYTES + RECORD_BYTES_MIN - 1:
+        raise BatchError("length", f"room for a header and a record, not {length}", 8)
+    compression = _COMPRESSIONS.get(attributes & _COMPRESSION_MASK)
+    if compression is None or attributes & ~(_COMPRESSION_MASK | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL):
+        raise BatchError("attributes", f"known ones, not 0x{attributes & 0xFFFF:04x}", 21)
+    if count < 1 or (compression is Compression.NONE and count * RECORD_BYTES_MIN > size - HEADER_BYTES):
+        raise BatchError("count", f"a number of records that the batch has room for, not {count}", 57)
+    if last_offset_delta != count - 1:
+        raise BatchError("last offset delta", f"{count - 1}, not {last_offset_delta}: a compacted batch", 23)
+    if not 0 <= base_offset <= OFFSET_MAX - count:
+        raise BatchError("base offset", f"a number from 0 to {OFFSET_MAX - count}, not {base_offset}", 0)
+    base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence = others
+    return BatchHeader(
+        base_offset,
+        size,
+        leader_epoch,
+        crc,
+        compression,
+        TimestampType.LOG_APPEND_TIME if attributes & _LOG_APPEND_TIME else TimestampType.CREATE_TIME,
+        bool(attributes & _TRANSACTIONAL),
+        bool(attributes & _CONTROL),
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+
+
+def iter_batches(data: bytes | memoryview, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the position and the header of each batch in a log, without reading records or checking CRCs.
+
+    Args:
+        data: Batches, one after the other.
+        position: Where to begin, in bytes.
+
+    Yields:
+        The position of a batch in bytes, and its header.
+
+    Raises:
+        BatchError: What follows the batches so far is not a whole batch. Its offset counts from there.
+    """
+    end = len(data)
+    while position < end:
+        header = read_header(data, position)
+        check_whole(header, end - position)
+        yield position, header
+        position += header.size
+
+
+def scan_batches(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
+    """Return what `iter_batches` yields."""
+    return list(iter_batches(data))
+
+
+def check_whole(header: BatchHeader, size: int) -> None:
+    """Raise `BatchError` if a batch is larger than the `size` bytes that are there."""
+    if header.size > size:
+        raise BatchError("length", f"at most {size - _LENGTH_END}, not {header.size - _LENGTH_END}", 8)
+
+
+def check_crc(data: bytes | memoryview, position: int = 0) -> BatchHeader:
+    """Check the CRC of a batch, as every node does once for each batch that enters it.
+
+    Args:
+        data: Bytes that contain the batch.
+        position: Its position in bytes.
+
+    Returns:
+        The header of the batch.
+
+    Raises:
+        BatchError: The batch is not whole, has a malformed header, or is damaged.
+    """
+    header = read_header(data, position)
+    check_whole(header, len(data) - position)
+    found = crc32c(memoryview(data)[position + _CRC_END : position + header.size])
+    if found != header.crc:
+        raise BatchError("crc", f"{found:08x}, not {header.crc:08x}", _CRC_AT)
+    return header
+
+
+def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch: int | None = None) -> bytes:
+    """Return a batch with another base offset, and another leader epoch if one is given. The CRC covers neither.
+
+    Args:
+        data: One batch.
+        base_offset: The offset of its first record.
+        leader_epoch: Kafka's partition leader epoch.
+
+    Returns:
+        The same batch with these numbers.
+    """
+    view = memoryview(data)
+    epoch = view[_LENGTH_END:_EPOCH_END] if leader_epoch is None else _EPOCH.pack(leader_epoch)
+    return b"".join((base_offset.to_bytes(8, "big"), view[8:_LENGTH_END], epoch, view[_EPOCH_END:]))
+
+
+def join_batch(header: BatchHeader, records: bytes) -> bytes:
+    """Return the batch that consists of a header and records, which are already compressed.
+
+    Args:
+        header: The header. Its size and its CRC are calculated.
+        records: The records.
+
+    Returns:
+        The batch.
+    """
+    packed = _HEADER.pack(
+        header.base_offset,
+        HEADER_BYTES + len(records) - _LENGTH_END,
+        header.leader_epoch,
+        MAGIC,
+        0,
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.count,
+    )
+    crc = crc32c(records, crc32c(packed[_CRC_END:]))
+    return b"".join((packed[:_CRC_AT], _CRC.pack(crc), packed[_CRC_END:], records))

@@ -1,0 +1,195 @@
+"""Read the records of a batch, in Python: the reference for the C code, which must return or raise the same.
+
+Most records have no key and no headers, and the time of the record before them. They are compared with what they would
+look like; only the others are taken apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TypeAlias
+
+from dafka.batches.columns import NO_HEADERS
+from dafka.batches.varints import read_varint
+from dafka.batches.writing import PlainRecords, delta_ranges, write_delta
+from dafka.contents import PackedContents, pack
+from dafka.errors import BatchError
+
+Column: TypeAlias = Sequence[bytes | None]
+Columns: TypeAlias = "tuple[Column, Column | None, PackedContents | None, int | array[int]]"
+"""Values, keys, encoded headers, and the time of all records or of each."""
+
+TIMESTAMP_MIN, TIMESTAMP_MAX = -(2**63), 2**63 - 1
+
+
+class _Reader:
+    """Reads the records one after the other."""
+
+    def __init__(self, data: bytes, position: int, base_timestamp: int) -> None:
+        self.data = data
+        self.position = position
+        self.base_timestamp = base_timestamp
+        self.values: list[bytes | None] = []
+        self.keys: dict[int, bytes] = {}
+        self.blocks: dict[int, bytes] = {}
+        self.timestamps: list[int] = []
+
+    def read_alike(self, start: int, end: int) -> bool:
+        """Read records that differ in their offsets and the bytes of their values alone. Return whether they do."""
+        data, position, count = self.data, self.position, end - start
+        size = data[position] >> 1 if data[position] < 128 else 0
+        if position + 1 < len(data) and not size:
+            size = (data[position] & 0x7F | data[position + 1] << 7) >> 1
+        plain = PlainRecords.of_body(size, start, self._delta_before)
+        if plain is None:
+            return False
+        total = plain.size * count
+        last = position + total - plain.size
+        if last + plain.size > len(data) or not data.startswith(plain.head(end - 1), last):
+            return False
+        layout = f"{plain.head_size}s{plain.value_size}s1s"
+        heads, values, ends = zip(*struct.iter_unpack(layout, data[position : position + total]), strict=True)
+        if heads != tuple(plain.heads(start, end)) or ends != (NO_HEADERS,) * count:
+            return False
+        self.values += values
+        self.timestamps += repeat(self._timestamp_before, count)
+        self.position += total
+        return True
+
+    @property
+    def _timestamp_before(self) -> int:
+        return self.timestamps[-1] if self.timestamps else self.base_timestamp
+
+    @property
+    def _delta_before(self) -> int:
+        return self._timestamp_before - self.base_timestamp
+
+    def read_each(self, start: int, end: int) -> None:
+        """Read records that may differ in everything."""
+        data = self.data
+        shapes: dict[bytes, tuple[bytes, bytes, int] | None] = {}
+        delta = self._delta_before
+        for number in range(start, end):
+            position = self.position
+            lead = data[position : position + 1]
+            if lead >= b"\x80":
+                lead = data[position : position + 2]
+            if lead in shapes:
+                shape = shapes[lead]
+            else:
+                shapes[lead] = shape = _shape(lead, number, delta)
+            if shape is not None:
+                before, after, size = shape
+                head = before + write_delta(number) + after
+                stop = position + len(head) + size
+                if data.startswith(head, position) and data[stop : stop + 1] == NO_HEADERS:
+                    self.values.append(data[position + len(head) : stop])
+                    self.timestamps.append(self.base_timestamp + delta)
+                    self.position = stop + 1
+                    continue
+            self._read(number)
+            if self._delta_before != delta:
+                delta = self._delta_before
+                shapes.clear()
+
+    def _read(self, number: int) -> None:
+        data, position = self.data, self.position
+        length, start = read_varint(data, position, len(data), "length")
+        end = start + length
+        if not 0 <= length <= len(data) - start:
+            raise BatchError("length", f"a length from 0 to {len(data) - start}, not {length}", position)
+        if start == end:
+            raise BatchError("attributes", "a complete number", start)
+        if data[start]:
+            raise BatchError("attributes", f"0, not {data[start]}", start)
+        delta, after = read_varint(data, start + 1, end, "timestamp delta", 64)
+        timestamp = self.base_timestamp + delta
+        if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+            raise BatchError("timestamp delta", "a timestamp of 64 bits", start + 1)
+        offset_delta, position = read_varint(data, after, end, "offset delta")
+        if offset_delta != number:
+            raise BatchError("offset delta", f"{number}, not {offset_delta}", after)
+        key, position = _read_bytes(data, position, end, "key length")
+        value, position = _read_bytes(data, position, end, "value length")
+        after = _skip_headers(data, position, end)
+        if after != end:
+            raise BatchError("length", f"{after - start}, not {length}", self.position)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
+        if key is not None:
+            self.keys[number] = key
+        if after - position > 1 or data[position]:
+            self.blocks[number] = data[position:after]
+        self.position = after
+
+
+def read_records(data: bytes, position: int, count: int, base_timestamp: int) -> Columns:
+    """Return the columns of the records that a batch contains.
+
+    Args:
+        data: The uncompressed records, after anything else.
+        position: Where they begin.
+        count: Their number, which the data has room for.
+        base_timestamp: The time that theirs count from.
+
+    Returns:
+        The columns. The values and keys are packed if none of them is None.
+
+    Raises:
+        BatchError: A record is malformed, or is not the next one, or bytes follow the last one.
+    """
+    reader = _Reader(data, position, base_timestamp)
+    for start, end in delta_ranges(count):
+        if reader.position >= len(data) or not reader.read_alike(start, end):
+            reader.read_each(start, end)
+    if reader.position != len(data):
+        raise BatchError("records", f"their end, {len(data) - reader.position} bytes follow", reader.position)
+    keys, blocks, timestamps = reader.keys, reader.blocks, reader.timestamps
+    return (
+        _packed(reader.values),
+        _packed([keys.get(number) for number in range(count)]) if keys else None,
+        pack([blocks.get(number, NO_HEADERS) for number in range(count)]) if blocks else None,
+        timestamps[0] if timestamps.count(timestamps[0]) == count else array("q", timestamps),
+    )
+
+
+def _packed(column: list[bytes | None]) -> Column:
+    present = [item for item in column if item is not None]
+    return pack(present) if len(present) == len(column) else column
+
+
+def _shape(lead: bytes, number: int, delta: int) -> tuple[bytes, bytes, int] | None:
+    """Return what precedes and follows the offset in a plain record with this length, and the size of its value."""
+    try:
+        size, _ = read_varint(lead, 0, len(lead), "length")
+    except BatchError:
+        return None
+    plain = PlainRecords.of_body(size, number, delta)
+    return None if plain is None or not plain.before.startswith(lead) else (plain.before, plain.after, plain.value_size)
+
+
+def _read_bytes(data: bytes, position: int, end: int, field: str) -> tuple[bytes | None, int]:
+    length, start = read_varint(data, position, end, field)
+    if not -1 <= length <= end - start:
+        raise BatchError(field, f"a length from -1 to {end - start}, not {length}", position)
+    return (None, start) if length < 0 else (data[start : start + length], start + length)
+
+
+def _skip_headers(data: bytes, position: int, end: int) -> int:
+    count, start = read_varint(data, position, end, "header count")
+    if not 0 <= count <= (end - start) // 2:
+        raise BatchError("header count", f"a count from 0 to {(end - start) // 2}, not {count}", position)
+    position = start
+    for _ in range(count):
+        length, start = read_varint(data, position, end, "header name length")
+        if not 0 <= length <= end - start:
+            raise BatchError("header name length", f"a length from 0 to {end - start}, not {length}", position)
+        position = start + length
+        length, start = read_varint(data, position, end, "header value length")
+        if not -1 <= length <= end - start:
+            raise BatchError("header value length", f"a length from -1 to {end - start}, not {length}", position)
+        position = start + max(length, 0)
+    return position

@@ -1,0 +1,40 @@
+"""The time between two repetitions of a message that says the same again, which grows while nothing new happens."""
+
+from __future__ import annotations
+
+
+class GrowingInterval:
+    """A time between repetitions: short at first, then as long as all the repetitions before took, up to a limit.
+
+    A message that a receiver misses because its queue is full for some time is so repeated soon after that time.
+
+    Args:
+        shortest_s: Seconds until the first repetition.
+        longest_s: The limit, in seconds.
+        short_count: How many repetitions the shortest time precedes.
+    """
+
+    def __init__(self, shortest_s: float, longest_s: float, short_count: int = 1) -> None:
+        self._shortest_s = shortest_s
+        self._longest_s = max(longest_s, shortest_s)
+        self._short_count = short_count
+        self._repeated = 0
+        self._next_s = shortest_s
+
+    @property
+    def shortest_s(self) -> float:
+        """Seconds until the first repetition."""
+        return self._shortest_s
+
+    def restart(self) -> None:
+        """Begin with the shortest time again: the message says something new, or has a new receiver."""
+        self._repeated = 0
+        self._next_s = self._shortest_s
+
+    def next_wait_s(self) -> float:
+        """Return the seconds until the next repetition: the message has just been repeated."""
+        self._repeated += 1
+        wait_s = self._next_s
+        if self._repeated >= self._short_count:
+            self._next_s = min(2 * self._next_s, self._longest_s)
+        return wait_s

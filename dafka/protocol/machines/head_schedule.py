@@ -1,0 +1,58 @@
+"""When a producer repeats its HEAD (RFC 46, "The HEAD Command").
+
+RFC 46 demands a HEAD at a regular interval. In a cluster of hundreds of idle producers these HEADs, and the ACKs that
+answer them, are most of the work of a store. So a HEAD that says nothing new is sent less and less often (erratum 33),
+as long as every connected store has acknowledged everything, and all peers that take HEADs are nodes of this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dafka.protocol.growing_interval import GrowingInterval
+
+
+class HeadSchedule:
+    """The time of the next HEAD of one producer.
+
+    Args:
+        interval_s: Seconds between two HEADs, and between a record and the first HEAD after it.
+        interval_max_s: The longest time between two HEADs if nothing new happens.
+    """
+
+    def __init__(self, interval_s: float, interval_max_s: float) -> None:
+        self._interval = GrowingInterval(interval_s, interval_max_s, short_count=2)
+        self._due = float("inf")
+        self._need_regular_heads: Callable[[], bool] = lambda: False
+
+    def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
+        """Ask this function whether there is a peer that needs HEADs at a regular interval."""
+        self._need_regular_heads = need_regular_heads
+
+    def start(self, due: float) -> None:
+        """Begin at this time."""
+        self._due = due
+
+    def records_published(self, now: float) -> None:
+        """Note that there are new records, so that a HEAD follows after the short interval."""
+        self._interval.restart()
+        self._due = min(self._due, now + self._interval.next_wait_s())
+
+    def head_sent(self, now: float, *, is_known: bool) -> None:
+        """Note that a HEAD was sent.
+
+        Args:
+            now: The time.
+            is_known: Whether every node that was there before is known to have what it announces.
+        """
+        if not is_known or self._need_regular_heads():
+            self._interval.restart()
+        self._due = now + self._interval.next_wait_s()
+
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time for the next HEAD."""
+        return now >= self._due
+
+    def deadline(self) -> float:
+        """Return when the next HEAD is due."""
+        return self._due

@@ -1,0 +1,124 @@
+"""Decompression takes bounded memory, whatever a batch claims."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import cramjam
+import pytest
+
+from dafka.batches import Compression, decode_batch
+from dafka.batches.compression import compress, decompress
+from dafka.batches.header import BatchHeader, TimestampType, join_batch
+from dafka.errors import BatchError
+
+COMPRESSED = [kind for kind in Compression if kind is not Compression.NONE]
+BYTES_MAX = 1 << 20
+BOMB_BYTES = 64 << 20
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 32 * 1024, 256 * 1024 + 1, BYTES_MAX])
+def test_data_of_any_size_comes_back_up_to_the_limit(kind: Compression, size: int) -> None:
+    for data in (bytes(size), bytes(range(256)) * (size // 256)):
+        compressed = compress(kind, data)
+        assert decompress(kind, compressed, max(len(data), 1)) == data
+        assert decompress(kind, memoryview(compressed), BYTES_MAX) == data
+        if len(data) > 1:
+            with pytest.raises(BatchError, match=f"of at most {len(data) - 1} bytes when decompressed"):
+                decompress(kind, compressed, len(data) - 1)
+
+
+def gzip_bomb() -> bytes:
+    return zlib.compress(bytes(BOMB_BYTES), 9, wbits=31)
+
+
+def raw_snappy_bomb() -> bytes:
+    return bytes(cramjam.snappy.compress_raw(bytes(BOMB_BYTES)))
+
+
+def xerial_bomb() -> bytes:
+    """Return blocks each of which is within the limit."""
+    block = bytes(cramjam.snappy.compress_raw(bytes(BYTES_MAX)))
+    return b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + (struct.pack(">i", len(block)) + block) * (BOMB_BYTES // BYTES_MAX)
+
+
+def lz4_bomb() -> bytes:
+    return bytes(cramjam.lz4.compress(bytes(BOMB_BYTES)))
+
+
+def zstd_bomb() -> bytes:
+    return bytes(cramjam.zstd.compress(bytes(BOMB_BYTES)))
+
+
+def silent_zstd_bomb() -> bytes:
+    """Return a frame that does not say how large it is, with a window of 128 MiB: blocks that repeat one byte."""
+    block = (128 * 1024 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
+    return b"\x28\xb5\x2f\xfd\x00\x88" + block * (BOMB_BYTES >> 17) + b"\1\0\0"
+
+
+def lying_snappy() -> bytes:
+    """Return a block of 10 bytes that claims to have 4 GiB."""
+    return b"\xff\xff\xff\xff\x0f" + bytes(5)
+
+
+def lying_zstd() -> bytes:
+    """Return a frame that claims to have 2^62 bytes, in one piece."""
+    return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**62) + b"\1\0\0"
+
+
+BOMBS: dict[str, tuple[Compression, Callable[[], bytes]]] = {
+    "gzip": (Compression.GZIP, gzip_bomb),
+    "raw snappy": (Compression.SNAPPY, raw_snappy_bomb),
+    "xerial": (Compression.SNAPPY, xerial_bomb),
+    "snappy that lies": (Compression.SNAPPY, lying_snappy),
+    "lz4": (Compression.LZ4, lz4_bomb),
+    "zstd": (Compression.ZSTD, zstd_bomb),
+    "zstd of unknown size": (Compression.ZSTD, silent_zstd_bomb),
+    "zstd that lies": (Compression.ZSTD, lying_zstd),
+}
+
+
+def resident_bytes(field: str) -> int:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("needs /proc")
+    (line,) = [line for line in status.read_text().splitlines() if line.startswith(f"{field}:")]
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_in_bounded_memory(name: str) -> None:
+    kind, make = BOMBS[name]
+    data = make()
+    header = BatchHeader(0, 0, -1, 0, kind, TimestampType.CREATE_TIME, False, False, 99_999, 0, 0, -1, -1, -1, 100_000)
+    batch = join_batch(header, data)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident_bytes("VmRSS")
+    tracemalloc.start()
+    try:
+        with pytest.raises(BatchError, match=f"records .* data of at most {BYTES_MAX} bytes when decompressed"):
+            decode_batch(batch, bytes_max=BYTES_MAX)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * BYTES_MAX
+    assert resident_bytes("VmHWM") - before < 16 * BYTES_MAX
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_malformed_data_is_refused(kind: Compression) -> None:
+    data = compress(kind, bytes(range(256)) * 100)
+    for broken in (b"", data[:-7], data[: len(data) // 2], data + b"junk", b"junk" + data):
+        with pytest.raises(BatchError, match="records"):
+            decode_batch(
+                join_batch(
+                    BatchHeader(0, 0, -1, 0, kind, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 1),
+                    broken or b"\0" * 7,
+                ),
+                bytes_max=BYTES_MAX,
+            )

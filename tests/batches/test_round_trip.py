@@ -1,0 +1,144 @@
+"""What is encoded is decoded to the same records, whatever they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka.batches import (
+    Compression,
+    PackedHeaders,
+    Repeated,
+    TimestampType,
+    batch_bytes_max,
+    check_crc,
+    decode_batch,
+    encode_batch,
+    slice_batch,
+)
+from dafka.contents import PackedContents
+from dafka.errors import EncodingError
+from tests.batches.samples import BYTES_MAX, COMPRESSIONS, RECORDS, SHAPES, TIME, Records
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_records_of_every_shape_come_back(name: str, compression: Compression) -> None:
+    records = SHAPES[name]
+    batch = records.encode(7, compression=compression)
+    header = check_crc(batch)
+    decoded = decode_batch(batch, bytes_max=BYTES_MAX)
+    records.expect(decoded)
+    assert decoded.header == header
+    assert (header.base_offset, header.end_offset, header.size) == (7, 7 + len(records.values), len(batch))
+    assert (header.base_timestamp, header.max_timestamp) == (records.times[0], max(records.times))
+    assert header.compression in {compression, Compression.NONE}
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=RECORDS, compression=st.sampled_from(COMPRESSIONS))
+def test_any_records_come_back(records: Records, compression: Compression) -> None:
+    batch = records.encode(2**40, compression=compression)
+    check_crc(batch)
+    decoded = decode_batch(batch, bytes_max=BYTES_MAX)
+    records.expect(decoded)
+    assert len(batch) <= batch_bytes_max(records.values, keys=records.keys, headers=records.headers)
+    again = encode_batch(
+        2**40,
+        decoded.values,
+        keys=decoded.keys,
+        headers=decoded.headers,
+        timestamps=decoded.timestamps,
+        compression=compression,
+    )
+    assert again == batch
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_records_that_compress_are_compressed(compression: Compression) -> None:
+    batch = SHAPES["alike"].encode(compression=compression)
+    assert check_crc(batch).compression is compression
+    assert len(batch) < 200_000 or compression is Compression.NONE
+
+
+def test_every_field_of_the_header_comes_back() -> None:
+    batch = encode_batch(
+        2**62,
+        [b"v"],
+        timestamps=TIME,
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        leader_epoch=3,
+        producer_id=2**40,
+        producer_epoch=5,
+        base_sequence=6,
+        is_transactional=True,
+        is_control=True,
+    )
+    header = check_crc(batch)
+    assert (header.base_offset, header.leader_epoch, header.count) == (2**62, 3, 1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (2**40, 5, 6)
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert header.is_transactional
+    assert header.is_control
+
+
+def test_a_batch_that_a_broker_stamped_has_one_time() -> None:
+    records = SHAPES["times"]
+    decoded = decode_batch(records.encode(timestamp_type=TimestampType.LOG_APPEND_TIME), bytes_max=BYTES_MAX)
+    assert decoded.timestamps == Repeated(max(records.times), len(records.values))
+
+
+def test_columns_need_no_object_for_a_record() -> None:
+    plain = decode_batch(SHAPES["packed"].encode(), bytes_max=BYTES_MAX)
+    assert isinstance(plain.values, PackedContents)
+    assert isinstance(plain.timestamps, Repeated)
+    full = decode_batch(SHAPES["headers"].encode(), bytes_max=BYTES_MAX)
+    assert isinstance(full.headers, PackedHeaders)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(("start", "end"), [(0, 500), (0, 1), (0, 100), (63, 65), (499, 500)])
+def test_a_slice_is_a_batch_of_its_own(start: int, end: int, compression: Compression) -> None:
+    records = SHAPES["everything"]
+    batch = records.encode(1000, compression=compression, producer_id=8, producer_epoch=1, base_sequence=2**31 - 10)
+    part = slice_batch(batch, start, end, bytes_max=BYTES_MAX)
+    header = check_crc(part)
+    assert (header.base_offset, header.end_offset) == (1000 + start, 1000 + end)
+    assert header.base_sequence == (2**31 - 10 + start) % 2**31
+    assert (header.producer_id, header.producer_epoch) == (8, 1)
+    assert records.keys is not None
+    assert records.headers is not None
+    expected = Records(
+        records.values[start:end], records.times[start:end], records.keys[start:end], records.headers[start:end]
+    )
+    expected.expect(decode_batch(part, bytes_max=BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"values": []}, "values"),
+        ({"values": ["text"]}, "values and keys"),
+        ({"values": [7]}, "values and keys"),
+        ({"values": [bytearray(7)]}, "values and keys"),
+        ({"keys": [b"k", b"l"]}, "keys"),
+        ({"keys": ["k"]}, "values and keys"),
+        ({"headers": []}, "headers"),
+        ({"headers": [((b"name", b""),)]}, "header name"),
+        ({"headers": [(("\ud800", b""),)]}, "header name"),
+        ({"headers": [(("name", "text"),)]}, "header value"),
+        ({"timestamps": []}, "timestamps"),
+        ({"timestamps": 2**63}, "timestamps"),
+        ({"timestamps": ["now"]}, "timestamps"),
+        ({"values": [b"a", b"b"], "timestamps": [-(2**63), 2**63 - 1]}, "timestamps"),
+        ({"base_offset": -1}, "base offset"),
+        ({"base_offset": 2**63 - 1}, "base offset"),
+        ({"values": [bytes(2**28)] * 5, "timestamps": 0}, "batch"),
+    ],
+)
+def test_what_a_batch_cannot_contain_is_refused(arguments: dict[str, object], field: str) -> None:
+    given: dict[str, object] = {"base_offset": 0, "values": [b"v"], "timestamps": TIME, **arguments}
+    with pytest.raises(EncodingError) as caught:
+        encode_batch(**given)  # type: ignore[arg-type]
+    assert caught.value.field == field

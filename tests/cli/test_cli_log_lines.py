@@ -1,0 +1,139 @@
+"""The log lines, errors and tables of commands: what is left out, what is added, and in which form."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dafka.cli import terminal
+from dafka.cli.terminal import COMMAND_LOG, counted, print_table, report, report_error, start_logging
+from dafka.config import LogConfig
+from dafka.config.settings import LogFormat, LogLevel
+from dafka.protocol import LoopbackOnly, TowersHeard, TowersSilent
+from dafka.roles.log_events import Interrupted
+
+SILENT = TowersSilent(5.0, ("tcp://10.0.0.1:5557",))
+EXPOSED = LoopbackOnly("tcp://127.0.0.1:1", "tcp://10.0.0.1:5557")
+
+
+@pytest.fixture(autouse=True)
+def former_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore the level of the root logger, and forget what an earlier test has configured."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(terminal, "_handlers", [])
+    monkeypatch.setattr(terminal, "_formats", [])
+    level = root.level
+    yield
+    root.setLevel(level)
+
+
+def start(level: LogLevel, form: LogFormat = "text") -> None:
+    """Start logging as a command does: pytest adds handlers of its own to the root logger before each test."""
+    if not terminal._handlers:
+        logging.getLogger().handlers.clear()
+    start_logging(LogConfig(level=level, format=form))
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines on standard error without their times."""
+    return [line.partition(" ")[2].partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("library")
+    cases: tuple[tuple[LogLevel, list[str]], ...] = (
+        ("info", ["INFO", "WARNING", "ERROR"]),
+        ("warning", ["WARNING", "ERROR"]),
+    )
+    for level, expected in cases:
+        start(level)
+        logger.debug("one")
+        logger.info("two")
+        logger.warning("%s", "three")
+        logger.error("four %s %s", 1, 2)
+        found = [line.split(maxsplit=2) for line in lines(capsys)]
+        assert [words[0] for words in found] == expected
+        assert [words[1] for words in found] == ["library:"] * len(expected)
+        assert found[-1][2] == "four 1 2"
+
+
+def test_the_silence_of_towers_is_logged_after_one_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before, it ends the command with an error that says the same."""
+    start("warning")
+    COMMAND_LOG.write(SILENT, logging.WARNING)
+    COMMAND_LOG.write(TowersHeard())
+    assert lines(capsys) == []
+    COMMAND_LOG.write(SILENT, logging.WARNING)
+    assert lines(capsys) == [f"WARNING dafka.command: {SILENT}"]
+
+
+def test_a_line_ends_with_advice_if_there_is_any(capsys: pytest.CaptureFixture[str]) -> None:
+    start("info")
+    COMMAND_LOG.write(EXPOSED)
+    COMMAND_LOG.write(TowersHeard())
+    assert lines(capsys) == [
+        f"INFO dafka.command: {EXPOSED}; to listen on all network interfaces, use --bind 'tcp://*:*'",
+        "INFO dafka.command: Tower heard",
+    ]
+
+
+def test_errors_and_reports_have_the_form_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    report_error("before logging")
+    start("error")
+    report_error("no tower")
+    report(Interrupted(3, 2))
+    sentence = str(Interrupted(3, 2))
+    assert capsys.readouterr() == ("", f"Error: before logging\nError: no tower\n{sentence}\n")
+    start("warning", "json")
+    report_error("no tower")
+    report(Interrupted(3, 2))
+    failed, interrupted = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (failed["event"], failed["level"], failed["reason"]) == ("failed", "error", "no tower")
+    assert (interrupted["event"], interrupted["level"]) == ("interrupted", "warning")
+    start("warning")
+    report_error("in sentences again")
+    assert capsys.readouterr().err == "Error: in sentences again\n"
+
+
+def test_a_command_without_standard_output_prints_no_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", None)
+        print_table(("name",), (), [("a",)])
+        assert not terminal.output_has_colour()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_table_without_a_terminal_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(
+        ("topic", "partition"), ("head", "lag"), [("orders", "A", "9", "1000"), ("\x1b", "BCDEFGHIJK", "10", "-")]
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "topic   partition   head   lag",
+        "orders  A              9  1000",
+        "\\x1b    BCDEFGHIJK    10     -",
+    ]
+
+
+def test_nouns_follow_their_number() -> None:
+    assert [counted(number, "record") for number in (0, 1, 2, 1000)] == [
+        "0 records",
+        "1 record",
+        "2 records",
+        "1,000 records",
+    ]
+
+
+def test_colours_are_for_terminals_whose_user_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert not terminal.output_has_colour()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert terminal.output_has_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal.output_has_colour()

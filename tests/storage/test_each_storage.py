@@ -1,0 +1,155 @@
+"""What every storage of this package promises beyond the contract: times of appends, threads, cancellation, locks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.errors import StorageBusyError
+from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch
+from dafka.storage import DeletesPartitions, RetentionPolicy, open_storage
+from dafka.storage.plugin_helpers import writer_lock
+
+PARTITION = Partition("orders", "A")
+OTHER = Partition("orders", "B")
+URLS = {"memory": "memory:", "sqlite": "sqlite:{folder}/store.db", "filelog": "filelog:{folder}/log"}
+DEADLINE_S = 20
+
+
+@pytest.fixture(params=URLS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return URLS[request.param].format(folder=tmp_path)
+
+
+def batch(first: int, end: int, *, partition: Partition = PARTITION, stored_at: int | None = None) -> RecordBatch:
+    contents = [b"%d" % sequence for sequence in range(first, end)]
+    return RecordBatch(partition, first, contents, None if stored_at is None else [stored_at] * len(contents))
+
+
+async def test_the_time_of_the_last_append_outlives_the_records(url: str) -> None:
+    async with open_storage(url) as storage:
+
+        async def last_append_at() -> int | None:
+            return (await storage.partitions())[PARTITION].last_append_at
+
+        await storage.reset_to(PARTITION, 3)
+        assert await last_append_at() is None
+        await storage.append([batch(3, 5, stored_at=1000)])
+        assert await last_append_at() == 1000
+        await storage.append([batch(5, 6, stored_at=2000)])
+        await storage.trim(PARTITION, 4)
+        assert await last_append_at() == 2000
+        await storage.trim(PARTITION, 6)
+        assert await last_append_at() == 2000
+        await storage.reset_to(PARTITION, 9)
+        assert await last_append_at() == 2000
+
+
+async def test_a_storage_does_not_wait_for_the_threads_of_others(url: str) -> None:
+    """Programs use trio's default threads for anything, such as names of hosts that take a minute to resolve."""
+    async with open_storage(url) as storage:
+        await storage.append([batch(0, 5)])
+        limiter = trio.to_thread.current_default_thread_limiter()
+        before = limiter.total_tokens
+        limiter.total_tokens = 1
+        try:
+            async with limiter:
+                with trio.fail_after(DEADLINE_S):
+                    await storage.append([batch(5, 6)])
+                    await storage.read(PARTITION, 0, 10)
+                    await storage.find_sequence_by_time(PARTITION, 0)
+                    await storage.partitions()
+                    await storage.statistics()
+                    await storage.save_positions("name", {PARTITION: 1})
+                    await storage.load_positions("name")
+                    await storage.position_names()
+                    await storage.trim(PARTITION, 1)
+                    await storage.apply_retention(RetentionPolicy(records_max=2))
+                    await storage.reset_to(PARTITION, 10)
+                    await storage.flush()
+        finally:
+            limiter.total_tokens = before
+
+
+def open_files(folder: Path) -> list[str]:
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return [each for each in links if each.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_a_cancelled_program_closes_its_storages(scheme: str, read_only: bool, tmp_path: Path) -> None:
+    url = URLS[scheme].format(folder=tmp_path)
+    async with open_storage(url) as storage:
+        await storage.append([batch(0, 5)])
+    with trio.CancelScope() as scope:
+        async with open_storage(url, read_only=read_only) as storage:
+            await storage.read(PARTITION, 0, 10)
+            if not read_only:
+                await storage.append([batch(5, 6)])
+            assert open_files(tmp_path) != []
+            scope.cancel()
+            await trio.sleep_forever()
+    assert open_files(tmp_path) == []
+    async with open_storage(url) as storage:
+        assert (await storage.partitions())[PARTITION].end_sequence == (5 if read_only else 6)
+
+
+@pytest.mark.parametrize("limits", ["", f"bytes_max={3 * (RECORD_MEMORY_BYTES + 1)}"])
+async def test_memory_goes_on_after_a_partition_was_deleted(limits: str) -> None:
+    async with open_storage(f"memory:?{limits}") as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 2)])
+        await storage.append([batch(0, 1, partition=OTHER)])
+        await storage.delete_partitions([PARTITION, Partition("none", "N")])
+        assert (await storage.statistics()).records == 1
+        await storage.append([batch(1, 3, partition=OTHER)])
+        assert set(await storage.partitions()) == {OTHER}
+        await storage.append([batch(7, 8)])
+        assert (await storage.statistics()).records == (3 if limits else 4)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+def is_locked(path: str) -> bool:
+    try:
+        with writer_lock(path):
+            return False
+    except StorageBusyError:
+        return True
+
+
+def test_a_lock_may_be_released_in_another_thread(path: str) -> None:
+    lock = writer_lock(path)
+    lock.__enter__()
+    assert is_locked(path)
+    thread = threading.Thread(target=lock.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    assert not is_locked(path)
+
+
+def test_a_lock_is_released_while_the_error_that_ended_its_block_is_kept(path: str) -> None:
+    def fail() -> Iterator[None]:
+        with writer_lock(path):
+            assert is_locked(path)
+            yield
+            raise KeyError
+
+    with pytest.raises(KeyError) as caught:
+        list(fail())
+    assert not is_locked(path)
+    assert caught.tb is not None, "it refers to the lock"
