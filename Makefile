@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made anew when pyproject.toml or what is compiled changes.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerator/*)
+INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/*/accelerator/*)
 
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -40,7 +40,7 @@ check: .venv/dev ## Check style, docstrings and types
 docs: .venv/dev ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
-# The source distribution, and from it a wheel with the accelerator for this platform and one for all platforms.
+# The source distribution, and from it a wheel with the accelerators for this platform and one for all platforms.
 dist: .venv/dev ## Build the source distribution and the wheels into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
@@ -51,7 +51,7 @@ format: .venv/dev ## Format the code
 	$(BIN)/ruff format
 
 clean: ## Remove everything that was built
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build dafka/transport/*.so
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build dafka/*/*.so
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "dafka needs Python 3.11 or newer; name one with make PYTHON=...")'

@@ -1,6 +1,6 @@
-"""Build hooks: compile the transport accelerator into the wheel, and make README.md's links absolute for an index.
+"""Build hooks: compile the accelerators into the wheel, and make README.md's links absolute for an index.
 
-A wheel with the accelerator serves every CPython from 3.11 on (the stable ABI) on its platform. Without a C compiler,
+A wheel with them serves every CPython from 3.11 on (the stable ABI) on its platform. Without a C compiler,
 or with `DAFKA_BUILD_ACCELERATOR=off`, the wheel is pure Python and serves every platform.
 """
 
@@ -22,8 +22,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.tags import platform_tags
 
-SOURCES = "dafka/transport/accelerator/*.c"
-TARGET = "dafka/transport/_accelerator.abi3.so"
+ACCELERATORS = ("dafka/transport", "dafka/batches")
+"""The packages that have one: its sources in the folder `accelerator`, and what is compiled from them beside it."""
+
+SOURCES = "accelerator/*.c"
+TARGET = "_accelerator.abi3.so"
 FLAGS = ["-shared", "-fPIC", "-O2", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"]
 
 REPOSITORY = "https://github.com/dafka/dafka/blob/main/"
@@ -43,28 +46,29 @@ class ReadmeHook(MetadataHookInterface):
 
 
 class AcceleratorHook(BuildHookInterface[Any]):
-    """Compiles the accelerator for a wheel. An editable install gets it next to its source, and no other build does."""
+    """Compiles accelerators for a wheel. An editable install gets them next to their source; no other build does."""
 
     _folder: TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and add the result to the wheel. On failure, warn and build a pure-Python wheel."""
+        """Compile, and add the results to the wheel. On failure, warn and build a pure-Python wheel."""
         if self.target_name != "wheel":
             return
         if version == "editable":
-            target = Path(self.root, TARGET)
-            target.unlink(missing_ok=True)
+            folder = Path(self.root)
+            self.clean([version])
         else:
             self._folder = TemporaryDirectory()
-            target = Path(self._folder.name, Path(TARGET).name)
-        reason = _obstacle() or _compile(sorted(Path(self.root).glob(SOURCES)), target)
+            folder = Path(self._folder.name)
+        targets = {f"{package}/{TARGET}": folder / package / TARGET for package in ACCELERATORS}
+        reason = _obstacle() or _compile_all(Path(self.root), targets)
         if reason:
-            self.app.display_warning(f"Building without the transport accelerator ({reason}); it is optional.")
+            self.app.display_warning(f"Building without the accelerators ({reason}); they are optional.")
             return
         if version != "editable":
-            build_data["force_include"][str(target)] = TARGET
+            build_data["force_include"].update({str(target): name for name, target in targets.items()})
         build_data["pure_python"] = False
-        build_data["tag"] = f"cp311-abi3-{platform_tag(target)}"
+        build_data["tag"] = f"cp311-abi3-{platform_tag(*targets.values())}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled outside the source tree."""
@@ -72,8 +76,9 @@ class AcceleratorHook(BuildHookInterface[Any]):
             self._folder.cleanup()
 
     def clean(self, versions: list[str]) -> None:
-        """Remove the accelerator of an editable install."""
-        Path(self.root, TARGET).unlink(missing_ok=True)
+        """Remove the accelerators of an editable install."""
+        for package in ACCELERATORS:
+            Path(self.root, package, TARGET).unlink(missing_ok=True)
 
 
 def with_absolute_links(text: str) -> str:
@@ -88,14 +93,15 @@ def with_absolute_links(text: str) -> str:
     return re.sub(r"(!?)(\[[^\]]*\])\(([^)\s]+)\)", absolute, text)
 
 
-def platform_tag(library: Path) -> str:
-    """Return the platform that a compiled library runs on, as a wheel's name has it.
+def platform_tag(*libraries: Path) -> str:
+    """Return the platform that compiled libraries run on, as a wheel's name has it.
 
-    On Linux with glibc, the manylinux tag follows from the newest glibc symbol that the library needs (PEP 600). The
-    library links to libc alone, so that nothing else decides where it runs.
+    On Linux with glibc, the manylinux tag follows from the newest glibc symbol that they need (PEP 600). They link to
+    libc alone, so that nothing else decides where they run.
     """
     tags = list(platform_tags())
-    versions = [(int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())]
+    code = b"".join(library.read_bytes() for library in libraries)
+    versions = [(int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", code)]
     if versions and any(tag.startswith("manylinux") for tag in tags):
         major, minor = max(*versions, OLDEST_GLIBC)
         return f"manylinux_{major}_{minor}_{platform.machine()}"
@@ -103,13 +109,26 @@ def platform_tag(library: Path) -> str:
 
 
 def _obstacle() -> str:
-    """Return why the accelerator cannot be built here; empty if it can."""
+    """Return why the accelerators cannot be built here; empty if it can."""
     if os.environ.get("DAFKA_BUILD_ACCELERATOR") == "off":
         return "DAFKA_BUILD_ACCELERATOR is off"
     if sys.platform == "win32" or platform.python_implementation() != "CPython":
-        return "it needs CPython on a POSIX system"
+        return "they need CPython on a POSIX system"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "a free-threaded Python has no stable ABI"
+    return ""
+
+
+def _compile_all(root: Path, targets: dict[str, Path]) -> str:
+    """Compile all accelerators or none, and return the reason of a failure in one line; empty on success."""
+    for target in targets.values():
+        target.parent.mkdir(parents=True, exist_ok=True)
+    for name, target in targets.items():
+        reason = _compile(sorted((root / name).parent.glob(SOURCES)), target)
+        if reason:
+            for other in targets.values():
+                other.unlink(missing_ok=True)
+            return reason
     return ""
 
 

@@ -1,14 +1,24 @@
-"""The code that reads and writes the records of a batch."""
+"""The code that reads and writes the records of a batch: in C if it was built, otherwise in Python.
+
+The code in Python is the reference. The C files in `dafka/batches/accelerator/` must return and refuse the same. The
+environment variable `DAFKA_ACCELERATOR` selects one of them, as for the loops of the transport.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dafka.batches import reading, writing
 from dafka.batches.reading import Columns
 from dafka.contents import PackedContents
+from dafka.errors import BatchError, ConfigError
+
+VARIABLE = "DAFKA_ACCELERATOR"
 
 
 class RecordsCodec(Protocol):
@@ -53,9 +63,76 @@ class PureCodec:
         return writing.write_records(values, keys, blocks, timestamp_deltas)
 
 
-_PURE = PureCodec()
+class CompiledCodec:
+    """The codec in C, from the extension module `_accelerator`.
+
+    Args:
+        module: The module.
+    """
+
+    name = "compiled"
+
+    def __init__(self, module: Any) -> None:
+        module.connect(BatchError, PackedContents)
+        self._read = module.read_records
+        self._write = module.write_records
+
+    def read_records(self, data: bytes | memoryview, position: int, count: int, base_timestamp: int) -> Columns:
+        """See `RecordsCodec.read_records`."""
+        values, keys, blocks, times = self._read(data, position, count, base_timestamp)
+        return values, keys, blocks, array("q", times) if isinstance(times, bytes) else times
+
+    def write_records(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        blocks: PackedContents | None,
+        timestamp_deltas: array[int] | None,
+    ) -> bytes:
+        """See `RecordsCodec.write_records`."""
+        written: bytes = self._write(values, keys, blocks, timestamp_deltas)
+        return written
+
+
+_MODULE = "dafka.batches._accelerator"
+_INTERFACE = 1
+"""The version of the interface that `accelerator/module.c` must have."""
+
+
+@functools.cache
+def load_compiled() -> CompiledCodec | str:
+    """Return the codec in C, or the reason why it is not available."""
+    try:
+        module: Any = importlib.import_module(_MODULE)
+    except ModuleNotFoundError:
+        return "it was not built; reinstall dafka with a C compiler and Python.h"
+    except ImportError as error:
+        return f"it cannot be loaded: {error}"
+    if module.INTERFACE != _INTERFACE:
+        return "it was built from the sources of another version; reinstall dafka"
+    return CompiledCodec(module)
+
+
+PURE = PureCodec()
 
 
 def records_codec() -> RecordsCodec:
-    """Return the codec to use."""
-    return _PURE
+    """Return the codec to use.
+
+    Raises `ConfigError` if `DAFKA_ACCELERATOR` is invalid, or requires a codec that is not available.
+    """
+    return _choose(os.environ.get(VARIABLE, ""))
+
+
+@functools.cache
+def _choose(choice: str) -> RecordsCodec:
+    if choice not in {"", "on", "off"}:
+        raise ConfigError(f"{VARIABLE}: expected on or off, not {choice!r}")
+    if choice == "off":
+        return PURE
+    compiled = load_compiled()
+    if not isinstance(compiled, str):
+        return compiled
+    if choice == "on":
+        raise ConfigError(f"{VARIABLE}: the accelerator of batches cannot be used: {compiled}")
+    return PURE

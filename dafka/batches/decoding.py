@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
-
 import attrs
 
-from dafka.batches.codec import records_codec
+from dafka.batches.codec import RecordsCodec, records_codec
 from dafka.batches.columns import PackedHeaders, RecordColumns, Repeated
 from dafka.batches.compression import decompress
 from dafka.batches.header import (
@@ -32,13 +30,14 @@ class DecodedBatch(RecordColumns):
     header: BatchHeader
 
 
-def decode_batch(data: bytes | memoryview, *, bytes_max: int) -> DecodedBatch:
+def decode_batch(data: bytes | memoryview, *, bytes_max: int, codec: RecordsCodec | None = None) -> DecodedBatch:
     """Return the records of a batch. Everything is checked but the CRC, which `check_crc` checks.
 
     Args:
         data: One batch.
         bytes_max: The maximum size of the records when decompressed. Decoding takes a small multiple of it in memory,
             whatever the batch claims.
+        codec: The code to read the records with; None for the compiled one, if it was built.
 
     Returns:
         The records and the header.
@@ -59,13 +58,14 @@ def decode_batch(data: bytes | memoryview, *, bytes_max: int) -> DecodedBatch:
         raise BatchError("records", f"at most {bytes_max} bytes, not {len(data) - position}", position)
     if header.count * RECORD_BYTES_MIN > len(data) - position:
         raise BatchError("count", f"a number of records that the batch has room for, not {header.count}", 57)
-    values, keys, blocks, timestamps = records_codec().read_records(data, position, header.count, header.base_timestamp)
+    codec = codec or records_codec()
+    values, keys, blocks, timestamps = codec.read_records(data, position, header.count, header.base_timestamp)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         timestamps = header.max_timestamp
     return DecodedBatch(
         values,
         keys,
         None if blocks is None else PackedHeaders(blocks),
-        Repeated(timestamps, header.count) if isinstance(timestamps, int) else array("q", timestamps),
+        Repeated(timestamps, header.count) if isinstance(timestamps, int) else timestamps,
         header,
     )

@@ -7,6 +7,7 @@ look like; only the others are taken apart.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from itertools import repeat
 from typing import TypeAlias
@@ -18,7 +19,7 @@ from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError
 
 Column: TypeAlias = Sequence[bytes | None]
-Columns: TypeAlias = tuple[Column, Column | None, PackedContents | None, int | list[int]]
+Columns: TypeAlias = "tuple[Column, Column | None, PackedContents | None, int | array[int]]"
 """Values, keys, encoded headers, and the time of all records or of each."""
 
 TIMESTAMP_MIN, TIMESTAMP_MAX = -(2**63), 2**63 - 1
@@ -151,7 +152,7 @@ def read_records(data: bytes, position: int, count: int, base_timestamp: int) ->
         _packed(reader.values),
         _packed([keys.get(number) for number in range(count)]) if keys else None,
         pack([blocks.get(number, NO_HEADERS) for number in range(count)]) if blocks else None,
-        timestamps[0] if timestamps.count(timestamps[0]) == count else timestamps,
+        timestamps[0] if timestamps.count(timestamps[0]) == count else array("q", timestamps),
     )
 
 

@@ -18,7 +18,7 @@ from dafka.errors import BatchError
 
 COMPRESSED = [kind for kind in Compression if kind is not Compression.NONE]
 BYTES_MAX = 1 << 20
-BOMB_BYTES = 256 << 20
+BOMB_BYTES = 64 << 20
 
 
 @pytest.mark.parametrize("kind", list(Compression))

@@ -36,7 +36,7 @@ def test_records_of_every_shape_come_back(name: str, compression: Compression) -
     assert header.compression in {compression, Compression.NONE}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(records=RECORDS, compression=st.sampled_from(COMPRESSIONS))
 def test_any_records_come_back(records: Records, compression: Compression) -> None:
     batch = records.encode(2**40, compression=compression)

@@ -1,0 +1,182 @@
+"""The codec in C writes what the one in Python writes, and reads and refuses the same, for any records and batches."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+
+from dafka.batches import codec, decode_batch, pack_headers
+from dafka.batches.codec import PURE, VARIABLE, CompiledCodec, RecordsCodec, load_compiled, records_codec
+from dafka.contents import PackedContents, pack
+from dafka.errors import BatchError, ConfigError
+from tests.batches import fuzz
+from tests.batches.hostile import hostile_batches
+from tests.batches.samples import BYTES_MAX, RECORDS, SHAPES, Records
+
+COMPILED = load_compiled()
+needs_compiled = pytest.mark.skipif(isinstance(COMPILED, str), reason=str(COMPILED))
+CODECS = [pytest.param(PURE, id="pure"), pytest.param(COMPILED, marks=needs_compiled, id="compiled")]
+
+
+def written(codec: RecordsCodec, records: Records) -> bytes:
+    headers = None if records.headers is None else pack_headers(records.headers).blocks
+    base = records.times[0]
+    return codec.write_records(
+        records.values, records.keys, headers, array("q", [time - base for time in records.times])
+    )
+
+
+@needs_compiled
+@settings(max_examples=40, deadline=None)
+@given(records=RECORDS)
+def test_both_write_and_read_the_same(records: Records) -> None:
+    assert isinstance(COMPILED, CompiledCodec)
+    data = written(PURE, records)
+    assert written(COMPILED, records) == data
+    count, base = len(records.values), records.times[0]
+    pure, compiled = (each.read_records(b"head" + data, 4, count, base) for each in (PURE, COMPILED))
+    assert pure == compiled
+    assert list(map(type, pure)) == list(map(type, compiled))
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", SHAPES)
+def test_both_write_every_shape_the_same(name: str) -> None:
+    assert isinstance(COMPILED, CompiledCodec)
+    records = SHAPES[name]
+    assert written(COMPILED, records) == written(PURE, records)
+    assert COMPILED.write_records(records.values, None, None, None) == PURE.write_records(
+        records.values, None, None, None
+    )
+
+
+@needs_compiled
+def test_both_read_and_refuse_the_same() -> None:
+    assert isinstance(COMPILED, CompiledCodec)
+    outcomes = Counter(fuzz.check(batch, [COMPILED, PURE]) for batch in hostile_batches(seed=2, count=6_000))
+    assert outcomes["well-formed"] > 500
+    records = {"length", "attributes", "timestamp delta", "offset delta", "key length", "value length", "records"}
+    headers = {"header count", "header name length", "header value length"}
+    assert records | headers | {"magic", "count", "last offset delta", "base offset", "batch"} <= set(outcomes)
+
+
+def record(*body: bytes) -> bytes:
+    joined = b"".join(body)
+    return bytes((2 * len(joined),)) + joined
+
+
+PLAIN = (b"\0", b"\0", b"\0", b"\1", b"\1", b"\0")
+TOO_LONG = b"\xff\xff\xff\xff\xff\0"
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x80\x80\x80\x80\x80\x00\0", "length at byte 0: expected a number of 32 bits"),
+        (b"\xff\xff\xff\xff\x10\x00\0", "length at byte 0: expected a number of 32 bits"),
+        (b"\x80\x80\x80\x80\x80"[:4] + b"\x80\x80\x80", "length at byte 0: expected a number of 32 bits"),
+        (b"\1" + bytes(6), "length at byte 0: expected a length from 0 to 6, not -1"),
+        (b"\x0e" + bytes(6), "length at byte 0: expected a length from 0 to 6, not 7"),
+        (b"\0" * 7, "attributes at byte 1: expected a complete number"),
+        (record(b"\5", *PLAIN[1:]), "attributes at byte 1: expected 0, not 5"),
+        (record(b"\0", b"\xff" * 9 + b"\2", *PLAIN[2:]), "timestamp delta at byte 2: expected a number of 64 bits"),
+        (record(b"\0", b"\xfe" + b"\xff" * 8 + b"\1", *PLAIN[2:]), "timestamp delta at byte 2: expected a timestamp"),
+        (record(*PLAIN[:2], b"\2", *PLAIN[3:]), "offset delta at byte 3: expected 0, not 1"),
+        (record(*PLAIN[:2], TOO_LONG, *PLAIN[3:]), "offset delta at byte 3: expected a number of 32 bits"),
+        (record(*PLAIN[:3], b"\3", *PLAIN[4:]), "key length at byte 4: expected a length from -1 to 2, not -2"),
+        (record(*PLAIN[:3], b"\6", *PLAIN[4:]), "key length at byte 4: expected a length from -1 to 2, not 3"),
+        (record(*PLAIN[:4], b"\4", b"\0"), "value length at byte 5: expected a length from -1 to 1, not 2"),
+        (record(*PLAIN[:4], b"\2", b"\0"), "header count at byte 7: expected a complete number"),
+        (record(*PLAIN[:5], b"\1"), "header count at byte 6: expected a count from 0 to 0, not -1"),
+        (record(*PLAIN[:5], b"\4", b"\0\1"), "header count at byte 6: expected a count from 0 to 1, not 2"),
+        (record(*PLAIN[:5], b"\2", b"\1\1"), "header name length at byte 7: expected a length from 0 to 1, not -1"),
+        (record(*PLAIN[:5], b"\2", b"\0\3"), "header value length at byte 8: expected a length from -1 to 0, not -2"),
+        (record(*PLAIN, b"\0"), "length at byte 0: expected 6, not 7"),
+        (record(*PLAIN) + b"\0", "records at byte 7: expected their end, 1 bytes follow"),
+    ],
+)
+def test_malformed_records_are_refused_with_a_reason(data: bytes, reason: str, codec: RecordsCodec) -> None:
+    with pytest.raises(BatchError) as caught:
+        codec.read_records(data, 0, 1, 1)
+    assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_numbers_may_be_longer_than_necessary(codec: RecordsCodec) -> None:
+    data = record(b"\0", b"\x80\x00", b"\x80\x80\x00", b"\x82\x00", b"k", b"\x81\x80\x00", b"\x80\x00")
+    values, keys, blocks, time = codec.read_records(data, 0, 1, 7)
+    assert values == [None]
+    assert keys == [b"k"]
+    assert blocks is not None
+    assert list(blocks) == [b"\x80\x00"]
+    assert time == 7
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("column", [["text"], [1], [bytearray(b"v")]])
+def test_columns_hold_bytes_or_none(column: Sequence[bytes], codec: RecordsCodec) -> None:
+    with pytest.raises(TypeError):
+        codec.write_records(column, None, None, None)
+    with pytest.raises(TypeError):
+        codec.write_records([b""], column, None, None)
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ([b"a"], [b"k", b"l"], None, None),
+        ([b"a"], None, pack([b"\0", b"\0"]), None),
+        ([b"a"], None, [None], None),
+        ([b"a"], None, None, array("q", [0, 0])),
+        (PackedContents(b"abc", (4).to_bytes(4, "big")), None, None, None),
+        (PackedContents(b"abc", (2).to_bytes(4, "big")), None, None, None),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(arguments: tuple[object, ...]) -> None:
+    assert isinstance(COMPILED, CompiledCodec)
+    with pytest.raises(ValueError, match=r"fit together|add up"):
+        COMPILED.write_records(*arguments)  # type: ignore[arg-type]
+
+
+@needs_compiled
+@pytest.mark.parametrize(("position", "count"), [(-1, 1), (8, 1), (0, 0), (0, 2), (1, 1), (0, 2**40)])
+def test_places_outside_the_data_are_refused(position: int, count: int) -> None:
+    assert isinstance(COMPILED, CompiledCodec)
+    with pytest.raises(ValueError, match="no room"):
+        COMPILED.read_records(record(*PLAIN), position, count, 0)
+
+
+@needs_compiled
+def test_batches_are_read_from_any_memory() -> None:
+    batch = SHAPES["everything"].encode()
+    SHAPES["everything"].expect(decode_batch(memoryview(bytearray(batch)), bytes_max=BYTES_MAX, codec=COMPILED))  # type: ignore[arg-type]
+    SHAPES["everything"].expect(decode_batch(memoryview(batch), bytes_max=BYTES_MAX, codec=PURE))
+
+
+def test_the_variable_selects_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "off")
+    assert records_codec() is PURE
+    monkeypatch.delenv(VARIABLE)
+    assert records_codec() is (PURE if isinstance(COMPILED, str) else COMPILED)
+    monkeypatch.setenv(VARIABLE, "maybe")
+    with pytest.raises(ConfigError, match="on or off, not 'maybe'"):
+        records_codec()
+
+
+def test_a_required_codec_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "load_compiled", lambda: "it was not built")
+    codec._choose.cache_clear()
+    try:
+        monkeypatch.setenv(VARIABLE, "on")
+        with pytest.raises(ConfigError, match="cannot be used: it was not built"):
+            records_codec()
+        monkeypatch.delenv(VARIABLE)
+        assert records_codec() is PURE
+    finally:
+        codec._choose.cache_clear()
