@@ -35,14 +35,17 @@ class NodesOptions:
         stores: The number of stores.
         per_process: The number of producers in a process.
         timeout_s: How long it may take until the first record of every producer is stored.
-        observed_s: How long resources are measured, when idle and when sending. The cluster rests before that for half
-            this time.
+        rest_s: How long the cluster rests before it counts as idle. Dafka's idle nodes become quiet step by step.
+        idle_s: How long resources are measured when idle. Dafka's idle nodes speak each 30 s.
+        observed_s: How long resources are measured when sending, after half this time.
     """
 
     producers: Sequence[int] = (10, 100, 300, 1000)
     stores: int = 2
     per_process: int = 20
     timeout_s: float = 120.0
+    rest_s: float = 45.0
+    idle_s: float = 60.0
     observed_s: float = 10.0
 
 
@@ -81,8 +84,8 @@ async def measure_nodes(cluster: Cluster, producers: int, options: NodesOptions)
     seconds = await _start([further], 1, f"{title}, one further", options.timeout_s)
     yield figure("a further producer's first record stored", "ms", seconds * 1000)
 
-    await trio.sleep(options.observed_s / 2)
-    for name, unit, value in [*await watched.observe(producers, options.observed_s), *watched.descriptors()]:
+    await trio.sleep(options.rest_s)
+    for name, unit, value in [*await watched.observe(producers, options.idle_s), *watched.descriptors()]:
         yield figure(f"idle, {name}", unit, value)
 
     for group in groups:

@@ -113,13 +113,31 @@ SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
     help="How long the producers of the job nodes may take until all their first records are stored.",
 )
 @click.option(
+    "--rest",
+    "rest_ms",
+    type=DURATION,
+    default="45s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long the cluster of the job nodes rests before it counts as idle.",
+)
+@click.option(
+    "--idle",
+    "idle_ms",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long the job nodes measures the idle processes.",
+)
+@click.option(
     "--observe",
     "observed_ms",
     type=DURATION,
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="How long the job nodes measures the processes, when idle and when sending.",
+    help="How long the job nodes measures the sending processes.",
 )
 @click.option(
     "--folder",
@@ -155,6 +173,8 @@ def bench(
     stores: int,
     per_process: int,
     timeout_ms: int,
+    rest_ms: int,
+    idle_ms: int,
     observed_ms: int,
     folder: Path | None,
     json_path: Path | None,
@@ -177,9 +197,8 @@ def bench(
         names = ", ".join(repr(system.name) for system in chosen)
         raise UsageMistake(f"--base: expected one of {names}, not {base!r}")
 
-    options = NodesOptions(
-        producers or NodesOptions().producers, stores, per_process, timeout_ms / 1000, observed_ms / 1000
-    )
+    seconds = (each / 1000 for each in (timeout_ms, rest_ms, idle_ms, observed_ms))
+    options = NodesOptions(producers or NodesOptions().producers, stores, per_process, *seconds)
     settings: dict[str, object] = {"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds}
     if "nodes" in jobs:
         settings["nodes"] = attrs.asdict(options)

@@ -78,8 +78,9 @@ class NodeConfig:
     partitions_per_node_max: int = attrs.field(default=1000, validator=check_count(1))
     """How many partitions one peer may publish. Its records and heads of further partitions are discarded."""
     tower_timeout_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long no tower may be heard before this is reported as an event. A command that has never heard a tower then
-    ends with an error."""
+    """How long no tower may be heard before this is reported as an event. A tower of an idle cluster announces that it
+    will be silent for up to 10 s, which does not count. A command that has never heard a tower then ends with an
+    error."""
     grace_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a node that is stopped may take to finish its work: a store writes and acknowledges what it has
     received, `dafka produce` waits for ACKs, `dafka consume` saves its positions."""
@@ -92,8 +93,8 @@ class BeaconConfig:
     interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often a node sends its beacon to the towers."""
     timeout_ms: int = attrs.field(default=4000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a peer may send no beacon before it counts as silent. A peer that is silent, or that a tower reports as
-    gone, is disconnected when the connection to it is lost, too."""
+    """How long a peer may send no beacon of the first form before it counts as silent. A peer that is silent, or that a
+    tower reports as gone, is disconnected when the connection to it is lost, too."""
     tower: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_towers)
     """The towers, each by one address: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556
     and 5557; without PUB_PORT, it is the port after SUB_PORT. It sets `tower_sub` and `tower_pub`."""

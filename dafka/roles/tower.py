@@ -35,7 +35,7 @@ from dafka.transport import (
     open_zap_handler,
 )
 from dafka.transport.connections import MANY_CONNECTIONS
-from dafka.transport.mesh import HANDSHAKE_MS
+from dafka.transport.mesh import HANDSHAKE_MS, KEEPALIVE
 from dafka.wire import BEACON, REGISTRATION, TOWER_ID_BYTES, WELCOME
 
 BEACON_BYTES_MAX = 1024
@@ -93,6 +93,7 @@ class Tower:
         self._subscriber = subscriber
         self._publisher = publisher
         self._warn = warn
+        self._timer = trio.CancelScope()
 
     def statistics(self) -> TowerStatistics:
         """Return the counters so far."""
@@ -111,7 +112,7 @@ class Tower:
     async def run(self) -> None:
         """Pass beacons on, and enforce the limits on connections, until cancelled."""
         self._accepted.on_first_message(self._note_own_host)
-        self._accepted.on_ended(self._machine.registry.forget_connection)
+        self._accepted.on_ended(self._forget_connection)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forward_beacons)
             nursery.start_soon(self._keep_time)
@@ -124,7 +125,7 @@ class Tower:
             messages = await self._subscriber.receive_with_sources(DRAIN_MAX)
             self._accepted.update()
             identified = [(frames, self._identify(source)) for frames, source in messages]
-            self._publisher.send_many(self._machine.receive(identified, trio.current_time()))
+            self._publish(self._machine.receive(identified, trio.current_time()))
 
     def _identify(self, source: MessageSource) -> MessageSource:
         """Replace the descriptor of a source by the number of its connection. Descriptors are reused."""
@@ -140,13 +141,23 @@ class Tower:
 
     async def _keep_time(self) -> None:
         while True:
-            self._publisher.send_many(self._machine.tick(trio.current_time()))
-            await trio.sleep(self._machine.tick_s)
+            with trio.CancelScope(deadline=self._machine.deadline()) as self._timer:
+                await trio.sleep_forever()
+            self._publish(self._machine.tick(trio.current_time()))
+            await trio.lowlevel.checkpoint()
 
     async def _receive_subscriptions(self) -> None:
         while True:
             frames = [message[0] for message in await self._publisher.receive_many()]
-            self._publisher.send_many(self._machine.receive_subscriptions(frames, trio.current_time()))
+            self._publish(self._machine.receive_subscriptions(frames, trio.current_time()))
+
+    def _forget_connection(self, number: int) -> None:
+        self._machine.connection_ended(number, trio.current_time())
+        self._timer.deadline = self._machine.deadline()
+
+    def _publish(self, messages: list[list[bytes]]) -> None:
+        self._publisher.send_many(messages)
+        self._timer.deadline = self._machine.deadline()
 
 
 async def serve_tower(
@@ -176,7 +187,7 @@ async def serve_tower(
             stack.callback(subscriber.close, 0)
             publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config.node)
             stack.callback(publisher.close, 0)
-            limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS}
+            limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS, **KEEPALIVE}
             publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)
             subscriber.set_options(**limits)
             # A node learns from the order that this tower knows registrations before it considers sending beacons.

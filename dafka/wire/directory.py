@@ -240,23 +240,26 @@ class Pulse:
         tower: The identity of the tower's life.
         interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
         numbers: By role, the number of the last change.
+        pause_ms: The longest time until the next pulse, in milliseconds; 0 if the tower does not say.
     """
 
     tower: bytes
     interval_ms: int
     numbers: Mapping[Role, int]
+    pause_ms: int = 0
 
     def encode(self) -> list[bytes]:
         """Return the frames of the pulse."""
         heading = bytes((DIRECTORY_VERSION,)) + self.tower + write_number_4(min(self.interval_ms, NUMBER_4_MAX))
-        return [PULSE, heading + _write_numbers(self.numbers)]
+        return [PULSE, heading + _write_numbers(self.numbers) + write_number_4(min(self.pause_ms, NUMBER_4_MAX))]
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> Pulse:
         """Return the pulse that frames carry. Raises `WireError` if they are none."""
         reader = _read_body(frames, PULSE)
         tower, interval_ms = reader.read_bytes(TOWER_ID_BYTES, "tower"), reader.read_number_4("interval")
-        return cls(tower, interval_ms, _read_numbers(reader))
+        numbers = _read_numbers(reader)
+        return cls(tower, interval_ms, numbers, reader.read_number_4("pause") if reader.has_more else 0)
 
 
 def inbox_topic(address: str) -> bytes:

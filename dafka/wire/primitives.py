@@ -37,6 +37,11 @@ class FrameReader:
         self._data = data
         self.offset = offset
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are bytes after the fields that were read."""
+        return self.offset < len(self._data)
+
     def read_bytes(self, count: int, field: str) -> bytes:
         """Read a number of bytes."""
         end = self.offset + count

@@ -54,7 +54,7 @@ def test_two_jobs_give_a_table_json_and_a_plot(dafka: Dafka, tmp_path: Path) -> 
 
 def test_nodes_of_several_processes_store_their_first_records(dafka: Dafka, tmp_path: Path) -> None:
     written = tmp_path / "out.json"
-    sizes = ("--producers", "3", "--per-process", "2", "--observe", "500ms")
+    sizes = ("--producers", "3", "--per-process", "2", "--rest", "100ms", "--idle", "500ms", "--observe", "500ms")
     ended = dafka.run("bench", "nodes", *OURS, *sizes, "--json", str(written))
     assert (ended.status, ended.errors) == (0, "")
     document = json.loads(written.read_text())

@@ -45,6 +45,8 @@ OPTIONS = {
         "--stores",
         "--per-process",
         "--timeout",
+        "--rest",
+        "--idle",
         "--observe",
         "--folder",
         "--json",

@@ -100,13 +100,25 @@ def test_silent_nodes_are_forgotten_a_few_times_per_timeout() -> None:
     registry = Registry()
     registry.refusal("A", 1, 0.0)
     registry.refusal("B", 1, 0.5)
-    assert registry.expire(3.9) == []
-    assert registry.expire(3.9 + TIMEOUT_S / 4 - 0.01) == [], "it has just looked"
-    assert registry.expire(3.9 + TIMEOUT_S / 4) == ["A", "B"]
+    assert registry.expire(registry.deadline() - 0.01) == []
+    assert registry.deadline() == TIMEOUT_S
+    assert registry.expire(TIMEOUT_S) == ["A"]
+    assert registry.expire(4.99) == [], "it has just looked"
+    assert registry.expire(TIMEOUT_S + TIMEOUT_S / 4) == ["B"]
     assert len(registry) == 0
     registry.refusal("A", 1, 5.0)
     assert registry.expire(8.99) == []
-    assert registry.expire(9.99) == ["A"]
+    assert registry.expire(9.0) == ["A"]
+
+
+def test_nodes_that_register_seldom_are_looked_at_seldom() -> None:
+    registry = BeaconRegistry(10, TIMEOUT_S, lambda _: True, 60.0)
+    registry.admit_beacon("A", 1, 0.0, may_be_late=True)
+    assert registry.deadline() == 60.0 + TIMEOUT_S
+    assert registry.expire(60.0 + TIMEOUT_S) == []
+    assert registry.expire(60.0 + LATE_FACTOR * TIMEOUT_S - 0.1) == []
+    registry.admit_beacon("B", -1, 70.0, may_be_late=True)
+    assert registry.expire(60.0 + (LATE_FACTOR + 1) * TIMEOUT_S) == ["A", "B"], "the connection of B had ended"
 
 
 def test_a_node_that_may_be_late_stays_while_its_connection_lives() -> None:

@@ -22,9 +22,17 @@ from dafka.protocol import (
     Settled,
     SubscribeAtTower,
     TowerMachine,
+    TowersHeard,
+    TowersSilent,
     UnsubscribeAtTower,
 )
-from dafka.protocol.machines.tower import KEY_CONFLICT, REGISTRATION_TIMEOUTS
+from dafka.protocol.machines.tower import (
+    KEY_CONFLICT,
+    PROMPT_PULSES,
+    PULSE_MAX_S,
+    REGISTRATION_S,
+    REGISTRATION_TIMEOUTS,
+)
 from dafka.protocol.presence import node_directory
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
 from dafka.protocol.presence.beacons import WANTED_ROLES
@@ -32,6 +40,8 @@ from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
 
 BOTH_FORMS = (REGISTRATION, BEACON)
 TIMEOUT_S = 4.0
+LATE_S = REGISTRATION_S + LATE_FACTOR * TIMEOUT_S
+"""Seconds after which a node whose connection lives is forgotten, at the earliest."""
 
 
 class Cluster:
@@ -56,6 +66,11 @@ class Cluster:
         member.connect(forms)
         return member
 
+    def end(self, member: Member) -> None:
+        """End a node, and its connection to the tower."""
+        member.is_running = self.connected = False
+        self.tower.connection_ended(member.number, self.now)
+
     def publish(self, messages: Sequence[list[bytes]]) -> None:
         for frames in messages:
             for member in list(self.nodes.values()):
@@ -65,7 +80,8 @@ class Cluster:
     def pass_time(self, seconds: float, step: float = 0.05) -> None:
         for _ in range(round(seconds / step)):
             self.now += step
-            self.publish(self.tower.tick(self.now))
+            if self.now >= self.tower.deadline():
+                self.publish(self.tower.tick(self.now))
             for member in list(self.nodes.values()):
                 if member.is_running:
                     member.act(member.machine.tick(self.now))
@@ -206,10 +222,25 @@ def test_an_idle_node_receives_pulses_only() -> None:
     cluster.pass_time(3)
     for member in members:
         member.received.clear()
-    cluster.pass_time(10)
+    cluster.pass_time(100)
     for member in members:
         assert {frames[0] for frames in member.received} == {wire.PULSE}
-        assert len(member.received) == 10
+        assert len(member.received) == len(members[0].received) <= PROMPT_PULSES + 100 / PULSE_MAX_S
+    for member in members:
+        member.received.clear()
+    cluster.pass_time(100)
+    for member in members:
+        assert len(member.received) == 100 / PULSE_MAX_S
+
+
+def test_pulses_are_frequent_again_after_a_change() -> None:
+    cluster = Cluster()
+    store = cluster.add("s1", Role.STORE)
+    cluster.pass_time(100)
+    cluster.add("p1", Role.PRODUCER)
+    store.received.clear()
+    cluster.pass_time(PROMPT_PULSES)
+    assert sum(frames[0] == wire.PULSE for frames in store.received) >= PROMPT_PULSES - 1
 
 
 def test_a_node_registers_as_often_as_the_tower_asks() -> None:
@@ -217,20 +248,63 @@ def test_a_node_registers_as_often_as_the_tower_asks() -> None:
     node = cluster.add("p1", Role.PRODUCER)
     cluster.pass_time(5)
     node.sent.clear()
-    cluster.pass_time(20)
-    interval_s = REGISTRATION_TIMEOUTS * TIMEOUT_S
-    assert 20 // interval_s <= len(node.sent) <= 1.4 * 20 // interval_s
+    cluster.pass_time(10 * REGISTRATION_S)
+    assert 10 <= len(node.sent) <= 14
     assert not any(wire.Registration.decode(frames).asks_directory for frames in node.sent)
+
+
+def test_nodes_register_together_when_they_hear_a_pulse() -> None:
+    cluster = Cluster()
+    nodes = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
+    cluster.pass_time(100)
+    for node in nodes:
+        node.sent.clear()
+        node.received.clear()
+    steps_with_registrations = sent = 0
+    for _ in range(round(10 * REGISTRATION_S / 0.05)):
+        cluster.pass_time(0.05)
+        steps_with_registrations += sum(len(node.sent) for node in nodes) > sent
+        sent = sum(len(node.sent) for node in nodes)
+    assert sent >= 200
+    assert steps_with_registrations <= len(nodes[0].received)
+
+
+def test_a_node_registers_often_while_nodes_of_the_first_form_listen() -> None:
+    cluster = Cluster()
+    node = cluster.add("p1", Role.PRODUCER)
+    cluster.pass_time(100)
+    old = cluster.add("old", Role.ANY, forms=[BEACON])
+    node.sent.clear()
+    cluster.pass_time(100)
+    interval_s = REGISTRATION_TIMEOUTS * TIMEOUT_S
+    assert 100 // interval_s <= len(node.sent) <= 1.4 * 100 // interval_s
+    assert old.peers() == {"p1"}
+    assert not any(isinstance(event, PeerLeft) for event in old.events)
+    old.is_running = False
+    cluster.publish(cluster.tower.receive_subscriptions([b"\0" + BEACON], cluster.now))
+    cluster.pass_time(30)
+    node.sent.clear()
+    cluster.pass_time(10 * REGISTRATION_S)
+    assert len(node.sent) <= 14
 
 
 def test_a_node_that_ends_is_gone_after_the_timeout() -> None:
     cluster = Cluster()
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(5)
-    producer.is_running = cluster.connected = False
-    cluster.pass_time(TIMEOUT_S - 2)
+    cluster.pass_time(100)
+    producer.is_running = cluster.connected = False  # and the tower is not told of it
+    cluster.pass_time(TIMEOUT_S)
     assert producer.left not in store.events
-    cluster.pass_time(4)
+    cluster.pass_time(REGISTRATION_S + TIMEOUT_S)
+    assert store.events[-1] == producer.left
+
+
+def test_a_node_is_gone_as_soon_as_its_connection_ends() -> None:
+    cluster = Cluster()
+    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
+    cluster.pass_time(100)
+    cluster.end(producer)
+    cluster.pass_time(0.3)
     assert store.events[-1] == producer.left
 
 
@@ -238,7 +312,7 @@ def test_a_node_that_is_slow_stays_while_its_connection_to_the_tower_lives() -> 
     cluster = Cluster()
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
     producer.is_running = False
-    cluster.pass_time((LATE_FACTOR - 1) * TIMEOUT_S)
+    cluster.pass_time(LATE_S - 2)
     assert producer.left not in store.events
     cluster.pass_time(2 * TIMEOUT_S)
     assert store.events[-1] == producer.left
@@ -250,11 +324,23 @@ def test_a_tower_that_is_silent_is_not_trusted() -> None:
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
     cluster.pass_time(2)
     store.is_listening = False
-    cluster.pass_time(4 * TIMEOUT_S)
+    cluster.pass_time(5 * TIMEOUT_S)
     assert store.events[-1:] == [producer.left]
     store.is_listening = True
-    cluster.pass_time(2)
+    cluster.pass_time(TIMEOUT_S)
     assert store.events[-1:] == [producer.joined]
+
+
+def test_a_tower_of_an_idle_cluster_is_trusted_between_its_pulses() -> None:
+    cluster = Cluster(Config().with_node(tower_timeout_ms=2000))
+    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
+    cluster.pass_time(300)
+    assert store.events == [TowersHeard(), Settled(), producer.joined]
+    store.is_listening = False
+    cluster.pass_time(PULSE_MAX_S + 4)
+    assert any(isinstance(event, TowersSilent) for event in store.events)
+    cluster.pass_time(3 * TIMEOUT_S)
+    assert store.events[-1] == producer.left
 
 
 def test_a_change_that_was_lost_is_noticed_at_the_next_pulse() -> None:
@@ -396,7 +482,7 @@ def test_a_node_that_changes_its_form_drops_the_nodes_that_it_does_not_want() ->
     cluster.pass_time(2 * TIMEOUT_S)
     assert producer.peers() == {"s1"}
     assert attrs.evolve(other.left, is_unwanted=True) in producer.events
-    store.is_running = cluster.connected = False
+    cluster.end(store)
     cluster.pass_time(3 * TIMEOUT_S)
     assert store.left in producer.events
 
@@ -442,6 +528,30 @@ def test_another_connection_cannot_register_a_known_address() -> None:
     assert producer.peers() == {"s1"}
 
 
+def test_a_node_that_registers_seldom_keeps_its_address() -> None:
+    cluster = Cluster()
+    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
+    cluster.pass_time(100)
+    forged = wire.Registration("p1", "10.6.6.6", 666, Role.STORE, tuple(Role), asks_directory=True)
+    stranger = MessageSource("10.6.6.6", "", 666)
+    for _ in range(1000):
+        cluster.publish(cluster.tower.receive([(forged.encode(), stranger)], cluster.now))
+        cluster.pass_time(0.05)
+    assert cluster.tower.discarded == {ADDRESS_IN_USE: 1000}
+    assert store.events == [TowersHeard(), Settled(), producer.joined]
+
+
+def test_the_address_of_a_node_that_has_moved_is_soon_given_to_it() -> None:
+    """Its machine has another IP address, and the tower is not told of the end of the old connection."""
+    cluster = Cluster()
+    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
+    cluster.pass_time(100)
+    producer.is_running = False
+    moved = cluster.add("p1", Role.PRODUCER)
+    cluster.pass_time(3 * TIMEOUT_S / 2 + 1)
+    assert store.events[-2:] == [producer.left, moved.joined]
+
+
 def test_an_address_belongs_to_a_key_in_a_closed_cluster() -> None:
     keys = ["a" * 40, "b" * 40]
     tower = TowerMachine(Config(), "10.0.0.254", lambda _: True, KeyIdentity(keys.__contains__))
@@ -481,8 +591,8 @@ def test_nodes_beyond_the_limit_are_found_when_there_is_room() -> None:
     cluster.pass_time(2)
     assert store.peers() == {"p1"}
     assert store.machine.discarded["too many nodes"] >= 1
-    first.is_running = False
-    cluster.pass_time((LATE_FACTOR + 1) * TIMEOUT_S)
+    cluster.end(first)
+    cluster.pass_time(1)
     assert store.events[-1] == second.joined
 
 

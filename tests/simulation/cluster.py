@@ -40,6 +40,9 @@ REVERSED_SHARE = 0.2
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
 
+TOWER_LOOK_S = 0.25
+"""Seconds between two looks at whether a tower has something to do."""
+
 
 @attrs.define(eq=False)
 class _TowerConnection:
@@ -257,10 +260,16 @@ class Cluster:
         self._tick_tower(name, tower)
         self._greet()
 
+    def _look_at_tower(self, name: str, tower: TowerMachine) -> None:
+        if self.clock.now >= tower.deadline() or self._towers.get(name) is not tower:
+            self._tick_tower(name, tower)
+        else:
+            self.clock.after(TOWER_LOOK_S, self._look_at_tower, name, tower)
+
     def _tick_tower(self, name: str, tower: TowerMachine) -> None:
         if self._towers.get(name) is tower:
             self._spread(name, tower.tick(self.clock.now))
-            self.clock.after(tower.tick_s, self._tick_tower, name, tower)
+            self.clock.after(TOWER_LOOK_S, self._look_at_tower, name, tower)
 
     def _tower_prefixes(self, name: str) -> tuple[bytes, ...]:
         return (BEACON,) if name in self._first_form_only else (REGISTRATION, BEACON)
@@ -308,7 +317,7 @@ class Cluster:
         connection = self._heard_by.pop(pair)
         self._connection_numbers.remove(connection.number)
         if pair[1] in self._towers:
-            self._towers[pair[1]].registry.forget_connection(connection.number)
+            self._towers[pair[1]].connection_ended(connection.number, self.clock.now)
         self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
         connection.is_ended = True
         number = self.tower_names.index(pair[1])

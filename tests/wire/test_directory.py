@@ -24,7 +24,7 @@ PAGE = [
     b"I" + UUID.encode(),
     b"\x01" + TOWER + bytes.fromhex("01 00 00 02 53 00 00 00 02 50 00 00 00 05") + ENTRY,
 ]
-PULSE = [b"T", b"\x01" + TOWER + bytes.fromhex("00 00 05 35 01 50 00 00 00 05")]
+PULSE = [b"T", b"\x01" + TOWER + bytes.fromhex("00 00 05 35 01 50 00 00 00 05 00 00 03 E8")]
 
 NODE = DirectoryEntry(UUID, "tcp://10.0.0.7:7001", role=Role.PRODUCER)
 
@@ -54,9 +54,13 @@ def test_a_page_in_bytes() -> None:
 
 
 def test_a_pulse_in_bytes() -> None:
-    pulse = Pulse(TOWER, 1333, {Role.PRODUCER: 5})
+    pulse = Pulse(TOWER, 1333, {Role.PRODUCER: 5}, 1000)
     assert pulse.encode() == PULSE
     assert Pulse.decode(PULSE) == pulse
+
+
+def test_a_pulse_need_not_tell_its_pause() -> None:
+    assert Pulse.decode([PULSE[0], PULSE[1][:-4]]) == Pulse(TOWER, 1333, {Role.PRODUCER: 5})
 
 
 def test_a_directory_without_nodes_has_one_page() -> None:
@@ -114,6 +118,8 @@ def test_every_cut_is_rejected(decode: Callable[[list[bytes]], object], frames: 
     for length in range(len(frames[1])):
         if length in whole and decode in (RoleChanges.decode, decode_page):
             continue
+        if decode == Pulse.decode and length == len(PULSE[1]) - 4:
+            continue  # without the pause, which is optional
         with pytest.raises(WireError):
             decode([frames[0], frames[1][:length]])
     for wrong in ([], [frames[1]], [frames[0]], [*frames, b""], [b"B", frames[1]], [frames[0], b"\0" + frames[1][1:]]):

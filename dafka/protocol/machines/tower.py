@@ -17,6 +17,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import MessageSource
 from dafka.errors import WireError
+from dafka.protocol.growing_interval import GrowingInterval
 from dafka.protocol.presence.beacon_registry import BeaconRegistry
 from dafka.protocol.presence.identity import KeyIdentity
 from dafka.protocol.presence.node_directory import NodeDirectory
@@ -26,17 +27,27 @@ from dafka.records import TEXT_BYTES_MAX, decode_text
 KEY_CONFLICT = "address of another key"
 
 PULSE_S = 1.0
-"""The longest time between two signs of life, in seconds."""
+"""The longest time between two signs of life after a change, in seconds."""
+
+PULSE_MAX_S = 10.0
+"""The longest time between two signs of life while nothing changes, in seconds."""
+
+PROMPT_PULSES = 12
+"""Signs of life that follow each other soon after a change; a node that has missed it learns of it from one of them."""
 
 PULSES_PER_TIMEOUT = 4
 """Signs of life in the time after which a silent node is gone."""
 
 TICK_S = 0.25
-"""The longest time between two calls of `tick`, in seconds."""
+"""Seconds until nodes whose connections have ended are announced together, and waiting requests are looked at again."""
+
+REGISTRATION_S = 60.0
+"""The longest time between two registrations of a node, in seconds. The end of its connection shows sooner that it is
+gone; registrations show that a node whose connection lives is not paused."""
 
 REGISTRATION_TIMEOUTS = 0.75
-"""The longest time between two registrations of a node, in timeouts. The end of its connection shows sooner that it is
-gone; registrations show that a node whose connection lives is not paused."""
+"""The same, in timeouts, while a node may have lost its address, or nodes of the first form listen: they hear each
+registration as a beacon, and miss a node whose beacons cease."""
 
 INTRODUCTIONS_S = 0.25
 """Seconds between two introductions of all nodes to new subscribers of the first form."""
@@ -55,7 +66,6 @@ class TowerMachine:
         beacons: Beacons accepted, of both forms.
         own_host: The host at which other machines reach this one. Nodes on loopback are introduced at it. It is an
             assumption until a node has reached the tower at an address other than loopback.
-        tick_s: The seconds between two calls of `tick`.
     """
 
     def __init__(
@@ -75,7 +85,10 @@ class TowerMachine:
             identity: The keys of nodes in a closed cluster; None in a plain cluster.
             tower_id: Eight random bytes that identify this life of the tower.
         """
-        self.registry = BeaconRegistry(config.tower.nodes_max, config.beacon.timeout_ms / 1000, is_connected)
+        timeout_s = config.beacon.timeout_ms / 1000
+        self._registration_s = max(REGISTRATION_S, REGISTRATION_TIMEOUTS * timeout_s)
+        self._registration_soon_s = REGISTRATION_TIMEOUTS * timeout_s
+        self.registry = BeaconRegistry(config.tower.nodes_max, timeout_s, is_connected, self._registration_s)
         self.beacons = 0
         self.own_host = own_host
         self._nodes_max = config.tower.nodes_max
@@ -83,15 +96,19 @@ class TowerMachine:
         self._reached_hosts: set[str] = set()
         self._identity = identity
         self._discarded: Counter[str] = Counter()
-        self._directory = NodeDirectory(tower_id, max(int(config.beacon.timeout_ms * REGISTRATION_TIMEOUTS), 1))
+        self._directory = NodeDirectory(tower_id)
         self._known: dict[tuple[bytes, str, str], tuple[wire.Registration, wire.DirectoryEntry]] = {}
         self._known_host = own_host
         self._first_form_prefixes: set[bytes] = set()
         self._introduction_due = float("inf")
         self._introduced_at = float("-inf")
-        self._pulse_s = min(PULSE_S, config.beacon.timeout_ms / 1000 / PULSES_PER_TIMEOUT)
-        self.tick_s = min(TICK_S, self._pulse_s)
+        pulse_s = min(PULSE_S, timeout_s / PULSES_PER_TIMEOUT)
+        self._tick_s = min(TICK_S, pulse_s)
+        self._tick_due = 0.0
+        self._pulses = GrowingInterval(pulse_s, PULSE_MAX_S, PROMPT_PULSES)
         self._pulse_due = 0.0
+        self._announced_changes = 0
+        self._are_registrations_urgent = False
 
     @property
     def discarded(self) -> Counter[str]:
@@ -108,7 +125,18 @@ class TowerMachine:
                 forwarded = self.forward_beacon(frames, source, now)
             if forwarded is not None:
                 published.append(forwarded)
-        return published + self._directory.take_messages(now)
+        published += self._directory.take_messages(now)
+        self._note_news(now)
+        return published
+
+    def connection_ended(self, number: int, now: float) -> None:
+        """Note that a node's connection has ended, by the number in `MessageSource`."""
+        self.registry.forget_connection(number)
+        self._tick_due = min(self._tick_due, now + self._tick_s)
+
+    def deadline(self) -> float:
+        """Return when to call `tick`."""
+        return min(self._tick_due, self._pulse_due, self._introduction_due, self.registry.deadline())
 
     def reached_at(self, address: str) -> TowerHostAmbiguous | None:
         """Note the address of this machine at which a node has reached the tower.
@@ -153,23 +181,25 @@ class TowerMachine:
             if prefix[:1] == wire.INBOX:
                 if 1 < len(prefix) <= TEXT_BYTES_MAX + 1:
                     self._directory.note_inbox(decode_text(prefix[1:]), is_open=is_active, inboxes_max=self._nodes_max)
+                    self._restart_pulses(now)
             elif prefix[:1] in (b"", wire.BEACON):
                 if not is_active:
                     self._first_form_prefixes.discard(prefix)
                 elif len(self._first_form_prefixes) < PREFIXES_MAX:
                     self._first_form_prefixes.add(prefix)
                     self._introduction_due = max(now, self._introduced_at + INTRODUCTIONS_S)
-        return self._introductions(now) + self._directory.take_messages(now)
+        published = self._introductions(now) + self._directory.take_messages(now)
+        self._note_news(now)
+        return published
 
     def tick(self, now: float) -> list[list[bytes]]:
         """Forget silent nodes and ended connections, and return the messages to publish."""
         for address in self.registry.expire(now):
             self._directory.remove_node(address)
         published = self._introductions(now) + self._directory.take_messages(now)
-        if now >= self._pulse_due:
-            self._pulse_due = now + self._pulse_s
-            published.append(self._directory.pulse())
-        return published
+        self._tick_due = float("inf")
+        self._note_news(now)
+        return published + self._due_pulse(now)
 
     def _register(self, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
         """Handle a beacon of the second form. Return the same in the first form, if any node wants it."""
@@ -215,6 +245,31 @@ class TowerMachine:
     def _endpoint(self, beacon: wire.NodeBeacon | wire.Registration, source: MessageSource) -> str:
         host = beacon.host or reachable_host(source.host, self.own_host)
         return f"tcp://{host}:{beacon.port}"
+
+    def _restart_pulses(self, now: float) -> None:
+        self._pulses.restart()
+        self._pulse_due = min(self._pulse_due, now + self._pulses.shortest_s)
+
+    def _note_news(self, now: float) -> None:
+        """Schedule the next pulse and tick after something may have changed."""
+        if self._directory.has_requests:
+            self._tick_due = min(self._tick_due, now + self._tick_s)
+        are_urgent = bool(self._first_form_prefixes) or self.registry.is_address_claimed(now)
+        is_news = are_urgent and not self._are_registrations_urgent
+        if is_news or self._directory.count_changes() != self._announced_changes:
+            self._restart_pulses(now)
+        if is_news:
+            self._pulse_due = now
+        self._are_registrations_urgent = are_urgent
+        self._announced_changes = self._directory.count_changes()
+
+    def _due_pulse(self, now: float) -> list[list[bytes]]:
+        if now < self._pulse_due:
+            return []
+        pause_s = self._pulses.next_wait_s()
+        self._pulse_due = now + pause_s
+        registration_s = self._registration_soon_s if self._are_registrations_urgent else self._registration_s
+        return [self._directory.pulse(max(int(registration_s * 1000), 1), int(pause_s * 1000))]
 
     def _introductions(self, now: float) -> list[list[bytes]]:
         """Introduce nodes that use the second form to new subscribers of the first, so that they need not wait."""

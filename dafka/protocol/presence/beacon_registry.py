@@ -5,6 +5,8 @@ connection: it may introduce a limited number of nodes, and send beacons at a li
 connection that introduced it first, until that connection ends or sends no beacon for the timeout.
 
 A node that uses the second form of beacons is gone when its connection ends: it registers again if it connects again.
+While its connection lives, it registers seldom. If another connection claims its address meanwhile, the tower asks all
+nodes to register soon, and the address is given away only if its node does not.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ for each batch of new nodes.
 """
 
 LATE_FACTOR = 5
-"""Timeouts without a beacon after which a node that uses the second form is forgotten although its connection lives. A
-node that is slow sends its beacons late; one that is paused sends none."""
+"""Timeouts after which a node that uses the second form and whose registration is overdue is forgotten although its
+connection lives. A node that is slow sends its beacons late; one that is paused sends none."""
 
 MANY_NODES = "too many nodes"
 MANY_OF_ONE_CONNECTION = "too many nodes of one connection"
@@ -41,6 +43,8 @@ TOO_OFTEN = "too many beacons"
 class _Node:
     connection: int
     heard_at: float
+    claimed_at: float = float("-inf")
+    """When another connection claimed its address, if it was not heard since."""
     may_be_late: bool = False
 
 
@@ -57,7 +61,9 @@ class BeaconRegistry:
         discarded: Beacons refused, by reason.
     """
 
-    def __init__(self, nodes_max: int, timeout_s: float, is_connected: Callable[[int], bool]) -> None:
+    def __init__(
+        self, nodes_max: int, timeout_s: float, is_connected: Callable[[int], bool], registration_s: float = 0.0
+    ) -> None:
         """Create an empty registry.
 
         Args:
@@ -65,15 +71,19 @@ class BeaconRegistry:
             timeout_s: Seconds without a beacon after which a node is forgotten.
             is_connected: Returns whether a connection, identified by its number, still exists. It is only called when
                 two connections use one address, or a node is silent.
+            registration_s: The longest time between two registrations of a node that uses the second form, in seconds.
         """
         self.discarded: Counter[str] = Counter()
         self._nodes_max = nodes_max
         self._timeout_s = timeout_s
         self._is_connected = is_connected
+        self._overdue_s = registration_s + timeout_s
+        self._late_s = registration_s + LATE_FACTOR * timeout_s
+        self._claimed_until = float("-inf")
         self._nodes: dict[str, _Node] = {}
         self._connections: dict[int, _Connection] = {}
         self._disconnected: list[tuple[str, int]] = []
-        self._expired_at = 0.0
+        self._look_due = float("inf")
 
     def __len__(self) -> int:
         """Return the number of known nodes."""
@@ -94,8 +104,8 @@ class BeaconRegistry:
             address: The node's address.
             connection: The number of the connection on which it arrived.
             now: The time in seconds.
-            may_be_late: Whether the node stays for `LATE_FACTOR` timeouts while this connection lives, and leaves when
-                it ends: it uses the second form.
+            may_be_late: Whether the node uses the second form: it leaves when this connection ends, and stays while it
+                lives, unless its next registration is overdue for `LATE_FACTOR` timeouts.
 
         Returns:
             Whether the beacon is accepted.
@@ -105,12 +115,18 @@ class BeaconRegistry:
             self.discarded[reason] += 1
         else:
             self._nodes[address].may_be_late = may_be_late
+            is_prompt = not may_be_late or connection < 0
+            self._look_due = min(self._look_due, now + (self._timeout_s if is_prompt else self._overdue_s))
         return not reason
+
+    def is_address_claimed(self, now: float) -> bool:
+        """Return whether nodes have to register soon, since one of them may have lost its address."""
+        return now < self._claimed_until
 
     def expire(self, now: float) -> list[str]:
         """Forget nodes whose connection has ended and silent nodes, and return them.
 
-        It looks for silent nodes at most four times per timeout.
+        It looks for silent nodes when one may be silent, and at most four times per timeout.
         """
         gone = [
             address
@@ -120,21 +136,28 @@ class BeaconRegistry:
         self._disconnected.clear()
         for address in gone:
             self._forget_node(address)
-        if now - self._expired_at >= self._timeout_s / 4:
-            self._expired_at = now
+        if now >= self._look_due:
             silent = [address for address, node in self._nodes.items() if self._is_silent(node, now)]
             for address in silent:
                 self._forget_node(address)
             gone += silent
+            due = min(map(self._silence_due, self._nodes.values()), default=float("inf"))
+            self._look_due = max(due, now + self._timeout_s / 4)
         return gone
 
+    def deadline(self) -> float:
+        """Return when to call `expire`, unless a connection ends before."""
+        return self._look_due
+
+    def _silence_due(self, node: _Node) -> float:
+        return node.heard_at + (self._overdue_s if node.may_be_late and node.connection >= 0 else self._timeout_s)
+
     def _is_silent(self, node: _Node, now: float) -> bool:
-        silence = now - node.heard_at
-        if silence < self._timeout_s:
+        if now < self._silence_due(node):
             return False
-        return (
-            not node.may_be_late or silence >= LATE_FACTOR * self._timeout_s or not self._is_connected(node.connection)
-        )
+        if not node.may_be_late or node.connection < 0:  # its connection had ended when its beacon was read
+            return True
+        return now - node.heard_at >= self._late_s or not self._is_connected(node.connection)
 
     def forget_connection(self, number: int) -> None:
         """Forget a connection that has ended. `expire` forgets its nodes that use the second form.
@@ -155,7 +178,7 @@ class BeaconRegistry:
             return TOO_OFTEN
         node = self._nodes.get(address)
         if node is not None and node.connection != number:
-            if now - node.heard_at < self._timeout_s and self._is_connected(node.connection):
+            if self._keeps_address(node, now):
                 return ADDRESS_IN_USE
             self._forget_node(address)
             node = None
@@ -168,6 +191,19 @@ class BeaconRegistry:
             node = self._nodes[address] = _Node(number, now)
         node.heard_at = now
         return ""
+
+    def _keeps_address(self, node: _Node, now: float) -> bool:
+        """Return whether a node keeps its address although another connection claims it."""
+        if not self._is_connected(node.connection):
+            return False
+        if now - node.heard_at < self._timeout_s:
+            return True
+        if not node.may_be_late:
+            return False
+        if node.claimed_at < node.heard_at:
+            node.claimed_at = now
+            self._claimed_until = now + self._timeout_s
+        return now - node.claimed_at < self._timeout_s
 
     def _forget_node(self, address: str) -> None:
         node = self._nodes.pop(address)

@@ -233,7 +233,8 @@ class BeaconMachine:
             are_listed = all(tower.client.is_complete for tower in self._towers)
             actions += self.peers.expire(now, are_listed=are_listed)
             silence = now - self._heard_at
-            if silence >= self._tower_timeout and not self._is_silent:
+            pause_s = max(tower.client.pause_s for tower in self._towers)  # no pulse is due before that
+            if silence >= self._tower_timeout + pause_s and not self._is_silent:
                 self._is_silent = True
                 actions.append(TowersSilent(silence, self._tower_endpoints))
         if now >= self._settle_due:

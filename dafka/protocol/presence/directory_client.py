@@ -28,7 +28,10 @@ JITTER = 0.25
 """The part by which waits are shortened at random, so that nodes that start together do not stay in step."""
 
 SILENT_TIMEOUTS = 2
-"""Timeouts without a message from a tower after which its directory is no longer trusted."""
+"""Timeouts after which the directory of a tower is no longer trusted whose next pulse is overdue."""
+
+PAUSE_MAX_S = 60.0
+"""The longest time between two pulses that a tower may announce."""
 
 PULSES_MAX = 10
 """Pulses without a directory after which the node uses the first form: it registers with another tower than it hears,
@@ -43,6 +46,7 @@ class DirectoryClient:
         is_complete: Whether the directory has been received completely, and nothing was missed since.
         has_failed: Whether the tower does not send a directory, although it lives.
         own_endpoint: The endpoint at which the tower introduces this node, according to its directory.
+        pause_s: The longest time until the tower's next pulse, from its last one on.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class DirectoryClient:
         self.is_complete = False
         self.has_failed = False
         self.own_endpoint = ""
+        self.pause_s = 0.0
         self._tower = tower
         self._refresh = registration.encode()
         self._request = attrs.evolve(registration, asks_directory=True).encode()
@@ -85,6 +90,7 @@ class DirectoryClient:
         interval_s, timeout_s = config.interval_ms / 1000, config.timeout_ms / 1000
         self._first_wait_s = interval_s / UNANSWERED_FACTOR
         self._interval_s = interval_s
+        self._timeout_s = timeout_s
         self._silence_s = SILENT_TIMEOUTS * timeout_s
         self._wait_s = self._first_wait_s
         self._due = float("inf")
@@ -105,6 +111,7 @@ class DirectoryClient:
     def stop(self, now: float) -> list[TowerAction]:
         """Stop using the second form: the tower does not know it."""
         self.is_active = self.is_complete = False
+        self.pause_s = 0.0
         self._due = float("inf")
         self._peers.keep_listed(self._tower, (), now)
         return [UnsubscribeAtTower(self._tower, prefix) for prefix in self._prefixes]
@@ -132,38 +139,40 @@ class DirectoryClient:
 
     def ask(self, now: float) -> list[PeerChange | TowerAction]:
         """Ask for the directory again, because something was missed, unless it has been asked for."""
-        if not self.is_complete:
-            return []
-        self.is_complete = False
-        self._wait_s = self._first_wait_s
-        return [*self._register(now)]
+        return [*self._ask(now)] if self.is_complete else []
 
     def tick(self, now: float) -> list[TowerAction]:
         """Register when it is time; do not trust the directory of a tower that has been silent for long."""
         if not self.is_active:
             return []
-        if self.is_complete and now - self._heard_at >= self._silence_s:
-            self.is_complete = False
+        if self.is_complete and now - self._heard_at >= self._silence_s + self.pause_s:
             self._peers.keep_listed(self._tower, (), now)
+            return self._ask(now)
         if self.is_complete and self._peers.ignored > self._ignored and self._peers.has_room:
-            self.is_complete = False  # nodes that the table had no room for are listed nowhere else
+            return self._ask(now)  # nodes that the table had no room for are listed nowhere else
         return self._register(now) if now >= self._due else []
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
         return self._due
 
+    def _ask(self, now: float) -> list[TowerAction]:
+        self.is_complete = False
+        self._wait_s = self._first_wait_s
+        return self._register(now)
+
     def _register(self, now: float) -> list[TowerAction]:
         if self.is_complete:
             self._wait_s = self._interval_s
         self._due = self._next_due(now, self._wait_s)
-        self._wait_s = min(2 * self._wait_s, self._interval_s)
+        self._wait_s = min(2 * self._wait_s, self._interval_s, self._timeout_s)
         return [SendToTower(self._tower, self._refresh if self.is_complete else self._request)]
 
     def _next_due(self, now: float, wait_s: float) -> float:
         return now + wait_s * (1 - JITTER * self._draw())
 
     def _hear_pulse(self, pulse: wire.Pulse, now: float) -> list[PeerChange | TowerAction]:
+        self.pause_s = min(pulse.pause_ms / 1000, PAUSE_MAX_S)
         if not self.is_complete:
             self._pulses += 1
             self.has_failed = not self._tower_id and self._pulses >= PULSES_MAX
@@ -173,7 +182,10 @@ class DirectoryClient:
         is_current = pulse.tower == self._tower_id and all(
             self._numbers.get(role, 0) == pulse.numbers.get(role, 0) for role in self._wanted
         )
-        return [] if is_current else self.ask(now)
+        if not is_current:
+            return self.ask(now)
+        # Many nodes that register together, since they hear the same pulse, cost the tower far less than one by one.
+        return [*self._register(now)] if self._due <= now + self.pause_s else []
 
     def _hear_changes(self, message: wire.RoleChanges, now: float) -> list[PeerChange | TowerAction]:
         actions: list[PeerChange | TowerAction] = []

@@ -40,12 +40,10 @@ class NodeDirectory:
 
     Args:
         tower: A random number that identifies this life of the tower.
-        interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
     """
 
-    def __init__(self, tower: bytes, interval_ms: int) -> None:
+    def __init__(self, tower: bytes) -> None:
         self._tower = tower
-        self._interval_ms = interval_ms
         self._nodes: dict[str, _Listed] = {}
         self._by_role: dict[Role, dict[str, bytes]] = {role: {} for role in Role}
         self._numbers = dict.fromkeys(Role, 0)
@@ -127,9 +125,26 @@ class NodeDirectory:
             room -= len(entries)
         return messages
 
-    def pulse(self) -> list[bytes]:
-        """Return the frames of the tower's sign of life."""
-        return wire.Pulse(self._tower, self._interval_ms, self._numbers).encode()
+    @property
+    def has_requests(self) -> bool:
+        """Whether nodes wait for the directory."""
+        return bool(self._asked)
+
+    def count_changes(self) -> int:
+        """Return how many messages about changes there have been."""
+        return sum(self._numbers.values())
+
+    def pulse(self, interval_ms: int, pause_ms: int) -> list[bytes]:
+        """Return the frames of the tower's sign of life.
+
+        Args:
+            interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
+            pause_ms: The time until the next pulse, in milliseconds.
+
+        Returns:
+            The frames.
+        """
+        return wire.Pulse(self._tower, interval_ms, self._numbers, pause_ms).encode()
 
     def _queue(self, address: str) -> None:
         listed = self._nodes[address]
