@@ -229,7 +229,7 @@ def run_command(
             patience=patience,
             jobs=jobs,
             fail_fast=fail_fast,
-            listener=ProgressListener(progress.started, progress.finished),
+            listener=ProgressListener(progress.started, progress.finished, progress.repeated),
         )
         finished, ended_by = run_blocking(lambda scope: start_run(scope=scope))
     print_result(finished, console)

@@ -1,7 +1,8 @@
 """Runs scenarios against a target, several at once and in each dialect, and judges the clauses by the results.
 
 Scenarios that can share a target run one after the other on the same target, each with its own peers. After a failure
-the next scenario gets a new target. Scenarios that load the machine run alone.
+the next scenario gets a new target. Scenarios that load the machine run alone. What failed while the machine was too
+busy to run the suite is repeated at the end, alone.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import signal
 import time
 import traceback
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -23,6 +25,7 @@ from dafka_conformance.causes import attribute_causes, attribute_missing
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.scenario import Scenario
+from dafka_conformance.stalls import StallMonitor
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.testbed.expectations import UnmetError
 from dafka_conformance.testbed.target_nodes import TestbedConfig
@@ -44,6 +47,12 @@ OPEN_FILES = 4096
 
 SPOILED_COUNT = 3
 """Scenarios of a role in a row that fail from the same cause until `fail_fast` skips the role's other scenarios."""
+
+BROKEN_COUNT = 3
+"""Scenarios of a role that cannot be run, while none can, until the role's other scenarios are skipped."""
+
+REPEATS_MAX = 2
+"""How often a scenario is repeated that fails during a stall of the machine."""
 
 INTERRUPTED = "the run was interrupted"
 """The reason why a scenario was skipped that an interrupted run did not finish."""
@@ -99,10 +108,12 @@ class ProgressListener:
     Attributes:
         started: Called with the name and dialect of each scenario that starts.
         finished: Called with the result of each scenario that ends or is skipped.
+        repeated: Called with the result of a scenario that failed and was repeated, because the machine had stalled.
     """
 
     started: Callable[[str, Dialect], None] = lambda _name, _dialect: None
     finished: Callable[[ScenarioResult], None] = lambda _result: None
+    repeated: Callable[[ScenarioResult], None] = lambda _result: None
 
 
 @attrs.frozen
@@ -135,7 +146,8 @@ async def run(
     """Run the selected scenarios and judge every clause.
 
     A role that the target does not have is left out. A scenario that needs an ability that the target does not have is
-    skipped. Both are in the result with the reason. An exception in a scenario never ends the run: it is the
+    skipped, and so are the scenarios of a role whose first ones all could not be run. All are in the result with the
+    reason. An exception in a scenario never ends the run: it is the
     scenario's result.
 
     Args:
@@ -161,10 +173,10 @@ async def run(
     asked = set(roles)
     missing = {role: "not selected" for role in Role if role not in asked}
     missing |= {role: f"{target.name} has no {role.title}" for role in asked if role not in target.abilities}
-    results: list[ScenarioResult] = []
+    results: dict[tuple[str, Dialect], ScenarioResult] = {}
 
     def finish(result: ScenarioResult) -> None:
-        results.append(result)
+        results[result.scenario, result.dialect] = result
         listener.finished(result)
 
     groups: list[ScenarioGroup] = []
@@ -180,20 +192,26 @@ async def run(
     group_runner = _GroupRunner(catalog, target, patience, _Spoiled(catalog.clauses, fail_fast), listener, finish)
     limiter = trio.CapacityLimiter(jobs)
     with scope:
-        async with trio.open_nursery() as nursery:
-            for each in [each for each in groups if not each.runs_alone]:
-                nursery.start_soon(group_runner.run_group_limited, each, limiter)
-        for each in [each for each in groups if each.runs_alone]:
-            await group_runner.run_group(each)
-    unfinished = {(each.name, group.dialect): each for group in groups for each in group.scenarios}
-    for result in results:
-        unfinished.pop((result.scenario, result.dialect), None)
-    results += [_skipped(each, dialect, INTERRUPTED) for (_, dialect), each in unfinished.items()]
-    results.sort(key=lambda result: (result.scenario, result.dialect.value))
-    results = attribute_missing(results)
-    verdicts = judge_clauses(catalog.clauses, results, spoken, missing)
+        async with trio.open_nursery() as background:
+            background.start_soon(group_runner.stalls.run)
+            async with trio.open_nursery() as nursery:
+                for each in [each for each in groups if not each.runs_alone]:
+                    nursery.start_soon(group_runner.run_group_limited, each, limiter)
+            for each in [each for each in groups if each.runs_alone]:
+                await group_runner.run_group(each)
+            await group_runner.repeat_doubtful(results)
+            background.cancel_scope.cancel()
+    unfinished = [
+        _skipped(each, group.dialect, INTERRUPTED)
+        for group in groups
+        for each in group.scenarios
+        if (each.name, group.dialect) not in results
+    ]
+    ordered = sorted([*results.values(), *unfinished], key=lambda result: (result.scenario, result.dialect.value))
+    judged = attribute_missing(ordered, catalog.clauses)
+    verdicts = judge_clauses(catalog.clauses, judged, spoken, missing)
     is_complete = not unfinished
-    return Run(target.name, started_at, time.monotonic() - begin, tuple(results), verdicts, missing, is_complete)
+    return Run(target.name, started_at, time.monotonic() - begin, tuple(judged), verdicts, missing, is_complete)
 
 
 def group_scenarios(scenarios: Sequence[Scenario], dialect: Dialect) -> list[ScenarioGroup]:
@@ -215,25 +233,51 @@ class _Spoiled:
         self._clauses = clauses
         self._is_enabled = is_enabled
         self._in_a_row: dict[tuple[Role, Dialect], tuple[str, int]] = {}
+        self._broken: Counter[tuple[Role, Dialect]] = Counter()
+        self._runnable: set[tuple[Role, Dialect]] = set()
 
     def note(self, result: ScenarioResult) -> None:
         """Note the result of a scenario."""
+        key = (result.role, result.dialect)
+        if result.outcome is Outcome.BROKEN:
+            self._broken[key] += 1
+        else:
+            self._runnable.add(key)
         of_result = [self._clauses.get(check.clause) for check in result.checks if check.is_finding]
         violated = [clause for clause in of_result if clause.level.is_binding and clause.layer < Layer.BEHAVIOR]
         cause = min(violated, key=lambda clause: clause.layer).id if violated else ""
-        known, count = self._in_a_row.get((result.role, result.dialect), ("", 0))
-        self._in_a_row[result.role, result.dialect] = (cause, count + 1 if cause == known else 1)
+        known, count = self._in_a_row.get(key, ("", 0))
+        self._in_a_row[key] = (cause, count + 1 if cause == known else 1)
 
     def reason(self, role: Role, dialect: Dialect) -> str:
         """Return why to skip the other scenarios of a role; an empty string if there is no reason."""
-        cause, count = self._in_a_row.get((role, dialect), ("", 0))
+        key = (role, dialect)
+        if self._broken[key] >= BROKEN_COUNT and key not in self._runnable:
+            return f"the {role.title} could not be run in {BROKEN_COUNT} scenarios"
+        cause, count = self._in_a_row.get(key, ("", 0))
         if not self._is_enabled or not cause or count < SPOILED_COUNT:
             return ""
         return f"{SPOILED_COUNT} scenarios in a row violated {cause}"
 
 
+_Violation: TypeAlias = tuple[Role, Dialect, str]
+"""The role, the dialect and the violated clause."""
+
+
 class _GroupRunner:
-    """Runs groups of scenarios on testbeds."""
+    """Runs groups of scenarios on testbeds.
+
+    Attributes:
+        stalls: Notices stalls of the machine.
+
+    Args:
+        catalog: The scenarios and clauses.
+        target: The implementation under test.
+        patience: The factor for every time limit.
+        spoiled: The roles whose other scenarios are skipped.
+        listener: Callbacks for progress.
+        finish: Called with the result of each scenario that ends or is skipped.
+    """
 
     def __init__(
         self,
@@ -250,6 +294,8 @@ class _GroupRunner:
         self._spoiled = spoiled
         self._listener = listener
         self._report_finished = finish
+        self.stalls = StallMonitor()
+        self._doubtful: dict[tuple[str, Dialect], ScenarioGroup] = {}
 
     async def run_group_limited(self, each: ScenarioGroup, limiter: trio.CapacityLimiter) -> None:
         async with limiter:
@@ -262,7 +308,40 @@ class _GroupRunner:
             if reason:
                 self._finish(_skipped(waiting.popleft(), each.dialect, reason))
             else:
-                self._finish(await self._run_on_one_target(waiting, each))
+                result = await self._run_on_one_target(waiting, each)
+                if result.outcome.is_wrong and self.stalls.has_stalled_since(trio.current_time() - result.seconds):
+                    self._doubtful[result.scenario, result.dialect] = each
+                self._finish(result)
+
+    async def repeat_doubtful(self, results: dict[tuple[str, Dialect], ScenarioResult]) -> None:
+        """Repeat scenarios that failed during a stall, and replace their results.
+
+        Those are left out that only show what another scenario showed without a stall, or in two attempts.
+        """
+        known: set[_Violation] = set()
+        for key, result in results.items():
+            if key not in self._doubtful:
+                known |= self._violations(result)
+        for key, group in self._doubtful.items():
+            (scenario,) = (each for each in group.scenarios if each.name == key[0])
+            for _ in range(REPEATS_MAX):
+                violated = self._violations(results[key])
+                if violated and violated <= known:
+                    break
+                begin = trio.current_time()
+                again = results[key] = await self._run_on_one_target(deque([scenario]), group)
+                self._listener.repeated(again)
+                is_certain = not self.stalls.has_stalled_since(begin)
+                known |= self._violations(again) if is_certain else self._violations(again) & violated
+                if is_certain or again.outcome is Outcome.PASSED:
+                    break
+
+    def _violations(self, result: ScenarioResult) -> set[_Violation]:
+        """Return the violations that a result shows; one without a clause for an outcome that is no judgement."""
+        violated = {check.clause for check in result.checks if check.is_finding and self._is_binding(check.clause)}
+        if result.outcome in {Outcome.BROKEN, Outcome.ERROR}:
+            violated.add("")
+        return {(result.role, result.dialect, clause) for clause in violated}
 
     def _finish(self, result: ScenarioResult) -> None:
         if result.outcome is not Outcome.SKIPPED:
@@ -274,7 +353,15 @@ class _GroupRunner:
         scenario = waiting.popleft()
         result: ScenarioResult | None = None
         topic = scenario.topic or b"topic-%b" % uuid.uuid4().hex[:8].encode("ascii")
-        config = TestbedConfig(self._target, group.role, group.dialect, self._catalog.grammar, topic, self._patience)
+        config = TestbedConfig(
+            self._target,
+            group.role,
+            group.dialect,
+            self._catalog.grammar,
+            topic,
+            self._patience,
+            is_usual_topic=scenario.topic is None,
+        )
         try:
             async with open_testbed(config) as testbed:
                 result = await self._run_scenario(scenario, testbed)

@@ -13,8 +13,8 @@ from itertools import repeat
 from typing import TypeAlias
 
 from dafka.batches.columns import NO_HEADERS
-from dafka.batches.varints import read_varint
-from dafka.batches.writing import PlainRecords, delta_ranges, write_delta
+from dafka.batches.varints import read_varint, write_natural, write_varint
+from dafka.batches.writing import PlainRecords, delta_ranges
 from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError
 
@@ -43,16 +43,17 @@ class _Reader:
         size = data[position] >> 1 if data[position] < 128 else 0
         if position + 1 < len(data) and not size:
             size = (data[position] & 0x7F | data[position + 1] << 7) >> 1
-        plain = PlainRecords.of_body(size, start, self._delta_before)
+        time = write_varint(self._timestamp_before - self.base_timestamp)
+        plain = PlainRecords.of_body(size, start, len(time))
         if plain is None:
             return False
         total = plain.size * count
         last = position + total - plain.size
-        if last + plain.size > len(data) or not data.startswith(plain.head(end - 1), last):
+        if last + plain.size > len(data) or not data.startswith(next(plain.heads(end - 1, end, time)), last):
             return False
         layout = f"{plain.head_size}s{plain.value_size}s1s"
         heads, values, ends = zip(*struct.iter_unpack(layout, data[position : position + total]), strict=True)
-        if heads != tuple(plain.heads(start, end)) or ends != (NO_HEADERS,) * count:
+        if heads != tuple(plain.heads(start, end, time)) or ends != (NO_HEADERS,) * count:
             return False
         self.values += values
         self.timestamps += repeat(self._timestamp_before, count)
@@ -63,15 +64,12 @@ class _Reader:
     def _timestamp_before(self) -> int:
         return self.timestamps[-1] if self.timestamps else self.base_timestamp
 
-    @property
-    def _delta_before(self) -> int:
-        return self._timestamp_before - self.base_timestamp
-
     def read_each(self, start: int, end: int) -> None:
         """Read records that may differ in everything."""
         data = self.data
         shapes: dict[bytes, tuple[bytes, bytes, int] | None] = {}
-        delta = self._delta_before
+        timestamp = self._timestamp_before
+        time = write_varint(timestamp - self.base_timestamp)
         for number in range(start, end):
             position = self.position
             lead = data[position : position + 1]
@@ -80,20 +78,22 @@ class _Reader:
             if lead in shapes:
                 shape = shapes[lead]
             else:
-                shapes[lead] = shape = _shape(lead, number, delta)
+                shapes[lead] = shape = _shape(lead, number, len(time))
             if shape is not None:
                 before, after, size = shape
-                head = before + write_delta(number) + after
+                head = before + time + write_natural(number) + after
                 stop = position + len(head) + size
                 if data.startswith(head, position) and data[stop : stop + 1] == NO_HEADERS:
                     self.values.append(data[position + len(head) : stop])
-                    self.timestamps.append(self.base_timestamp + delta)
+                    self.timestamps.append(timestamp)
                     self.position = stop + 1
                     continue
             self._read(number)
-            if self._delta_before != delta:
-                delta = self._delta_before
-                shapes.clear()
+            if self._timestamp_before != timestamp:
+                timestamp = self._timestamp_before
+                former, time = time, write_varint(timestamp - self.base_timestamp)
+                if len(time) != len(former):
+                    shapes.clear()
 
     def _read(self, number: int) -> None:
         data, position = self.data, self.position
@@ -161,14 +161,16 @@ def _packed(column: list[bytes | None]) -> Column:
     return pack(present) if len(present) == len(column) else column
 
 
-def _shape(lead: bytes, number: int, delta: int) -> tuple[bytes, bytes, int] | None:
-    """Return what precedes and follows the offset in a plain record with this length, and the size of its value."""
+def _shape(lead: bytes, number: int, time_size: int) -> tuple[bytes, bytes, int] | None:
+    """Return what is before the time and after the offset of a plain record with this length, and its value's size."""
     try:
         size, _ = read_varint(lead, 0, len(lead), "length")
     except BatchError:
         return None
-    plain = PlainRecords.of_body(size, number, delta)
-    return None if plain is None or not plain.before.startswith(lead) else (plain.before, plain.after, plain.value_size)
+    plain = PlainRecords.of_body(size, number, time_size)
+    if plain is None or not plain.lead.startswith(lead):
+        return None
+    return plain.lead, plain.after, plain.value_size
 
 
 def _read_bytes(data: bytes, position: int, end: int, field: str) -> tuple[bytes | None, int]:

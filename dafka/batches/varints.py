@@ -6,6 +6,18 @@ from dafka.errors import BatchError
 
 _SMALL = [bytes((number,)) for number in range(128)]
 
+_NATURALS_KEPT = 8192
+_naturals: list[bytes] = []
+
+
+def write_natural(number: int) -> bytes:
+    """Return a number that is not negative. Small ones are kept."""
+    if number >= _NATURALS_KEPT:
+        return write_varint(number)
+    if not _naturals:
+        _naturals.extend(map(write_varint, range(_NATURALS_KEPT)))
+    return _naturals[number]
+
 
 def write_varint(number: int) -> bytes:
     """Return a number of at most 64 bits, sign included, in as few bytes as possible."""
@@ -36,6 +48,8 @@ def read_varint(data: bytes, position: int, end: int, field: str, bits: int = 32
     Raises:
         BatchError: The number is incomplete or too large.
     """
+    if position < end and (byte := data[position]) < 128:
+        return byte >> 1 ^ -(byte & 1), position + 1
     found = shift = 0
     start = position
     while position < end:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from dafka.batches import codec, decode_batch, pack_headers
 from dafka.batches.codec import PURE, VARIABLE, CompiledCodec, RecordsCodec, load_compiled, records_codec
@@ -31,7 +31,7 @@ def written(codec: RecordsCodec, records: Records) -> bytes:
 
 
 @needs_compiled
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=RECORDS)
 def test_both_write_and_read_the_same(records: Records) -> None:
     assert isinstance(COMPILED, CompiledCodec)

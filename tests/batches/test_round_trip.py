@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dafka.batches import (
@@ -36,7 +36,7 @@ def test_records_of_every_shape_come_back(name: str, compression: Compression) -
     assert header.compression in {compression, Compression.NONE}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=RECORDS, compression=st.sampled_from(COMPRESSIONS))
 def test_any_records_come_back(records: Records, compression: Compression) -> None:
     batch = records.encode(2**40, compression=compression)

@@ -307,3 +307,18 @@ def test_an_extra_that_is_missing_is_a_usage_error(entry: str, module: str) -> N
     ended = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (2, "Error: install dafka[extra]\n")
     assert set(ended.stdout.split()) == {"True"}, "Ctrl-C ends the process while it loads its modules"
+
+
+@pytest.mark.parametrize(("entry", "command"), [("main", "dafka"), ("conformance", "dafka-conformance")])
+def test_a_command_calls_itself_by_its_name(entry: str, command: str) -> None:
+    program = [sys.executable, "-c", f"import dafka._entry; dafka._entry.{entry}()", "--help"]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(f"Usage: {command} [OPTIONS]")
+
+
+def test_an_error_of_a_command_without_standard_output_is_one_sentence() -> None:
+    program = "from dafka.cli import runner\nasync def fail(): raise OSError('sentence')\nrunner.run(fail)"
+    command = ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "Error: sentence\n")

@@ -72,6 +72,25 @@ def test_key_is_authorized_in_a_folder(folder: Path) -> None:
     assert names == ["../two", "one", "one"]
 
 
+def test_a_folder_that_exists_needs_no_slash(folder: Path) -> None:
+    (folder / "in").mkdir()
+    made = keys("new", "a.key", "--name", "Ann O'N. 2").stdout
+    assert keys("authorize", "a.key", "--authorized-keys", "in").exit_code == 0
+    (path,) = (folder / "in").iterdir()
+    assert path.name == f"Ann_O_N._2-{made[:8].encode().hex()}.pub"
+    assert path.read_text() == made
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_list_keeps_its_permissions(folder: Path, mode: int) -> None:
+    (folder / "list").touch()
+    (folder / "list").chmod(mode)
+    keys("new", "a.key")
+    assert keys("authorize", "a.key", "--authorized-keys", "list").exit_code == 0
+    assert stat.S_IMODE((folder / "list").stat().st_mode) == mode
+
+
 def test_configured_list_is_the_default(folder: Path) -> None:
     keys("new", "orders.key")
     (folder / "dafka.toml").write_text('[security]\nkey_file = "orders.key"\nauthorized_keys = "list"\n')

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
 from collections.abc import Iterator
 
+import click
 import pytest
+from rich.logging import RichHandler
 
 from dafka.cli import terminal
+from dafka.cli.storage import common
 from dafka.cli.terminal import COMMAND_LOG, counted, print_table, report, report_error, start_logging
 from dafka.config import LogConfig
 from dafka.config.settings import LogFormat, LogLevel
@@ -137,3 +141,70 @@ def test_colours_are_for_terminals_whose_user_wants_them(monkeypatch: pytest.Mon
     assert terminal.output_has_colour()
     monkeypatch.setenv("NO_COLOR", "1")
     assert not terminal.output_has_colour()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_on_a_terminal_has_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("orders", "2026-01-01T00:00:05", "10"), ("bills", "2026-01-01T00:00:06", "7")]
+    for columns, is_split in (("139", True), ("140", False)):
+        output = Terminal()
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", output)
+            patched.setenv("COLUMNS", columns)
+            patched.setenv("TERM", "xterm")
+            print_table(("topic",), ("stored", "records"), rows, ("", "red"))
+        found = [line.split() for line in click.unstyle(output.getvalue()).splitlines()]
+        assert found[0] == ["topic", "stored", "records"]
+        assert found[1] == (["orders", "2026-01-01T", "10"] if is_split else ["orders", "2026-01-01T00:00:05", "10"])
+
+
+def test_log_lines_and_progress_share_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "error_is_terminal", lambda: True)
+    start("warning")
+    (handler,) = terminal._handlers
+    bar = terminal.make_progress_bar()
+    assert isinstance(handler, RichHandler)
+    assert handler.console is bar.console is terminal.error_console()
+    assert bar.console.stderr
+    assert not bar.live.auto_refresh, "a thread would draw it over the lines"
+
+
+class Bar:
+    """Takes what a progress bar shows."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[int, str]] = []
+
+    def add_task(self, text: str, *, total: int | None) -> int:
+        return 0
+
+    def start(self) -> None:
+        self.shown.append((0, "start"))
+
+    def stop(self) -> None:
+        self.shown.append((0, "stop"))
+
+    def update(self, task: int, *, completed: int, total: int | None, description: str, refresh: bool) -> None:
+        self.shown.append((completed, description))
+
+
+def test_the_bar_is_refreshed_ten_times_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar, now = Bar(), 100.0
+    monkeypatch.setattr(common, "error_is_terminal", lambda: True)
+    monkeypatch.setattr(common, "make_progress_bar", lambda: bar)
+    monkeypatch.setattr(common.time, "perf_counter", lambda: now)  # type: ignore[attr-defined]
+    meter = common.Meter()
+    assert meter.done == 0
+    with meter:
+        for done, seconds in ((100, 0.05), (1000, 0.2), (2000, 0.05), (3000, 0.2), (4000, 0.01)):
+            now += seconds
+            meter(done, 4000)
+            assert meter.done == done
+    assert [done for done, _ in bar.shown] == [0, 100, 1000, 3000, 4000, 0]
+    assert bar.shown[1:3] == [(100, "100 records, 1,000/s"), (1000, "1,000 records, 4,000/s")]
+    meter(5000, None)
+    assert (meter.done, bar.shown[-1]) == (5000, (0, "stop"))

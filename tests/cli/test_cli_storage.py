@@ -85,7 +85,7 @@ def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS)
     """Return records that were stored a second apart."""
     sequences = range(first_sequence, end_sequence)
     times = [1_767_225_600_000 + 1000 * sequence for sequence in sequences]
-    return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], times)
+    return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], stored_at=times)
 
 
 def run(*arguments: str, status: int = 0) -> Result:
@@ -222,7 +222,7 @@ def test_copy_of_damaged_or_different_records(shelf: Shelf) -> None:
     assert error_of("copy", "shelf:a", "shelf:b", status=1) == "orders/A, sequence 5: the CRC is wrong"
     assert shelf.infos("b")[ORDERS].end_sequence == 5
     shelf.put("c", RecordBatch(ORDERS, 0, [b"x"]))
-    assert "orders/A: sequence 0 has a different content" in error_of("copy", "shelf:b", "shelf:c", status=1)
+    assert "orders/A: sequence 0 has another value" in error_of("copy", "shelf:b", "shelf:c", status=1)
 
 
 # import
@@ -230,7 +230,7 @@ def test_copy_of_damaged_or_different_records(shelf: Shelf) -> None:
 
 def test_import_of_a_file(shelf: Shelf, tmp_path: Path) -> None:
     shelf.put("a", batch(0, 2))
-    lines = [{"topic": "orders", "partition": "A", "sequence": number, "content": "x"} for number in range(5)]
+    lines = [{"topic": "orders", "partition": "A", "sequence": number, "value": "x"} for number in range(5)]
     path = tmp_path / "lines"
     path.write_text("\n".join(map(json.dumps, lines)))
     assert run("import", "shelf:a", str(path)).stdout == "3 records of 3 bytes imported, 2 already present\n"
@@ -249,9 +249,9 @@ def test_export_to_a_file(shelf: Shelf, tmp_path: Path) -> None:
     export = partial(run, "export", "shelf:a", "--output", str(path))
     assert export().stdout == f"3 records written as {path.stat().st_size} bytes\n"
     assert path.read_bytes().splitlines() == [
-        b'{"topic": "bills", "partition": "B", "sequence": 0, "stored_at": 1767225600000, "content": "0"}',
-        b'{"topic": "orders", "partition": "A", "sequence": 4, "stored_at": 1767225604000, "content": "4"}',
-        b'{"topic": "orders", "partition": "A", "sequence": 5, "stored_at": 1767225605000, "content": "5"}',
+        b'{"topic": "bills", "partition": "B", "sequence": 0, "stored_at": 1767225600000, "value": "0"}',
+        b'{"topic": "orders", "partition": "A", "sequence": 4, "stored_at": 1767225604000, "value": "4"}',
+        b'{"topic": "orders", "partition": "A", "sequence": 5, "stored_at": 1767225605000, "value": "5"}',
     ]
     assert json.loads(export("--topic", "bills", "--json").stdout) == {"records": 1, "bytes": path.stat().st_size}
     assert len(path.read_bytes().splitlines()) == 1

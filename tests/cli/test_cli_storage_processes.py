@@ -25,7 +25,9 @@ def source(tmp_path: Path) -> str:
     async def fill() -> None:
         async with open_storage(url) as storage:
             contents = [b"%d" % sequence for sequence in range(1000)]
-            await storage.append([RecordBatch(ORDERS, 5, contents, [1000 + number for number in range(1000)])])
+            await storage.append(
+                [RecordBatch(ORDERS, 5, contents, stored_at=[1000 + number for number in range(1000)])]
+            )
 
     trio.run(fill)
     return url
@@ -93,7 +95,7 @@ def test_a_table_fits_the_terminal(dafka: Dafka, tmp_path: Path) -> None:
 def test_an_interrupted_import_is_continued(dafka: Dafka, tmp_path: Path) -> None:
     target = f"sqlite:{tmp_path / 'target.db'}"
     lines = [
-        json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "content": "x" * 1000}).encode() + b"\n"
+        json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "value": "x" * 1000}).encode() + b"\n"
         for sequence in range(3000)
     ]
     reading, writing = os.pipe()

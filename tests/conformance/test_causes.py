@@ -6,7 +6,18 @@ import attrs
 import pytest
 
 from dafka_conformance.causes import attribute_causes, attribute_missing
-from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import (
+    Check,
+    Dialect,
+    Event,
+    Kind,
+    Layer,
+    Outcome,
+    Role,
+    Run,
+    ScenarioResult,
+    Verdict,
+)
 from dafka_conformance.report.findings import group_failures
 from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.run_mutant import CATALOG
@@ -18,7 +29,7 @@ from tests.conformance.run_mutant import CATALOG
         (Layer.FORM, "grammar.RECORD grammar.dialect signature.value version.sent topic-frame.first address.uuid"),
         (Layer.CONNECTION, "subscriber.connects publisher.bound subscription.store.record beacon.sockets"),
         (Layer.ADDRESSING, "topic.ACK topic.DIRECT-RECORD ack.address subject.sent partition.name partition.one"),
-        (Layer.NUMBERING, "sequence.first sequence.increment"),
+        (Layer.NUMBERING, "sequence.first sequence.increment ack.no-gap head.last-offset"),
         (Layer.BEHAVIOR, "ack.sent fetch.count topic.length grammar.traffic signature.discarded subject.exact"),
     ],
 )
@@ -28,7 +39,8 @@ def test_layers(layer: Layer, clauses: str) -> None:
 
 
 def attributed(*failed: str) -> list[str]:
-    checks = attribute_causes([Check(clause, False, event=0) for clause in failed], CATALOG.clauses)
+    found = [Check(clause, False, event=event) for event, clause in enumerate(failed)]
+    checks = attribute_causes(found, CATALOG.clauses)
     return [check.because for check in checks]
 
 
@@ -39,6 +51,17 @@ def test_finding_of_a_lower_layer_explains_later_ones() -> None:
 def test_earlier_findings_and_those_of_the_same_layer_stand_for_themselves() -> None:
     assert attributed("fetch.count", "topic.RECORD", "topic.HEAD") == ["", "", ""]
     assert attributed("topic.RECORD", "topic.HEAD") == ["", ""]
+
+
+def test_findings_about_one_message_follow_from_that_of_the_lowest_layer() -> None:
+    found = [Check(clause, False, event=0) for clause in ("grammar.traffic", "topic.FETCH", "signature.value")]
+    checks = attribute_causes(found, CATALOG.clauses)
+    assert [check.because for check in checks] == ["signature.value", "signature.value", ""]
+
+
+def test_message_that_another_one_should_have_been_is_no_cause() -> None:
+    found = [Check("topic.FETCH", False, event=0, missing="FETCH"), Check("fetch.sent", False, event=0)]
+    assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == ["", ""]
 
 
 def test_lowest_layer_is_the_cause() -> None:
@@ -106,12 +129,23 @@ def missed(scenario: str, clause: str, message: str = "DIRECT-RECORD") -> Scenar
 
 
 def causes_of(results: list[ScenarioResult]) -> list[str]:
-    return [check.because for each in attribute_missing(results) for check in each.checks]
+    return [check.because for each in attribute_missing(results, CATALOG.clauses) for check in each.checks]
 
 
 def test_message_that_most_scenarios_miss_explains_why_others_miss_it() -> None:
     results = [missed(f"store.{number}", "direct-record.sent") for number in range(2)]
     assert causes_of([*results, missed("store.restart", "robust.malformed")]) == ["", "", "direct-record.sent"]
+
+
+FETCH_EVENT = Event(0.0, "C", "", Kind.MESSAGE, "FETCH")
+
+
+def test_fault_of_a_message_in_most_scenarios_explains_why_others_miss_it() -> None:
+    fault = Check("topic.FETCH", False, "the topic frame is wrong", event=0)
+    faulty = [attrs.evolve(result(f"consumer.{n}", fault), trace=(FETCH_EVENT,)) for n in range(2)]
+    assert causes_of([*faulty, missed("consumer.c", "fetch.sent", "FETCH")]) == ["", "", "topic.FETCH"]
+    assert causes_of([*faulty, missed("consumer.c", "ack.sent", "ACK")]) == ["", "", ""]
+    assert causes_of([faulty[0], missed("consumer.c", "fetch.sent", "FETCH")]) == ["", ""]
 
 
 def test_cause_is_the_clause_that_most_scenarios_miss_the_message_for() -> None:
@@ -128,7 +162,8 @@ def test_missing_message_does_not_explain_as_many_findings_or_other_messages() -
 
 
 def test_second_finding_about_the_same_message_follows_from_the_first() -> None:
-    assert attributed("fetch.count", "direct-record.checked") == ["", "fetch.count"]
+    found = [Check(clause, False, event=0) for clause in ("fetch.count", "direct-record.checked")]
+    assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == ["", "fetch.count"]
 
 
 def test_second_finding_about_the_same_message_is_the_cause_if_the_scenario_tests_it() -> None:

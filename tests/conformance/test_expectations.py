@@ -20,7 +20,7 @@ class Listener(Expectations):
 
     death = ""
 
-    def exit_message(self) -> str:
+    def exit_message(self, after: str = "") -> str:
         return self.death
 
     def hear_ack(self, sequence: int) -> None:

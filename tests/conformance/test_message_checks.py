@@ -78,6 +78,29 @@ def store() -> Bench:
     return bench
 
 
+def reverse(number: int) -> int:
+    return int.from_bytes(number.to_bytes(8, "big"), "little")
+
+
+def test_sequence_in_reverse_byte_order() -> None:
+    bench = store()
+    bench.receive("ACK", P, sequence=reverse(2))
+    assert bench.findings == [
+        (
+            "number.byte-order",
+            "the sequence of ACK is 144,115,188,075,855,872, which is 2 with its bytes in reverse order: "
+            "numbers are big-endian",
+        )
+    ]
+
+
+def test_large_sequence_that_the_target_may_have_got_is_not_taken_for_a_reversed_one() -> None:
+    bench = store()
+    bench.publish(reverse(2))
+    bench.receive("ACK", P, sequence=reverse(2))
+    assert bench.clauses == ["ack.no-gap"]
+
+
 def test_acks_up_to_the_gap_are_fine() -> None:
     bench = store()
     bench.publish(5)

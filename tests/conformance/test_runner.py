@@ -14,8 +14,10 @@ from dafka_conformance.catalog import Catalog, UnknownScenarioError
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.grammar import Grammar
 from dafka_conformance.model import Dialect, Outcome, Role, Verdict
-from dafka_conformance.runner import GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios, run
+from dafka_conformance.report.findings import group_failures
+from dafka_conformance.runner import BROKEN_COUNT, GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios, run
 from dafka_conformance.scenario import Scenario
+from dafka_conformance.stalls import StallMonitor
 from dafka_conformance.targets import Ability, Node, Request, TargetError
 from dafka_conformance.targets.embedded import EmbeddedTarget
 from dafka_conformance.testbed.testbed import Testbed
@@ -187,12 +189,70 @@ class DyingTarget(EmbeddedTarget):
 
 async def test_target_that_dies_fails_the_scenario_with_its_exit_reason() -> None:
     async def needs_it(testbed: Testbed) -> None:
+        assert testbed.node is not None
+        testbed.node.exit_reason = "exit status 3: out of luck"
+        testbed.node.ended.set()
         await testbed.expect("ACK", "ack.sent")
 
-    finished = await run(catalog(scenario("store.a", needs_it)), DyingTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("store.a", needs_it)), EmbeddedTarget(), dialects=RFC46)
     (result,) = finished.results
     assert result.outcome is Outcome.FAILED
     assert "the store ended by itself: exit status 3: out of luck" in [check.message for check in result.checks][-1]
+
+
+async def test_target_that_ends_at_once_is_broken_and_its_other_scenarios_are_skipped() -> None:
+    names = [f"store.{number}" for number in range(BROKEN_COUNT + 2)]
+    finished = await run(catalog(*map(scenario, names)), DyingTarget(), dialects=RFC46, jobs=1)
+    reasons = Counter((result.outcome, result.reason) for result in finished.results)
+    ended = "the store ended by itself before its first beacon: exit status 3: out of luck"
+    assert reasons == {
+        (Outcome.BROKEN, ended): BROKEN_COUNT,
+        (Outcome.SKIPPED, f"the store could not be run in {BROKEN_COUNT} scenarios"): 2,
+    }
+    (failure,) = group_failures(finished)
+    assert failure.count == BROKEN_COUNT
+    assert not finished.conforms
+
+
+@pytest.mark.parametrize(("is_stalled", "is_passed"), [(True, True), (False, False)])
+async def test_scenario_that_fails_during_a_stall_is_repeated(
+    is_stalled: bool, is_passed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = 0
+    repeated = []
+
+    async def fail_at_first(testbed: Testbed) -> None:
+        nonlocal attempts
+        await trio.lowlevel.checkpoint()
+        attempts += 1
+        monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: is_stalled and attempts == 1)
+        testbed.check_clause("ack.sent", attempts > 1, "no ACK arrived")
+
+    listener = ProgressListener(repeated=lambda result: repeated.append(result.outcome))
+    finished = await run(
+        catalog(scenario("store.a", fail_at_first)), EmbeddedTarget(), dialects=RFC46, listener=listener
+    )
+    assert [result.outcome is Outcome.PASSED for result in finished.results] == [is_passed]
+    assert finished.conforms == is_passed
+    assert len(repeated) == attempts - 1 == int(is_stalled)
+
+
+async def test_violation_that_is_certain_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: Counter[str] = Counter()
+
+    def failing(name: str) -> Scenario:
+        async def fail(testbed: Testbed) -> None:
+            await trio.lowlevel.checkpoint()
+            attempts[name] += 1
+            monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: name == "store.b")
+            testbed.check_clause("ack.sent", False, "no ACK arrived")
+
+        return scenario(name, fail)
+
+    both = catalog(failing("store.a"), failing("store.b"))
+    finished = await run(both, EmbeddedTarget(), dialects=RFC46, jobs=1)
+    assert attempts == {"store.a": 1, "store.b": 1}
+    assert [result.outcome for result in finished.results] == [Outcome.FAILED] * 2
 
 
 async def test_listener_hears_of_every_scenario() -> None:

@@ -23,21 +23,8 @@ def scenarios_for(fault: WireFault) -> list[str]:
     return [*sample, *sentences]
 
 
-MORE_CLAUSES = {
-    "acknowledges-one-too-many": "ack.sent and signature.discarded are named, too",
-    "fetches-under-its-own-address": "grammar.traffic and fetch.sent are named, too",
-}
-"""Faults whose consequences are not traced to them yet."""
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=MORE_CLAUSES[name]) if name in MORE_CLAUSES else [])
-        for name in WIRE_FAULTS
-    ],
-)
+@pytest.mark.parametrize("name", WIRE_FAULTS)
 async def test_one_fault_violates_one_clause(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = WIRE_FAULTS[name]
     fault.apply(monkeypatch)

@@ -145,7 +145,7 @@ WIRE_FAULTS = {
         WireFault(
             "numbers-little-endian",
             Role.PRODUCER,
-            "sequence.increment",
+            "number.byte-order",
             in_messages(b"MDHE", with_fields(little_endian)),
         ),
         WireFault(

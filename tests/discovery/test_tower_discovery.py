@@ -160,8 +160,7 @@ async def test_settled_is_reported_once_and_the_node_itself_never() -> None:
     one, two = Node(7001), Node(7002)
     async with open_tower(timeout_ms=600) as tower, running(one, two, config=config_of(tower)):
         await one.wait(Settled(), two.joined)
-        beacons = tower.statistics().beacons
-        await poll(lambda: tower.statistics().beacons > beacons + 20)
+        await trio.sleep(3 * 0.6)
         assert sorted(map(repr, one.reports)) == sorted(map(repr, [TowersHeard(), two.joined, Settled()]))
 
 
@@ -184,8 +183,7 @@ async def test_live_peer_stays_beyond_the_timeout() -> None:
     one, two = Node(7001), Node(7002)
     async with open_tower(timeout_ms=600) as tower, running(one, two, config=config_of(tower)):
         await one.wait(two.joined)
-        beacons = tower.statistics().beacons
-        await poll(lambda: tower.statistics().beacons > beacons + 20)  # each node sends three in one timeout
+        await trio.sleep(3 * 0.6)
         assert two.left not in one.reports
 
 

@@ -289,9 +289,8 @@ class _DropsTimestamps(MemoryStorage):
 
 class _RefusesLate(MemoryStorage):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
-        for batch in batches:
-            require_only_values([batch], "it")
-            await super().append([batch])
+        await super().append(batches)
+        require_only_values(batches, "it")
 
 
 class _RefusesKeysOnly(MemoryStorage):

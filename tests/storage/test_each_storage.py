@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def batch(first: int, end: int, *, partition: Partition = PARTITION, stored_at: int | None = None) -> RecordBatch:
     contents = [b"%d" % sequence for sequence in range(first, end)]
-    return RecordBatch(partition, first, contents, None if stored_at is None else [stored_at] * len(contents))
+    return RecordBatch(partition, first, contents, stored_at=None if stored_at is None else [stored_at] * len(contents))
 
 
 async def test_the_time_of_the_last_append_outlives_the_records(url: str) -> None:

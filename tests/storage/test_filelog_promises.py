@@ -200,8 +200,8 @@ async def test_a_time_that_a_file_log_cannot_hold_is_refused(folder: Path) -> No
     async with open_filelog(str(folder)) as storage:
         for stored_at in (-(2**63) - 1, 2**63):
             with pytest.raises(StorageError, match="within 64 bits"):
-                await storage.append([RecordBatch(PARTITION, 0, [b""], [stored_at])])
-        await storage.append([RecordBatch(PARTITION, 0, [b""], [-(2**63)])])
+                await storage.append([RecordBatch(PARTITION, 0, [b""], stored_at=[stored_at])])
+        await storage.append([RecordBatch(PARTITION, 0, [b""], stored_at=[-(2**63)])])
         assert (await storage.partitions())[PARTITION].earliest_stored_at == -(2**63)
 
 

@@ -40,6 +40,18 @@ async def store(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
             [RecordBatch(orders_b, 0, [b"\xff0", b'{"sequence": 1}']), RecordBatch(strange, 0, [b"0"])]
         )
         await storage.append([RecordBatch(orders_c, 0, contents(0, 1))])
+        await storage.append(
+            [
+                RecordBatch(
+                    Partition("prices", A),
+                    0,
+                    [b"3", b"5", None, b"6", b"7"],
+                    keys=[b"tea", b"cake", b"tea", b"cake", None],
+                    headers=[(), (("trace", b"4bf9"),), (), (("a", None), ("trace", b"a3ce")), ()],
+                    timestamps=[1, 2, 3, 4, -1],
+                )
+            ]
+        )
         await storage.trim(orders_a, 4)
         await storage.trim(logs, 3)
         await storage.save_positions("billing", {orders_a: 10, Partition("unknown", A): 5})
@@ -84,7 +96,7 @@ async def test_reader_cannot_write(store: sqlite3.Connection) -> None:
 
 
 async def test_every_query_runs(store: sqlite3.Connection) -> None:
-    assert len(QUERIES) == 11
+    assert len(QUERIES) == 13
     for statement in QUERIES:
         rows = store.execute(statement, {"address": A, "next_sequence": 0}).fetchall()
         assert rows or "'2025-01-01" in statement or "86400" in statement, statement
@@ -96,14 +108,24 @@ async def test_heads_and_sizes(store: sqlite3.Connection) -> None:
         ("orders", A, 4, 11, 8, 10),
         ("orders", B, 0, 1, 2, 17),
         ("orders", C, 0, 0, 1, 1),
+        ("prices", A, 0, 4, 5, 37),
         (b"\xff", A, 0, 0, 1, 1),
     ]
+
+
+async def test_latest_value_of_each_key(store: sqlite3.Connection) -> None:
+    assert store.execute(query("The latest value of each key")).fetchall() == [(A, "cake", "6", 3)]
+
+
+async def test_records_with_a_header(store: sqlite3.Connection) -> None:
+    assert store.execute(query("The records with a header")).fetchall() == [(A, 1, "4bf9"), (A, 3, "a3ce")]
 
 
 async def test_sizes_of_topics(store: sqlite3.Connection) -> None:
     assert store.execute(query("The sizes of topics")).fetchall() == [
         ("logs", 1, 0, 0),
         ("orders", 3, 11, 28),
+        ("prices", 1, 5, 37),
         (b"\xff", 1, 1, 1),
     ]
 

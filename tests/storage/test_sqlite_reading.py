@@ -26,12 +26,12 @@ async def test_many_records_are_read_as_one_row(storage: Storage, lengths: list[
     """Row by row, a store next to a busy event loop would read a few thousand records a second."""
     contents = [b"x" * length for length in lengths]
     times = [1000 + sequence // 10 for sequence in range(100)]
-    await storage.append([RecordBatch(PARTITION, 0, contents, times)])
+    await storage.append([RecordBatch(PARTITION, 0, contents, stored_at=times)])
     for first, count, expected in ((0, 100, 100), (0, 1000, 100), (50, 40, 40), (68, 100, 32)):
         batch = await storage.read(PARTITION, first, count, with_times=with_times)
         assert batch is not None
-        assert isinstance(batch.contents, PackedContents), (first, count)
-        assert list(batch.contents) == contents[first : first + expected]
+        assert isinstance(batch.values, PackedContents), (first, count)
+        assert list(batch.values) == contents[first : first + expected]
         assert batch.stored_at == (times[first : first + expected] if with_times else None)
 
 
@@ -41,11 +41,11 @@ async def test_records_larger_than_the_average_are_read_within_the_limit(storage
     for bytes_max, expected in ((60_000, 50), (60_000 - 1, 49), (1200, 1), (1, 1)):
         batch = await storage.read(PARTITION, 1000, 500, bytes_max)
         assert batch is not None
-        assert list(batch.contents) == large[:expected], bytes_max
+        assert list(batch.values) == large[:expected], bytes_max
     mixed = [b"x" * (1200 + number % 3) for number in range(100)]
     await storage.append([RecordBatch(PARTITION, 1100, mixed)])
     for kept in (60, 33, 2):
         for bytes_max, expected in ((sum(map(len, mixed[:kept])), kept), (sum(map(len, mixed[:kept])) - 1, kept - 1)):
             batch = await storage.read(PARTITION, 1100, 500, bytes_max)
             assert batch is not None
-            assert list(batch.contents) == mixed[:expected]
+            assert list(batch.values) == mixed[:expected]

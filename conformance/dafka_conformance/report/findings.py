@@ -15,6 +15,7 @@ from dafka_conformance.model import (
     Clause,
     ClauseVerdict,
     Dialect,
+    Kind,
     Layer,
     Outcome,
     Role,
@@ -118,12 +119,15 @@ class Failure:
 
     @property
     def charted(self) -> tuple[ScenarioResult, ...]:
-        """The results whose traces are needed to show every finding: each adds a finding to those before it."""
+        """The results whose traces are needed to show every finding: each adds a finding to those before it.
+
+        A trace of notes alone, as of a node that ended at once, shows nothing.
+        """
         shown: set[_Key] = set()
         chosen = []
         for result in self.results:
             found = set(_found(result))
-            if result.trace and not found <= shown:
+            if not found <= shown and any(event.kind is not Kind.NOTE for event in result.trace):
                 chosen.append(result)
                 shown |= found
         return tuple(chosen)
@@ -168,6 +172,8 @@ def group_failures(run: Run) -> tuple[Failure, ...]:
             key = (failure.role, violated)
         elif failure.layer < Layer.BEHAVIOR:
             key = (failure.role, failure.cause)
+        elif all(result.outcome is Outcome.BROKEN for result in failure.results):
+            key = (failure.role, Outcome.BROKEN, *sorted({result.reason for result in failure.results}))
         merged = first.setdefault(key, failure)
         if merged is not failure:
             first[key] = attrs.evolve(merged, similar=(*merged.similar, failure.scenario))

@@ -56,14 +56,21 @@ _ASCII = str.maketrans(
 
 
 def print_result(run: Run, console: Console) -> None:
-    """Print the result of a run: the table of clauses, each violation with its exchange, and a summary line."""
+    """Print the result of a run: the table of clauses, each violation with its exchange, and a summary line.
+
+    The table is left out if no clause was tested.
+    """
     out = _Printer(console)
-    _print_table(run, out)
+    is_tested = any(verdict.verdict is not Verdict.NOT_TESTED for verdict in run.verdicts)
+    is_broken = not is_tested and any(result.outcome.is_wrong for result in run.results)
+    if not is_broken:
+        _print_table(run, out)
     grouped = group_failures(run)
     for place, failure in enumerate(grouped):
         if not failure.was_judged or any(finding.is_violation for finding in failure.findings):
             _print_failure(failure, out, is_first=place == 0 and len(grouped) > 1)
-    _print_untested(run, out)
+    if not is_broken:
+        _print_untested(run, out)
     _print_readings(run, out)
     out.line()
     out.line(summary(run), "bold green" if run.conforms else "bold red")
@@ -150,9 +157,22 @@ class Progress:
             self._bar.advance(self._task)
             self._show()
         elif is_wrong:
-            found = next((check.message for check in result.checks if not check.holds), "") or result.reason
-            name = f"{result.scenario} ({result.dialect.value})"
-            self._out.line(f"{result.outcome.value}: {name}: {' '.join(found.split())}")
+            self._print(result)
+
+    def repeated(self, result: ScenarioResult) -> None:
+        """Show the result of a scenario that failed while the machine was too busy and was repeated."""
+        self._running.pop((result.scenario, result.dialect), None)
+        if result.outcome is Outcome.PASSED:
+            self._passed, self._failed = self._passed + 1, self._failed - 1
+        if self._bar is not None:
+            self._show()
+        else:
+            self._print(result, "repeated, since the machine was busy: ")
+
+    def _print(self, result: ScenarioResult, before: str = "") -> None:
+        found = next((check.message for check in result.checks if not check.holds), "") or result.reason
+        words = [f"{result.scenario} ({result.dialect.value})", " ".join(found.split())]
+        self._out.line(f"{before}{result.outcome.value}: {': '.join(filter(None, words))}")
 
     def _show(self) -> None:
         if self._bar is not None:

@@ -50,11 +50,11 @@ async def send_heads(testbed: Testbed, store: ScriptedPeer, partitions: Iterable
         await testbed.send(store, "DIRECT-HEAD", testbed.address, **about, sequence=partition.head)
 
 
-def require_clause_or_running(testbed: Testbed, clause: str, holds: bool, text: str) -> None:
+def require_clause_or_running(testbed: Testbed, clause: str, holds: bool, text: str, missing: str = "") -> None:
     """Check a clause as `Testbed.require_clause` does. If the target has ended, report that instead."""
     if not holds:
         testbed.check_running(clause)
-    testbed.require_clause(clause, holds, text)
+    testbed.require_clause(clause, holds, text, missing=missing)
 
 
 def fetches(testbed: Testbed, partition: bytes) -> list[Message]:

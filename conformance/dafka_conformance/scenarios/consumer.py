@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dafka_conformance.grammar import Message, Value
+from dafka_conformance.model import DELIVERY
 from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._consumer import (
     COLLECT,
@@ -215,4 +216,5 @@ async def _end_with_any_delivery(testbed: Testbed, producer: ScriptedPeer) -> No
     await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
     last = record_content(producer.address, 3)
     is_there = await testbed.wait(lambda: any(delivery.content == last for delivery in testbed.delivered))
-    require_clause_or_running(testbed, "delivery.complete", is_there, f"{testbed.trace.show(last)} was not delivered")
+    text = f"{testbed.trace.show(last)} was not delivered"
+    require_clause_or_running(testbed, "delivery.complete", is_there, text, DELIVERY)

@@ -9,7 +9,7 @@ import attrs
 
 from dafka_conformance.grammar import Message, Value
 from dafka_conformance.interpreters.script_runner import tamper
-from dafka_conformance.model import Dialect, Role
+from dafka_conformance.model import DELIVERY, Dialect, Role
 from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._consumer import COLLECT, end_with_gap, require_clause_or_running
 from dafka_conformance.scenarios._nodes import MIB
@@ -82,7 +82,8 @@ class _MalformedSender:
         await testbed.publish(producer, self._next, self._next)
         content = record_content(producer.address, self._next)
         is_there = await testbed.wait(lambda: any(delivery.content == content for delivery in testbed.delivered[-50:]))
-        require_clause_or_running(testbed, self._clause, is_there, f"after {what} no valid record was delivered")
+        text = f"after {what} no valid record was delivered"
+        require_clause_or_running(testbed, self._clause, is_there, text, DELIVERY)
         self._next += 1
 
     async def end(self) -> None:

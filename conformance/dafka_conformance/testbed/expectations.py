@@ -16,6 +16,9 @@ DEFAULT_TIMEOUT_S = 8.0
 """The default time limit for anything that the target must do at once: far more than it needs on a busy machine."""
 
 
+TICK_S = 0.25
+"""The longest wait that counts in full. A longer one shows that the machine is too busy to run the suite in time."""
+
 FINDINGS_MAX = 10
 """The maximum number of recorded faults for one clause in one scenario. More would add nothing."""
 
@@ -104,8 +107,8 @@ class Expectations(CheckLog, abc.ABC):
         self._changed = trio.Event()
 
     @abc.abstractmethod
-    def exit_message(self) -> str:
-        """Return how the target ended by itself; an empty string while it runs."""
+    def exit_message(self, after: str = "") -> str:
+        """Return how the target ended by itself, and after what; an empty string while it runs."""
 
     def notify(self) -> None:
         """Wake up the tasks in `wait`, because there is a new message, event or delivery."""
@@ -115,6 +118,8 @@ class Expectations(CheckLog, abc.ABC):
     async def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait until a condition holds, the time limit passes, or the target ends.
 
+        Time during which the machine was too busy to run the suite does not count: the target could not run either.
+
         Args:
             condition: Evaluated after each message, event and delivery.
             seconds: The time limit, before the factor `patience`. The default is `DEFAULT_TIMEOUT_S`.
@@ -122,12 +127,15 @@ class Expectations(CheckLog, abc.ABC):
         Returns:
             Whether the condition holds.
         """
-        with trio.move_on_after(self.seconds(seconds)):
-            while not condition():
-                if self.exit_message() and not condition():
-                    await trio.lowlevel.checkpoint()
-                    break
+        remaining_s = self.seconds(seconds)
+        while remaining_s > 0 and not condition():
+            if self.exit_message() and not condition():
+                await trio.lowlevel.checkpoint()
+                break
+            begin = trio.current_time()
+            with trio.move_on_after(min(remaining_s, TICK_S)):
                 await self._changed.wait()
+            remaining_s -= min(trio.current_time() - begin, TICK_S)
         return condition()
 
     async def expect(
@@ -159,11 +167,12 @@ class Expectations(CheckLog, abc.ABC):
         found = await self.receive(name, matches, since=since, seconds=seconds)
         if found is None:
             others = [received for received in self.received[since:] if received.message.name == name]
-            text = self.exit_message() or f"no {what or name} arrived within {self.seconds(seconds):g} s"
-            if others and not self.exit_message():
+            if ended := self.exit_message():
+                self.require_clause(clause, False, ended)
+            text = f"no {what or name} arrived within {self.seconds(seconds):g} s"
+            if others:
                 text += f"; the last {name} was {self.describe(others[-1].message)}"
-            event = others[-1].event if others else None
-            self.require_clause(clause, False, text, event, "" if self.exit_message() else name)
+            self.require_clause(clause, False, text, others[-1].event if others else None, name)
         assert found is not None
         self.check_clause(clause, True)
         return found

@@ -32,6 +32,9 @@ _CONFORMS = {
 """The clauses that the target follows if no message of this name has a fault."""
 _READINGS = {b"\xaa\xa0": "prose", b"0": "prose"}
 """The readings of the signature and the version that a target may follow instead of the suite's."""
+_LARGE = 2**40
+_SMALL = 2**24
+"""A number above the former whose bytes in reverse order are one below the latter was written in the wrong order."""
 _FAULT_CLAUSES = {"signature": "signature.sent", "version": "version.sent", "id": "topic-frame.first"}
 
 
@@ -84,6 +87,7 @@ class MessageChecks:
         self._next_sequence: dict[bytes, int] = {}
         self._partition = b""
         self._has_malformed = False
+        self._has_sent_large = False
         self._past: set[bytes] = set()
         self._last_accepted: tuple[str, bytes, bytes] | None = None
         self._checks: Mapping[str, Callable[[Message, int], None]] = {
@@ -111,6 +115,7 @@ class MessageChecks:
 
     def note_sent(self, role: Role, message: Message) -> None:
         """Add a message that a scripted peer sent to the target."""
+        self._has_sent_large |= message.get_number("sequence") >= _LARGE
         self._recognizer.accept(role, message)
 
     def published_count(self, partition: bytes) -> int:
@@ -125,7 +130,8 @@ class MessageChecks:
             label: The target's label in the trace.
 
         Returns:
-            The message. None if it is not a valid message, or concerns an earlier scenario or an unrelated node.
+            The message. None if it is not a valid message, has its sequence in the wrong byte order, or concerns an
+            earlier scenario or an unrelated node.
         """
         try:
             message, dialect, others = self._grammar.formats.decode_any(frames)
@@ -140,6 +146,14 @@ class MessageChecks:
         if not self.is_alone and self._concerns_others(message):
             return None
         index = self._trace.add_message(label, self._receiver(message), message, frames)
+        if self._is_reversed(message):
+            number = message.get_number("sequence")
+            text = (
+                f"the sequence of {message.name} is {number:,}, which is {_reverse(number):,} with its bytes in "
+                "reverse order: numbers are big-endian"
+            )
+            self._report("number.byte-order", text, index, "sequence")
+            return None
         if dialect is not self._dialect:
             text = f"{message.name} is in the dialect {dialect.value}, expected {self._dialect.value}"
             self._report("grammar.dialect", text, index, "frames")
@@ -169,7 +183,15 @@ class MessageChecks:
                 clauses.add("ack.address")
             if "subject" in fields:
                 clauses.add("subject.sent")
+            if "sequence" in fields:
+                clauses.add("number.byte-order")
         return clauses
+
+    def _is_reversed(self, message: Message) -> bool:
+        """Return whether a sequence is a small one in reverse, unless the target may have got a large one."""
+        number = message.get_number("sequence")
+        is_own = message.name in {"RECORD", "HEAD"} or not (self._has_sent_large or self._has_malformed)
+        return number >= _LARGE and _reverse(number) < _SMALL and is_own
 
     def _concerns_others(self, message: Message) -> bool:
         """Return whether a message is to or about a node that is neither the target's nor the suite's."""
@@ -310,6 +332,11 @@ class MessageChecks:
                 f"expected {self._trace.show(content)}"
             )
             self._report("direct-record.content", text, index, "content")
+
+
+def _reverse(number: int) -> int:
+    """Return the number of 8 bytes that has the bytes of another one in reverse order."""
+    return int.from_bytes(number.to_bytes(8, "big"), "little")
 
 
 def universal_clauses(grammar: Grammar) -> set[str]:

@@ -113,7 +113,7 @@ class Testbed(TargetNodes):
             topic: The topic; the testbed's by default.
 
         Raises:
-            TargetError: The target cannot be started.
+            TargetError: The target cannot be started, or ends at once.
             UnmetError: It sends no beacon, or its endpoint cannot be connected to.
         """
         self.topic = topic if topic is not None else self.topic
@@ -149,7 +149,7 @@ class Testbed(TargetNodes):
         await self.start(reset=self.reset)
 
     def exit_message(self, after: str = "") -> str:
-        """Return how the target ended by itself, and after what; an empty string while it runs."""
+        """Return how the target ended by itself, and after (or before) what; an empty string while it runs."""
         if self.node is not None and self.node.ended.is_set():
             return f"the {self.role.title} ended by itself{after}: {self.node.exit_reason or 'no reason given'}"
         return ""

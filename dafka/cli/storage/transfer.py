@@ -28,9 +28,9 @@ from dafka.text import escape_unprintable
 def copy(source: str, target: str, topics: tuple[str, ...], as_json: bool) -> None:
     """Copy the storage SOURCE into the storage TARGET.
 
-    Records keep their times, and consumers their positions. The copy gets an address of its own, because it is a
-    different store. The store of SOURCE may be running. Run an interrupted copy again to continue it. Partitions of
-    which TARGET holds more than SOURCE are not changed.
+    Records keep all of their parts and their times, and consumers their positions. The copy gets an address of its own,
+    because it is a different store. The store of SOURCE may be running. Run an interrupted copy again to continue it.
+    Partitions of which TARGET holds more than SOURCE are not changed.
     """
 
     async def program(meter: Meter) -> int:
@@ -79,9 +79,9 @@ def _print_copied(summary: CopySummary, as_json: bool) -> None:
 def export(url: str, topics: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """Write records as JSON Lines.
 
-    Each line is an object with topic, partition, sequence, stored_at (milliseconds since 1970, UTC), and content, or
-    content_base64 if the content is not UTF-8. Lines are sorted by topic, partition and sequence. The store may be
-    running.
+    Each line is an object with topic, partition, sequence, stored_at and timestamp (milliseconds since 1970, UTC), key,
+    headers and value, or key_base64 and value_base64 if they are not UTF-8. The value of a tombstone is null. Lines are
+    sorted by topic, partition and sequence. The store may be running.
     """
 
     async def program(meter: Meter) -> int:
@@ -109,9 +109,9 @@ def export(url: str, topics: tuple[str, ...], output: str | None, as_json: bool)
 def import_(url: str, file: str | None, as_json: bool) -> None:
     """Append records from JSON Lines, as export writes them.
 
-    Reads FILE, or standard input. Records without stored_at get the current time. Records that the storage already
-    holds are skipped. A line that is invalid or would leave a gap ends the command with status 2; the records before
-    it are kept.
+    Reads FILE, or standard input. Records without stored_at are stored with the current time. Records that the storage
+    already holds are skipped. A line that is invalid or would leave a gap ends the command with status 2; the records
+    before it are kept.
     """
 
     async def program(meter: Meter) -> int:

@@ -125,9 +125,9 @@ async def _check_identity(storage: Storage) -> None:
 _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
     _check_every_call_is_a_checkpoint,
     *RECORD_CHECKS,
-    *COLUMN_CHECKS,
     *TRIM_CHECKS,
     *TIME_CHECKS,
+    *COLUMN_CHECKS,
     _check_statistics,
     *DELETE_CHECKS,
     _check_nothing_is_damaged,

@@ -1,0 +1,153 @@
+"""What towers and stores do before they serve: which towers a store uses, and how a signal stops them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import attrs
+import pytest
+import trio
+from click.testing import CliRunner
+
+from dafka.cli import daemons, main, runner
+from dafka.cli.runner import Shutdown
+from dafka.config import Config
+from dafka.errors import DiscoveryError
+from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
+from dafka.roles import EventFeed, Tower
+
+
+@pytest.mark.parametrize("command", ["tower", "store", "up"])
+def test_a_daemon_that_is_stopped_is_cancelled_at_once_and_has_done_its_job(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Callable[[], int | None], Shutdown]] = []
+
+    def run(_program: object, *, interrupted: Callable[[], int | None], shutdown: Shutdown) -> None:
+        calls.append((interrupted, shutdown))
+
+    monkeypatch.setattr(daemons, "run", run)
+    assert CliRunner().invoke(main, [command, "--log-level", "error"]).exit_code == 0
+    ((interrupted, shutdown),) = calls
+    assert interrupted() == 0
+    assert shutdown.grace_s == 0
+    config = Config()
+    assert shutdown.limit_s == (config.node.grace_ms + config.node.linger_ms) / 1000 + runner.EXTRA_END_S
+
+
+@attrs.frozen
+class OwnTower:
+    sub_endpoint: str = "tcp://0.0.0.0:5001"
+    pub_endpoint: str = "tcp://[::]:5002"
+
+
+OWN = cast(Tower, OwnTower())
+
+
+def test_up_uses_its_own_tower_in_place_of_the_default_one() -> None:
+    beacon = daemons._use_tower(Config(), OWN).beacon
+    assert (beacon.tower_sub, beacon.tower_pub) == (("tcp://127.0.0.1:5001",), ("tcp://127.0.0.1:5002",))
+
+
+def test_up_uses_other_towers_too() -> None:
+    subs, pubs = ("tcp://a:1", "tcp://b:1"), ("tcp://a:2", "tcp://b:2")
+    beacon = daemons._use_tower(Config().with_beacon(tower_sub=subs, tower_pub=pubs), OWN).beacon
+    assert beacon.tower_sub == ("tcp://127.0.0.1:5001", *subs)
+    assert beacon.tower_pub == ("tcp://127.0.0.1:5002", *pubs)
+    again = Config().with_beacon(tower_sub=("tcp://127.0.0.1:5001",), tower_pub=("tcp://127.0.0.1:5002",))
+    assert daemons._use_tower(again, OWN).beacon.tower_sub == ("tcp://127.0.0.1:5001",)
+
+
+# Waiting for a tower
+
+CONFIG = Config().with_beacon(tower_sub=("tcp://a:1",), tower_pub=("tcp://a:2",))
+SILENT = TowersSilent(5.0, CONFIG.beacon.tower_pub)
+REFUSED = RefusedByPeer("tcp://a:2", "own", "key not authorized")
+
+
+@pytest.fixture(autouse=True)
+def no_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_nothing(_endpoint: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    monkeypatch.setattr(runner, "diagnose_connection", find_nothing)
+
+
+class Events:
+    """The events of a node, one after each pause."""
+
+    def __init__(self, *events: object) -> None:
+        self._events = list(events)
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> object:
+        await trio.sleep(0.4 if self._events else 1000)
+        return self._events.pop(0)
+
+
+async def wait_tower(*events: object) -> float:
+    """Return how long a command waits for a tower if these events happen."""
+    started = trio.current_time()
+    await runner._wait_tower_heard(cast(EventFeed, Events(*events)), CONFIG)
+    return trio.current_time() - started
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (),
+        (TowerHostUnresolved("a", "unknown"),),
+        (attrs.evolve(REFUSED, endpoint="tcp://peer:1"),),
+        (attrs.evolve(REFUSED, reason="unknown"), TowerHostUnresolved("b", "unknown")),
+        (REFUSED,),
+        (REFUSED, REFUSED),
+    ],
+)
+async def test_a_tower_that_is_heard_in_time_is_used(before: tuple[object, ...], autojump_clock: Any) -> None:
+    """Also a second after another one refused this node."""
+    assert await wait_tower(*before, TowersHeard()) == pytest.approx(0.4 * (len(before) + 1))
+
+
+@pytest.mark.parametrize(
+    ("events", "begin"),
+    [
+        ((SILENT,), "no tower answered at tcp://a:2 within 5 s; start one with `dafka up`"),
+        ((TowerHostUnresolved("a", "unknown"), SILENT), "the tower's host name 'a' cannot be resolved: unknown; check"),
+        ((REFUSED,), "no tower accepts this node: tcp://a:2 refuses this node's connection: its key"),
+        ((REFUSED, attrs.evolve(REFUSED, endpoint="tcp://a:1")), "no tower accepts this node: tcp://a:1 refuses"),
+        ((attrs.evolve(REFUSED, reason="unknown"), SILENT), "no tower accepts this node: tcp://a:2 refuses"),
+    ],
+)
+async def test_the_error_says_why_no_tower_is_heard(
+    events: tuple[object, ...], begin: str, autojump_clock: Any
+) -> None:
+    started = trio.current_time()
+    with pytest.raises(DiscoveryError) as caught:
+        await wait_tower(*events)
+    assert str(caught.value).startswith(begin)
+    # After a refusal the node waits for another tower, but no longer than this.
+    expected = 0.4 + runner.REFUSED_S if events[0] == REFUSED else 0.4 * len(events)
+    assert trio.current_time() - started == pytest.approx(expected)
+
+
+async def test_a_tower_that_passes_nothing_on_is_an_error(autojump_clock: Any) -> None:
+    class Node:
+        settle_s = 0.0
+
+        async def wait_settled(self) -> None:
+            await trio.sleep(self.settle_s)
+
+    node = cast(Any, Node())
+    timeout_s = CONFIG.node.tower_timeout_ms / 1000
+    for settle_s in (0.0, timeout_s - 1):
+        node.settle_s = settle_s
+        async with runner.require_tower(cast(EventFeed, Events(TowersHeard())), CONFIG, node):
+            await trio.sleep(timeout_s + 1)
+    node.settle_s = timeout_s + 1
+    with pytest.raises(DiscoveryError, match="tcp://a:2 is heard, but does not pass on what is sent to tcp://a:1"):
+        async with runner.require_tower(cast(EventFeed, Events(TowersHeard())), CONFIG, node):
+            await trio.sleep(1000)
