@@ -73,10 +73,11 @@ def trim(url: str, earliest: Mapping[Partition, int]) -> None:
     trio.run(program)
 
 
-async def read_store(path: Path) -> dict[Partition, list[bytes | None]]:
-    """Return the values of all partitions in an SQLite store, in order; its process may be running."""
+async def read_store(path: Path) -> dict[Partition, list[bytes]]:
+    """Return the values of all partitions in an SQLite store, in order, without tombstones."""
     return {
-        partition: [record.value for record in records] for partition, records in (await read_records(path)).items()
+        partition: [record.value for record in records if record.value is not None]
+        for partition, records in (await read_records(path)).items()
     }
 
 

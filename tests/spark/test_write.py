@@ -33,11 +33,11 @@ class Written:
     towers: str
     path: Path
 
-    def stored(self, topic: str) -> dict[Partition, list[bytes | None]]:
+    def stored(self, topic: str) -> dict[Partition, list[bytes]]:
         return {key: value for key, value in trio.run(read_store, self.path).items() if key.topic == topic}
 
     def values(self, topic: str) -> list[bytes]:
-        return sorted(value for values in self.stored(topic).values() for value in values if value is not None)
+        return sorted(value for values in self.stored(topic).values() for value in values)
 
     def write(self, frame: DataFrame, **options: str) -> None:
         frame.write.format("dafka").mode("append").option("towers", self.towers).options(**options).save()
