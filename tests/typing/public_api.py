@@ -68,8 +68,10 @@ async def consume(config: dafka.Config, positions: dict[dafka.Partition, int]) -
         batch = await consumer.next_batch(records_max=10)
         record: dafka.Record = await consumer.next_record()
         async for record in consumer:
-            content: bytes = record.value
-            print(record.partition, record.sequence, content)
+            value: bytes | None = record.value
+            key: bytes | None = record.key
+            timestamp: int | None = record.timestamp
+            print(record.partition, record.sequence, value, key, timestamp)
             break
         await consumer.save_positions()
         statistics: dafka.ConsumerStatistics = consumer.statistics()

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from typing import cast
 
 import attrs
 import trio
@@ -213,7 +214,7 @@ async def _consume(task: Task, coordinator: Coordinator) -> None:
             await trio.to_thread.run_sync(coordinator.wait_go)
         with trio.move_on_after(GIVE_UP_S) as scope:
             while not received.is_complete:
-                received.add_contents((await consumer.next_batch()).values)
+                received.add_contents(cast(Sequence[bytes], (await consumer.next_batch()).values))
         if scope.cancelled_caught:
             raise _stalled(received, consumer, task)
         received.report(coordinator)
