@@ -55,7 +55,7 @@ def read_in_spark(store: str) -> None:
             functions.count("*"),
             functions.sum("offset"),
             functions.sum(wrong),
-            functions.min(functions.unix_millis("timestamp")),
+            functions.min(functions.unix_millis("stored_at")),
         )
         return [list(row) for row in found.collect()]
 

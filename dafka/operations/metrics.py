@@ -57,7 +57,7 @@ COUNTERS = {
         "(delivered), or a store or producer sent again on request (resent).",
         ("direction",),
     ),
-    "dafka_record_bytes": MetricHelp("Bytes of content in these records.", ("direction",)),
+    "dafka_record_bytes": MetricHelp("Bytes of values, keys and headers in these records.", ("direction",)),
     "dafka_fetches": MetricHelp(
         "FETCH messages sent for missing records, and FETCH messages received and answered.", ("direction",)
     ),
@@ -97,7 +97,7 @@ GAUGES = {
     ),
     "dafka_unacknowledged_records": MetricHelp("Records of a producer that too few stores have acknowledged."),
     "dafka_unacknowledged_bytes": MetricHelp(
-        "Bytes of content in these records that are in memory; those in a spool are on disk."
+        "Bytes of values, keys and headers in these records that are in memory; those in a spool are on disk."
     ),
 }
 

@@ -45,7 +45,7 @@ from dafka.spark.options import (
     parse_offsets,
     parse_topics,
 )
-from dafka.spark.schema import check_columns, escape_name, to_arrow
+from dafka.spark.schema import HEADERS_OPTION, check_columns, escape_name, to_arrow
 
 READ_OPTIONS = (
     "subscribe",
@@ -54,12 +54,13 @@ READ_OPTIONS = (
     "failOnDataLoss",
     "minPartitions",
     "fetchTimeout",
+    HEADERS_OPTION,
 )
 
 REFUSED_OPTIONS = {
     "subscribePattern": "a running cluster cannot list its topics; name them with subscribe",
     "endingOffsets": "a stream has no end; read stores at a path instead",
-    "startingTimestamp": "a running cluster does not send record times; use startingOffsets, or read stores at a path",
+    "startingTimestamp": "a running cluster is not asked for times; use startingOffsets, or read stores at a path",
 }
 """Options that only reading stores has, each with the reason and the alternative."""
 
@@ -122,7 +123,7 @@ class _ClusterQuery:
 
 
 class ClusterTask(InputPartition):
-    """A range of one partition, with the timestamp that its records get."""
+    """A range of one partition, with the time that its records get as `stored_at`."""
 
     def __init__(self, partition: Partition, first: int, end: int, timestamp: int) -> None:
         super().__init__((str(partition), first, end))

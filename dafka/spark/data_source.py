@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
-from dafka.spark.schema import COLUMNS
+from dafka.spark.schema import default_columns
 from dafka.spark.worker import hide_closed_connections
 
 hide_closed_connections()  # every worker of the data source imports this module
@@ -34,12 +34,13 @@ class DafkaDataSource(DataSource):
     - `subscribe`: the topics, separated by commas. A running cluster needs it.
     - `failOnDataLoss`: whether records that are no longer stored are an error (the default) or are skipped.
     - `minPartitions`: the least number of tasks.
+    - `includeHeaders`: whether there is a column `headers`. The default is `false`.
 
     Options of reading stores:
 
     - `path` or `paths` (a JSON list): stores, folders of stores, patterns, or URLs of storages.
     - `subscribePattern`: a regular expression for topics, instead of `subscribe`.
-    - `startingTimestamp`: the first time to read, in milliseconds since 1970, instead of `startingOffsets`.
+    - `startingTimestamp`: the first time of storing to read, in milliseconds since 1970, instead of `startingOffsets`.
     - `endingOffsets` or `endingTimestamp`: where a table ends.
     - `pushFilters`: whether filters on a record's columns limit what is read. The default is `false`.
 
@@ -69,8 +70,8 @@ class DafkaDataSource(DataSource):
         return "dafka"
 
     def schema(self) -> StructType:
-        """Return the columns of a record, which a query has unless it names some of them."""
-        return COLUMNS
+        """Return the columns of a query that names none; raise `ConfigError` if `includeHeaders` is not valid."""
+        return default_columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of stores, for a table.

@@ -16,7 +16,7 @@ from dafka.groups import single_exception
 from dafka.spark.decoding import VALUE_COLUMN, decode
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
-from dafka.spark.schema import COLUMNS
+from dafka.spark.schema import COLUMNS, default_columns
 from dafka.spark.session import register
 from dafka.spark.stores import list_partitions, open_stores
 
@@ -49,8 +49,8 @@ def read(
         path: A store, a folder of stores, a pattern such as `/data/*.db`, or several of these.
         topic: The topic, or a list of topics; all of them by default.
         schema: The fields of the values, as for `decode`. Without it, the column `value` has the bytes that were sent.
-        columns: The columns of a record to read, by default all. Fewer are read faster; Spark itself does not tell the
-            data source which ones a query uses. With a schema, `value` need not be among them.
+        columns: The columns of a record to read, by default all but `headers`. Fewer are read faster; Spark itself does
+            not tell the data source which ones a query uses. With a schema, `value` need not be among them.
         into: As for `decode`.
         mode: As for `decode`.
         writer_schemas: As for `decode`.
@@ -64,8 +64,9 @@ def read(
         ConfigError: If the schema, the mode or a column is not valid.
     """
     register(session)
-    reader = session.read.format("dafka").options(**_to_spark_options(path, topic, options))
-    return _decode_if_asked(reader.schema(_spark_schema(columns, schema)).load(), schema, into, mode, writer_schemas)
+    given = _to_spark_options(path, topic, options)
+    reader = session.read.format("dafka").options(**given).schema(_spark_schema(columns, schema, given))
+    return _decode_if_asked(reader.load(), schema, into, mode, writer_schemas)
 
 
 def read_stream(
@@ -101,8 +102,9 @@ def read_stream(
         ConfigError: If the schema, the mode or a column is not valid.
     """
     register(session)
-    reader = session.readStream.format("dafka").options(**_to_spark_options(path, topic, options))
-    return _decode_if_asked(reader.schema(_spark_schema(columns, schema)).load(), schema, into, mode, writer_schemas)
+    given = _to_spark_options(path, topic, options)
+    reader = session.readStream.format("dafka").options(**given).schema(_spark_schema(columns, schema, given))
+    return _decode_if_asked(reader.load(), schema, into, mode, writer_schemas)
 
 
 def make_views(
@@ -176,10 +178,10 @@ def _decode_if_asked(
     return frame
 
 
-def _spark_schema(columns: Sequence[str] | None, schema: Schema | None) -> StructType:
+def _spark_schema(columns: Sequence[str] | None, schema: Schema | None, options: Mapping[str, str]) -> StructType:
     """Return the columns to read."""
     if columns is None:
-        return COLUMNS
+        return default_columns(options)
     unknown = [name for name in columns if name not in COLUMNS.names]
     if unknown or isinstance(columns, str):
         raise ConfigError(f"columns: expected some of {', '.join(COLUMNS.names)}, not {columns!r}")

@@ -3,6 +3,9 @@
 A retried task should have the same rows in the same order. They are then compared with the stored records batch by
 batch. Rows in another order, as after a shuffle, are recognized by digests of the stored records. Rows that differ
 cannot be published exactly once, and are an error.
+
+Whole records are compared: value, key and headers. Timestamps are compared only if the rows give them, and the stores
+know them: in the dialects of RFC 46 a record with nothing but a value travels without its timestamp.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import UnacknowledgedError, UnansweredError
-from dafka.records import Partition
+from dafka.records import Partition, ProducerRecord, Record, record_bytes
 from dafka.roles import Reader
 from dafka.spark.errors import InputChangedError, PublishingError
+from dafka.spark.rows import Rows
 
 READ_BYTES = 8 * 2**20
 """The approximate number of bytes to read from stores at a time if rows come in another order."""
@@ -44,11 +48,11 @@ class Deduplicator:
         self._position = 0
         self._digests: Counter[bytes] | None = None
 
-    async def drop_published(self, contents: Sequence[bytes]) -> Sequence[bytes]:
+    async def drop_published(self, rows: Rows) -> Rows:
         """Return the task's next rows without those that are already stored.
 
         Args:
-            contents: The next rows.
+            rows: The next rows.
 
         Returns:
             The rows to publish, in the same order.
@@ -58,15 +62,15 @@ class Deduplicator:
             PublishingError: If the stores do not send their records in time.
         """
         if self._digests is None:
-            count = min(len(contents), self.stored_end - self._position)
+            count = min(len(rows), self.stored_end - self._position)
             if not count:
-                return contents
+                return rows
             stored = await self._read_stored(self._position, self._position + count)
-            if all(old is None or old == new for old, new in zip(stored, contents[:count], strict=True)):
+            if all(old is None or _is_same(old, new) for old, new in zip(stored, rows[:count], strict=True)):
                 self._position += count
-                return contents[count:]
-            self._digests = await self._digest_rest()
-        return self._drop_by_digest(contents, self._digests)
+                return rows[count:]
+            self._digests = await self._digest_rest(has_timestamps=_has_timestamps(rows))
+        return self._drop_by_digest(rows, self._digests)
 
     def check_complete(self) -> None:
         """Check after the last row that all stored records were among the rows.
@@ -78,13 +82,13 @@ class Deduplicator:
         if missing:
             raise self._input_changed(f"{missing} of them are not among its present rows")
 
-    async def _read_stored(self, first_sequence: int, end_sequence: int) -> Sequence[bytes | None]:
-        """Return the contents of stored records; None for each that retention has dropped."""
-        contents: list[bytes | None] = []
+    async def _read_stored(self, first_sequence: int, end_sequence: int) -> Sequence[Record | None]:
+        """Return stored records; None for each that retention has dropped."""
+        found: list[Record | None] = []
         records = self._reader.read(self.partition, first_sequence, end_sequence)
         try:
-            while len(contents) < end_sequence - first_sequence:
-                position = first_sequence + len(contents)
+            while len(found) < end_sequence - first_sequence:
+                position = first_sequence + len(found)
                 with trio.move_on_after(self._timeout_s) as scope:
                     batch = await records.next_batch()
                 if scope.cancelled_caught:
@@ -93,34 +97,28 @@ class Deduplicator:
                         f"{self._timeout_s:g} s none sent record {position}; check the stores, or raise ackTimeout"
                     )
                 next_sequence = end_sequence if batch is None else batch.first_sequence
-                contents += [None] * (next_sequence - position)
-                contents += () if batch is None else batch.values
+                found += [None] * (next_sequence - position)
+                found += () if batch is None else batch
         finally:
             records.close()
-        return contents
+        return found
 
-    async def _digest_rest(self) -> Counter[bytes]:
+    async def _digest_rest(self, *, has_timestamps: bool) -> Counter[bytes]:
         digests: Counter[bytes] = Counter()
         first, count = self._position, 100
         while first < self.stored_end:
             stored = await self._read_stored(first, min(first + count, self.stored_end))
-            whole = [content for content in stored if content is not None]
+            whole = [record for record in stored if record is not None]
             if len(whole) < len(stored):
                 raise self._input_changed("its rows have another order, and retention has dropped some of the records")
-            digests.update(map(_digest, whole))
+            digests.update(_digest(each, each.timestamp if has_timestamps else None) for each in whole)
             first += len(stored)
-            count = min(max(READ_BYTES * len(stored) // max(sum(map(len, whole)), 1), 1), READ_RECORDS_MAX)
+            count = min(max(READ_BYTES * len(stored) // max(sum(map(record_bytes, whole)), 1), 1), READ_RECORDS_MAX)
         return digests
 
-    def _drop_by_digest(self, contents: Sequence[bytes], digests: Counter[bytes]) -> Sequence[bytes]:
-        new = []
-        for content in contents:
-            digest = _digest(content)
-            if digests[digest] > 1:
-                digests[digest] -= 1
-            elif digests.pop(digest, 0) == 0:
-                new.append(content)
-        return new
+    def _drop_by_digest(self, rows: Rows, digests: Counter[bytes]) -> Rows:
+        new = [index for index, row in enumerate(rows) if not _take_digest(_as_record(row), digests)]
+        return [rows[index] for index in new]  # type: ignore[return-value]
 
     def _input_changed(self, how: str) -> InputChangedError:
         return InputChangedError(
@@ -174,5 +172,44 @@ def _explain_unanswered(partition: Partition, error: UnansweredError) -> str:
     )
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
+def _as_record(row: bytes | ProducerRecord | None) -> ProducerRecord:
+    return row if isinstance(row, ProducerRecord) else ProducerRecord(row)
+
+
+def _has_timestamps(rows: Rows) -> bool:
+    return isinstance(rows[0], ProducerRecord) and rows[0].timestamp is not None
+
+
+def _is_same(stored: Record, row: bytes | ProducerRecord | None) -> bool:
+    new = _as_record(row)
+    return (
+        stored.value == new.value
+        and stored.key == new.key
+        and stored.headers == tuple(new.headers)
+        and (stored.timestamp is None or new.timestamp is None or stored.timestamp == new.timestamp)
+    )
+
+
+def _take_digest(row: ProducerRecord, digests: Counter[bytes]) -> bool:
+    """Take a row from the stored records, and return whether it is one of them."""
+    # A store may know the timestamp of the record or not.
+    for timestamp in dict.fromkeys((row.timestamp, None)):
+        digest = _digest(row, timestamp)
+        if digests[digest] > 1:
+            digests[digest] -= 1
+            return True
+        if digests.pop(digest, 0):
+            return True
+    return False
+
+
+def _digest(record: Record | ProducerRecord, timestamp: int | None) -> bytes:
+    parts: list[bytes | None] = [record.value, record.key]
+    for name, value in record.headers:
+        parts += (name.encode("utf-8", "surrogateescape"), value)
+    if timestamp is not None:
+        parts.append(b"%d" % timestamp)
+    digest = hashlib.blake2b(digest_size=16, salt=b"timestamp" if timestamp is not None else b"")
+    for part in parts:
+        digest.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+    return digest.digest()

@@ -1,7 +1,7 @@
-"""Pushed-down filters on topic, partition, offset and timestamp, which limit the records that are read.
+"""Pushed-down filters on topic, partition, offset and time of storing, which limit the records that are read.
 
-Within a partition, records are ordered by offset and by time. A filter on either therefore leaves one range, which the
-store finds without reading the other records.
+Within a partition, records are ordered by offset and by time of storing. A filter on either therefore leaves one range,
+which the store finds without reading the other records. Timestamps have no order, so Spark applies filters on them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pyspark.sql.datasource import (
 )
 
 from dafka.spark.offsets import PartitionName
-from dafka.spark.schema import COLUMNS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_NEVER_NULL = {"topic", "partition", "offset", "timestamp", "timestampType", "stored_at"}
 _COMPARISONS = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -40,8 +40,8 @@ class PushedFilters:
         prefixes: The prefixes that each filter requires, for topics and for partitions.
         start: The first offset that is allowed.
         end: The offset after the last one that is allowed, or None for no limit.
-        since_ms: The first time that is allowed, in milliseconds since 1970.
-        until_ms: The first time that is no longer allowed, in milliseconds since 1970.
+        since_ms: The first time of storing that is allowed, in milliseconds since 1970.
+        until_ms: The first time of storing that is no longer allowed, in milliseconds since 1970.
     """
 
     names: tuple[list[frozenset[str]], list[frozenset[str]]] = attrs.field(factory=lambda: ([], []))
@@ -71,12 +71,12 @@ class PushedFilters:
         path: tuple[str, ...] = getattr(each, "attribute", ())  # `Not` has no attribute
         column = path[0] if len(path) == 1 else ""
         if isinstance(each, IsNotNull):
-            return column in COLUMNS.names
+            return column in _NEVER_NULL
         if column in {"topic", "partition"}:
             return self._push_name(int(column == "partition"), each)
         if column == "offset":
             return self._push_offset(each)
-        return column == "timestamp" and self._push_time(each)
+        return column == "stored_at" and self._push_time(each)
 
     def _push_name(self, which: int, each: Filter) -> bool:
         if isinstance(each, (EqualTo, EqualNullSafe)) and isinstance(each.value, str):

@@ -24,7 +24,7 @@ from dafka.roles import Producer, Reader, open_producer, open_reader
 from dafka.roles.arguments import check_topic
 from dafka.spark.deduplication import Deduplicator, find_stored_end, unacknowledged_error
 from dafka.spark.options import mention_towers_option
-from dafka.spark.schema import RecordColumns
+from dafka.spark.rows import RowColumns, Rows
 
 PRODUCERS_MAX = 32
 """The limit of producers that a task has open at once.
@@ -60,13 +60,13 @@ def derive_address(*identity: str | int) -> str:
 
 
 async def publish(
-    batches: Iterator[pa.RecordBatch], columns: RecordColumns, config: Config, identity: Sequence[str | int]
+    batches: Iterator[pa.RecordBatch], columns: RowColumns, config: Config, identity: Sequence[str | int]
 ) -> PublishResult:
     """Publish a task's rows, and return when `min_stores` stores have each of them.
 
     Args:
         batches: The rows.
-        columns: The columns with the topics and the contents.
+        columns: The columns of a record.
         config: The node's configuration.
         identity: Values that identify the task. They are the same in each attempt of it, and differ between tasks.
 
@@ -74,7 +74,7 @@ async def publish(
         What was published.
 
     Raises:
-        RowError: If a row has no value or no topic.
+        RowError: If a row has no topic or no timestamp, or a header is null.
         InputChangedError: If an earlier attempt had other rows.
         PublishingError: If the stores do not answer in time.
         DiscoveryError: If no tower answers.
@@ -126,12 +126,12 @@ class _TaskPublisher:
         self._open: dict[str, None] = {}
         self._records = 0
 
-    async def publish(self, contents_by_topic: Iterator[tuple[str, Sequence[bytes]]]) -> None:
-        while group := list(itertools.islice(contents_by_topic, PRODUCERS_MAX)):
+    async def publish(self, rows_by_topic: Iterator[tuple[str, Rows]]) -> None:
+        while group := list(itertools.islice(rows_by_topic, PRODUCERS_MAX)):
             await self._open_topics([topic for topic, _ in group])
-            for topic, contents in group:
-                await self._send(self._topics[topic], contents)
-                self._records += len(contents)
+            for topic, rows in group:
+                await self._send(self._topics[topic], rows)
+                self._records += len(rows)
 
     async def finish(self) -> None:
         for each in self._topics.values():
@@ -199,16 +199,16 @@ class _TaskPublisher:
         except UnacknowledgedError as error:
             raise unacknowledged_error(partition, error) from None
 
-    async def _send(self, each: _TopicPublisher, contents: Sequence[bytes]) -> None:
+    async def _send(self, each: _TopicPublisher, rows: Rows) -> None:
         """Publish rows of a topic; raise `PublishingError` if no ACK makes room for them within the ACK timeout."""
         assert each.deduplicator is not None
         assert each.producer is not None
         producer = each.producer
-        contents = await each.deduplicator.drop_published(contents)
-        while contents:
+        rows = await each.deduplicator.drop_published(rows)
+        while rows:
             next_sequence = producer.statistics().next_sequence
             with trio.move_on_after(self._config.producer.close_timeout_ms / 1000) as scope:
-                await producer.send_many(contents)
+                await producer.send_many(rows)
             if not scope.cancelled_caught:
                 return
             counts = producer.statistics()
@@ -217,7 +217,7 @@ class _TaskPublisher:
                 stores = self._config.producer.min_stores
                 error = UnacknowledgedError(counts.unacknowledged, first_sequence, stores)
                 raise unacknowledged_error(each.partition, error)
-            contents = contents[counts.next_sequence - next_sequence :]
+            rows = rows[counts.next_sequence - next_sequence :]
 
     async def _close_topics(self, topics: Sequence[str]) -> None:
         """Close the producers of these topics, which waits until their records are acknowledged."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from urllib.parse import quote
@@ -26,8 +26,21 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.spark.offsets import format_name
 from dafka.spark.planning import StoreRange, StoreTask, data_loss_error
-from dafka.spark.schema import ARROW_TYPES, arrow_schema, escape_name, repeat_text, to_arrow, to_timestamps
+from dafka.spark.schema import (
+    ARROW_TYPES,
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    TIMESTAMP_MAX,
+    arrow_schema,
+    escape_name,
+    needs_stored_at,
+    repeat_text,
+    to_arrow,
+    to_header_array,
+    to_timestamps,
+)
 from dafka.storage import Storage, open_storage
+from dafka.storage.sqlite.headers import decode_headers
 from dafka.storage.sqlite.schema import to_column
 
 WINDOW_RECORDS = 65_536
@@ -39,17 +52,32 @@ WINDOW_BYTES_MAX = 32 * 2**20
 RECORD_BYTES_MAX = 64 * 2**10
 """The storage reads ranges whose records are larger on average, in bytes."""
 
-# The driver returns values of any type as blobs. SQLite sorts blobs last, so if the minimum is a blob, all values are.
-_MEASURE = """
-    SELECT count(*) AS count, coalesce(sum(length(content)), 0) AS size, typeof(min(content)) AS kind
-    FROM records WHERE {where}
-"""
+# The driver returns values of any type as blobs. SQLite sorts blobs last, so if the minimum is a blob, all values are,
+# except those that are NULL.
+_MEASURE = "SELECT count(*) AS count, {sizes} AS size, {kinds} AS kinds FROM records WHERE {where}"
 _WINDOW = "SELECT {columns} FROM records WHERE {where} ORDER BY sequence"
 _WHERE = """
     partition_id = (SELECT id FROM partitions WHERE topic = {topic} AND address = {address})
     AND sequence >= {start} AND sequence < {end}
 """
-_COLUMNS = {"timestamp": "stored_at", "value": "content"}
+_BLOBS = {"value": "content", "key": "key"}
+_HAS_OWN_TIME = f"(timestamp IS NOT NULL AND abs(timestamp) <= {TIMESTAMP_MAX})"
+_COLUMNS = {
+    "timestamp": f"CASE WHEN {_HAS_OWN_TIME} THEN timestamp ELSE stored_at END",
+    "timestampType": f"iif({_HAS_OWN_TIME}, {CREATE_TIME}, {LOG_APPEND_TIME})",
+    "stored_at": "stored_at",
+    "key": "key",
+    "headers": "headers",
+    "value": "content",
+}
+_COLUMNS_BEFORE_3 = {
+    **_COLUMNS,
+    "timestamp": "stored_at",
+    "timestampType": str(LOG_APPEND_TIME),
+    "key": "NULL",
+    "headers": "NULL",
+}
+"""The columns in version 3 of the schema, which added keys, headers and timestamps, and in those before."""
 
 _logger = logging.getLogger("dafka.spark")
 
@@ -89,18 +117,28 @@ class _OpenStore:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._opened: tuple[str, str] | None = None
-        self._statement: AdbcStatement | None = None
+        self._statement: tuple[AdbcStatement, Mapping[str, str]] | None = None
         self._storage: tuple[BlockingPortal, Storage] | None = None
 
-    def use_driver(self, url: str) -> AdbcStatement:
-        """Return an ADBC statement; each query is a transaction. Raise `DriverError` if there is none."""
+    def use_driver(self, url: str) -> tuple[AdbcStatement, Mapping[str, str]]:
+        """Return an ADBC statement, each query of which is a transaction, and the expression for each column.
+
+        Args:
+            url: The store.
+
+        Raises:
+            DriverError: If it cannot be opened.
+        """
         if self._statement is None or self._opened != ("driver", url):
             self.close()
             path = url.partition(":")[2].partition("?")[0]
             database = self._stack.enter_context(adbc_driver_sqlite.connect(f"file:{quote(os.fsencode(path))}?mode=ro"))
             connection = self._stack.enter_context(AdbcConnection(database))
-            self._statement = self._stack.enter_context(AdbcStatement(connection))
-            self._statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
+            statement = self._stack.enter_context(AdbcStatement(connection))
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
+            # Records of a file that is upgraded later have no keys, headers and timestamps either.
+            ((version,),) = (row.values() for row in _query(statement, "PRAGMA user_version").to_pylist())
+            self._statement = statement, _COLUMNS if version >= 3 else _COLUMNS_BEFORE_3
             self._opened = "driver", url
         return self._statement
 
@@ -122,10 +160,11 @@ class _OpenStore:
 
 def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the windows of a range that the driver can read; end before the first that it cannot."""
-    selected = ["sequence", *(_COLUMNS[name] for name in columns if name in _COLUMNS)]
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
     try:
-        statement = opened.use_driver(each.url)
+        statement, expressions = opened.use_driver(each.url)
+        selected = ["sequence", *(f"{expressions[name]} AS {name}" for name in columns if name in expressions)]
+        measured = [expressions[name] for name in columns if name in _BLOBS or name == "headers"]
         for start in range(each.start, each.end, step):
             end = min(start + step, each.end)
             where = _WHERE.format(
@@ -134,7 +173,7 @@ def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -
                 start=start,
                 end=end,
             )
-            if "value" in columns and not _is_plain_window(statement, where, end - start):
+            if measured and not _is_plain_window(statement, measured, where, end - start):
                 return
             table = _query(statement, _WINDOW.format(columns=", ".join(selected), where=where))
             batch = _to_batch(table, each, start, end, columns)
@@ -145,10 +184,17 @@ def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -
         _logger.info("%s: reading with the storage plugin, because the ADBC driver failed: %s", each.url, error)
 
 
-def _is_plain_window(statement: AdbcStatement, where: str, count: int) -> bool:
-    """Return whether a window has all of its contents, all are blobs, and they are not too large together."""
-    (measured,) = _query(statement, _MEASURE.format(where=where)).to_pylist()
-    return bool(measured["count"] == count and measured["size"] <= WINDOW_BYTES_MAX and measured["kind"] == "blob")
+def _is_plain_window(statement: AdbcStatement, expressions: Sequence[str], where: str, count: int) -> bool:
+    """Return whether a window has all records, with blobs, text and NULLs where they belong, and is not too large."""
+    sizes = " + ".join(f"coalesce(sum(length({each})), 0)" for each in expressions)
+    kinds = " || ".join(
+        f"CASE typeof(max({each})) WHEN 'text' THEN '' WHEN 'null' THEN '' ELSE 'x' END"
+        if each == "headers"
+        else f"CASE typeof(min({each})) WHEN 'blob' THEN '' WHEN 'null' THEN '' ELSE 'x' END"
+        for each in expressions
+    )
+    (measured,) = _query(statement, _MEASURE.format(sizes=sizes, kinds=kinds, where=where)).to_pylist()
+    return bool(measured["count"] == count and measured["size"] <= WINDOW_BYTES_MAX and not measured["kinds"])
 
 
 def _query(statement: AdbcStatement, sql: str) -> pa.Table:
@@ -168,19 +214,42 @@ def _to_batch(table: pa.Table, each: StoreRange, start: int, end: int, columns: 
     arrays: list[pa.Array] = []
     for name in columns:
         if name in found:
-            column = found[name].combine_chunks() if found[name].num_chunks != 1 else found[name].chunk(0)
-            if column.null_count or column.type != (ARROW_TYPES["value"] if name == "value" else pa.int64()):
+            column = _to_array(name, found[name])
+            if column is None:
                 return None
-            if name == "timestamp":
-                try:
-                    column = to_timestamps(column)
-                except pa.ArrowInvalid:
-                    return None
             arrays.append(column)
         else:
             text = each.partition.topic if name == "topic" else each.partition.address
             arrays.append(repeat_text(escape_name(text), count))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def _to_array(name: str, found: pa.ChunkedArray) -> pa.Array | None:  # noqa: PLR0911 (one return for each kind of column)
+    """Return a column of the driver as Spark needs it, or None if it is not of the expected type."""
+    column = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+    if name in _BLOBS or name == "headers":
+        if column.null_count == len(column):  # the driver guesses the type of such a column
+            return pa.nulls(len(column), ARROW_TYPES[name])
+        if name == "headers":
+            return _decode_headers(column) if column.type == pa.string() else None
+        return column if column.type == ARROW_TYPES[name] else None
+    if column.null_count or column.type != pa.int64():
+        return None
+    if name == "timestampType":
+        return column.cast(ARROW_TYPES[name])
+    if name == "offset":
+        return column
+    try:
+        return to_timestamps(column)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _decode_headers(column: pa.Array) -> pa.Array | None:
+    try:
+        return to_header_array([decode_headers(text) for text in column.to_pylist()])
+    except ValueError:
+        return None
 
 
 def _scan_storage(
@@ -190,7 +259,7 @@ def _scan_storage(
     name = escape_name(each.partition.topic), escape_name(each.partition.address)
     portal, storage = opened.use_storage(each.url)
     while start < each.end:
-        read = partial(storage.read, each.partition, start, each.end - start, with_times="timestamp" in columns)
+        read = partial(storage.read, each.partition, start, each.end - start, with_times=needs_stored_at(columns))
         try:
             batch = portal.call(read)
         except StorageCorruptError as error:

@@ -1,23 +1,33 @@
-"""The columns of a record in Spark: those that are read, as Arrow batches, and those that are written.
+"""The columns of a record in Spark, as Arrow batches.
 
 The names and types are those of Spark's Kafka source, except that a partition is a string: the producer's address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
-import attrs
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from dafka.config import Config
 from dafka.contents import PackedContents
 from dafka.errors import ConfigError
-from dafka.records import RecordBatch
-from dafka.roles.arguments import check_topic
-from dafka.spark.errors import RowError
+from dafka.records import NO_TIMESTAMP, Header, RecordBatch
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+"""The type of the headers of a record: names, which Spark calls keys, and values."""
 
 COLUMNS = StructType(
     [
@@ -25,19 +35,52 @@ COLUMNS = StructType(
         StructField("partition", StringType()),
         StructField("offset", LongType()),
         StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("stored_at", TimestampType()),
+        StructField("key", BinaryType()),
+        StructField("headers", HEADERS),
         StructField("value", BinaryType()),
     ]
 )
-"""A record's topic, partition (the producer's address), sequence, time of storing, and content."""
+"""The columns that a query may select."""
 
-ARROW_TYPES = {
-    "topic": pa.string(),
-    "partition": pa.string(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "value": pa.binary(),
-}
+HEADERS_OPTION = "includeHeaders"
+"""The option without which a query has no column `headers`, unless it names it."""
+
+ARROW_TYPES = {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in COLUMNS}
 """The Arrow types that Spark requires for `COLUMNS`."""
+
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
+"""Kafka's numbers in the column `timestampType`: a record's own time, or the time at which it was stored."""
+
+TIMESTAMP_MAX = (2**63 - 1) // 1000
+"""The latest time that Spark can represent, in milliseconds since 1970."""
+
+_TIME_COLUMNS = {"timestamp", "stored_at"}
+
+
+def default_columns(options: Mapping[str, str]) -> StructType:
+    """Return the columns of a query that names none.
+
+    Args:
+        options: The options of the query, which may have `includeHeaders`.
+
+    Returns:
+        All columns, without `headers` unless the option is true.
+
+    Raises:
+        ConfigError: If the option is neither true nor false.
+    """
+    text = {name.lower(): value for name, value in options.items()}.get(HEADERS_OPTION.lower(), "false")
+    if text.strip().lower() not in {"true", "false"}:
+        raise ConfigError(f"option {HEADERS_OPTION}: expected true or false, not {text!r}")
+    has_headers = text.strip().lower() == "true"
+    return StructType([field for field in COLUMNS if has_headers or field.name != "headers"])
+
+
+def needs_stored_at(columns: Sequence[str]) -> bool:
+    """Return whether these columns need the times of storing."""
+    return not _TIME_COLUMNS.isdisjoint(columns)
 
 
 def check_columns(schema: StructType) -> tuple[str, ...]:
@@ -77,32 +120,60 @@ def escape_name(name: str) -> str:
 def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """Convert a batch of records to an Arrow batch.
 
-    Packed contents are passed on without a copy of each.
+    Packed values are passed on without a copy of each. A timestamp that is unknown, or that Spark cannot represent, is
+    replaced by the time of storing.
 
     Args:
-        batch: The records; with `stored_at`, if `timestamp` is among the columns.
+        batch: The records; with `stored_at`, if `needs_stored_at` says so.
         columns: The columns to return.
 
     Returns:
         The Arrow batch.
 
     Raises:
-        pa.ArrowInvalid: If a time is out of range for Spark.
+        pa.ArrowInvalid: If a time of storing is out of range for Spark.
     """
+    return pa.RecordBatch.from_arrays([_to_array(batch, name) for name in columns], schema=arrow_schema(columns))
+
+
+def _to_array(batch: RecordBatch, name: str) -> pa.Array:  # noqa: PLR0911 (one return for each column)
     count = len(batch)
-    arrays: list[pa.Array] = []
-    for name in columns:
-        if name == "topic":
-            arrays.append(repeat_text(escape_name(batch.partition.topic), count))
-        elif name == "partition":
-            arrays.append(repeat_text(escape_name(batch.partition.address), count))
-        elif name == "offset":
-            arrays.append(pa.array(np.arange(batch.first_sequence, batch.end_sequence, dtype=np.int64)))
-        elif name == "timestamp":
-            arrays.append(to_timestamps(pa.array(batch.stored_at, pa.int64())))
-        else:
-            arrays.append(_to_binary_array(batch.values))
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+    match name:
+        case "topic":
+            return repeat_text(escape_name(batch.partition.topic), count)
+        case "partition":
+            return repeat_text(escape_name(batch.partition.address), count)
+        case "offset":
+            return pa.array(np.arange(batch.first_sequence, batch.end_sequence, dtype=np.int64))
+        case "timestamp":
+            return to_timestamps(_own_or_stored(batch))
+        case "timestampType":
+            return pa.array(np.where(_has_own_time(batch), CREATE_TIME, LOG_APPEND_TIME).astype(np.int32))
+        case "stored_at":
+            return to_timestamps(pa.array(batch.stored_at, pa.int64()))
+        case "key":
+            return pa.nulls(count, pa.binary()) if batch.keys is None else _to_binary_array(batch.keys)
+        case "headers":
+            return pa.nulls(count, ARROW_TYPES["headers"]) if batch.headers is None else to_header_array(batch.headers)
+        case _:
+            return _to_binary_array(batch.values)
+
+
+def _has_own_time(batch: RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return for each record whether it has a timestamp that Spark can represent."""
+    if batch.timestamps is None:
+        return np.zeros(len(batch), np.bool_)
+    own = np.fromiter(batch.timestamps, np.int64, len(batch))
+    has_own: npt.NDArray[np.bool_] = (own != NO_TIMESTAMP) & (own <= TIMESTAMP_MAX) & (own >= -TIMESTAMP_MAX)
+    return has_own
+
+
+def _own_or_stored(batch: RecordBatch) -> pa.Array:
+    stored = pa.array(batch.stored_at, pa.int64())
+    if batch.timestamps is None:
+        return stored
+    own = np.fromiter(batch.timestamps, np.int64, len(batch))
+    return pa.array(np.where(_has_own_time(batch), own, stored.to_numpy()))
 
 
 def repeat_text(text: str, count: int) -> pa.Array:
@@ -115,101 +186,25 @@ def to_timestamps(milliseconds: pa.Array) -> pa.Array:
     return milliseconds.view(pa.timestamp("ms", tz="UTC")).cast(ARROW_TYPES["timestamp"])
 
 
-def _to_binary_array(contents: Sequence[bytes]) -> pa.Array:
+def to_header_array(headers: Sequence[Sequence[Header]]) -> pa.Array:
+    """Return headers as an Arrow array; null for a record without any, as Spark's Kafka source has it."""
+    counts = np.fromiter(map(len, headers), np.int32, len(headers))
+    offsets = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    kind = ARROW_TYPES["headers"]
+    pairs = [pair for each in headers for pair in each]
+    columns = [
+        pa.array([escape_name(name) for name, _ in pairs], pa.string()),
+        pa.array([value for _, value in pairs], pa.binary()),
+    ]
+    structs = pa.StructArray.from_arrays(columns, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=kind, mask=pa.array(counts == 0))
+
+
+def _to_binary_array(contents: Sequence[bytes | None]) -> pa.Array:
     if not isinstance(contents, PackedContents):
         return pa.array(contents, pa.binary())
     ends = np.zeros(len(contents) + 1, np.int32)
     np.cumsum(np.frombuffer(contents.lengths, ">u4"), out=ends[1:])
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(contents.data)]
     return pa.Array.from_buffers(pa.binary(), len(contents), buffers)
-
-
-@attrs.frozen
-class RecordColumns:
-    """The columns of a DataFrame that have the content and the topic of each row to publish.
-
-    Attributes:
-        value: The index of the column with the content.
-        topic_column: The index of the column with the topic, or None if all rows have the same topic.
-        topic: The topic of all rows, or empty if each row has its own.
-    """
-
-    value: int
-    topic_column: int | None
-    topic: str
-
-    @classmethod
-    def from_schema(cls, schema: StructType, topic: str, config: Config) -> RecordColumns:
-        """Find the columns of a DataFrame.
-
-        Args:
-            schema: The columns of the DataFrame.
-            topic: The topic of all rows, or empty if there must be a column `topic`.
-            config: The node's configuration, which limits the length of a topic.
-
-        Returns:
-            The columns.
-
-        Raises:
-            ConfigError: If a column is missing, unknown or of another type, or if the topic is not valid.
-        """
-        indices = {field.name.lower(): index for index, field in enumerate(schema.fields)}
-        extra = [field.name for field in schema.fields if field.name.lower() not in {"topic", "value"}]
-        if extra:
-            raise ConfigError(
-                f"column {extra[0]}: expected only the columns value and topic; select those two, "
-                "or put the others into the value, for example with to_json(struct(...))"
-            )
-        if "value" not in indices:
-            raise ConfigError("column value: expected a column of this name with the content, binary or string")
-        _check_type(schema, indices["value"], (BinaryType, StringType), "binary or string")
-        if "topic" in indices:
-            _check_type(schema, indices["topic"], (StringType,), "string")
-        if topic:
-            return cls(indices["value"], None, check_topic(topic, config))
-        if "topic" not in indices:
-            raise ConfigError("option topic: expected this option, or a column topic in the DataFrame")
-        return cls(indices["value"], indices["topic"], "")
-
-    def split_by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
-        """Split a batch of rows by their topics.
-
-        Args:
-            batch: The rows.
-
-        Yields:
-            Each topic with its contents, in the order of the rows.
-
-        Raises:
-            RowError: If a row has no value or no topic.
-        """
-        values = batch.column(self.value)
-        if values.null_count:
-            raise RowError(
-                "column value: expected a content in each row, not null; filter such rows out, "
-                "or write coalesce(value, '') for an empty content"
-            )
-        values = values.cast(pa.binary())
-        if self.topic_column is None:
-            yield self.topic, values.to_pylist()
-            return
-        topics = batch.column(self.topic_column)
-        if topics.null_count:
-            raise RowError("column topic: expected a topic in each row, not null; filter such rows out")
-        encoded = topics.dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        if len(names) == 1:
-            yield names[0], values.to_pylist()
-            return
-        indices = encoded.indices.to_numpy()
-        order = np.argsort(indices, kind="stable")
-        ends = np.searchsorted(indices[order], np.arange(len(names)), side="right").tolist()
-        values = values.take(pa.array(order))
-        for name, start, end in zip(names, [0, *ends], ends, strict=False):
-            yield name, values.slice(start, end - start).to_pylist()
-
-
-def _check_type(schema: StructType, index: int, types: tuple[type[DataType], ...], expected: str) -> None:
-    field = schema.fields[index]
-    if not isinstance(field.dataType, types):
-        raise ConfigError(f"column {field.name}: expected {expected}, not {field.dataType.simpleString()}")

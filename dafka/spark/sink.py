@@ -17,7 +17,7 @@ from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.spark.options import CLUSTER_OPTIONS, Options, parse_cluster_config
 from dafka.spark.publishing import PublishResult, publish
-from dafka.spark.schema import RecordColumns
+from dafka.spark.rows import RowColumns
 from dafka.wire import Dialect
 
 WRITE_OPTIONS = (*CLUSTER_OPTIONS, "topic", "minStores", "ackTimeout")
@@ -105,7 +105,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _logger.warning("Micro-batch %d failed; its next run continues after the records already published", batchId)
 
 
-def _parse_options(options: Options, schema: StructType) -> tuple[Config, RecordColumns]:
+def _parse_options(options: Options, schema: StructType) -> tuple[Config, RowColumns]:
     config = parse_cluster_config(options).with_producer(min_stores=options.get_int("minStores") or 1, spool="")
     timeout = options.get_int("ackTimeout")
     if timeout is not None:
@@ -114,7 +114,7 @@ def _parse_options(options: Options, schema: StructType) -> tuple[Config, Record
         raise ConfigError(
             "option minStores: above 1 it needs wire rfc46, because a libdafka ACK does not name its store"
         )
-    return config, RecordColumns.from_schema(schema, options.get_text("topic"), config)
+    return config, RowColumns.from_schema(schema, options.get_text("topic"), config)
 
 
 def _task_context() -> TaskContext:
@@ -125,7 +125,7 @@ def _task_context() -> TaskContext:
 
 
 def _publish(
-    batches: Iterator[pa.RecordBatch], columns: RecordColumns, config: Config, identity: tuple[str | int, ...]
+    batches: Iterator[pa.RecordBatch], columns: RowColumns, config: Config, identity: tuple[str | int, ...]
 ) -> TaskCommit:
     identity = (*identity, _task_context().partitionId())
     return TaskCommit(trio.run(publish, batches, columns, config, identity))

@@ -42,7 +42,7 @@ from dafka.spark.planning import (
     resolve_offsets,
 )
 from dafka.spark.scan import scan_task
-from dafka.spark.schema import check_columns
+from dafka.spark.schema import HEADERS_OPTION, check_columns
 from dafka.spark.stores import StoreCache, StoredPartition, list_partitions, open_stores
 from dafka.storage import Storage
 
@@ -53,6 +53,7 @@ SHARED_OPTIONS = (
     "startingTimestamp",
     "minPartitions",
     "failOnDataLoss",
+    HEADERS_OPTION,
 )
 BATCH_OPTIONS = (*SHARED_OPTIONS, "endingOffsets", "endingTimestamp", "pushFilters")
 STREAM_OPTIONS = (*SHARED_OPTIONS, "maxOffsetsPerTrigger")

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from dafka.cli.produce import InputLeftError, _publish, _send
+from dafka.cli.record_lines import LineFormat
 from dafka.cli.runner import Supervisor
 from dafka.config import Config
 from dafka.errors import StorageError
@@ -90,7 +91,7 @@ async def test_a_full_spool_is_reported_with_what_is_not_acknowledged(monkeypatc
 
                 async def publish() -> None:
                     with expected:
-                        await _publish(producer, reader, config, Supervisor(config, "producer"))
+                        await _publish(producer, reader, LineFormat(), config, Supervisor(config, "producer"))
                     scope.cancel()
 
                 nursery.start_soon(publish)

@@ -80,7 +80,7 @@ def held(url: str) -> dict[Partition, list[bytes]]:
                 while len(contents) < info.end_sequence:
                     batch = await storage.read(partition, len(contents), 100_000)
                     assert isinstance(batch, RecordBatch)
-                    contents += batch.contents
+                    contents += batch.values
         return found
 
     return trio.run(read)

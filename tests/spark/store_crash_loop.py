@@ -69,8 +69,8 @@ class Expected:
 
     def add(self, batch: RecordBatch) -> None:
         self.ends[batch.partition] = batch.end_sequence
-        for each in batch.contents:
-            self._digests[batch.partition] += int(hashlib.sha256(each).hexdigest()[:8], 16)
+        for each in batch.values:
+            self._digests[batch.partition] += int(hashlib.sha256(each or b"").hexdigest()[:8], 16)
 
     def check(self, found: dict[str, dict[str, Any]]) -> None:
         """Raise `AssertionError` if the sink holds anything else."""

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import attrs
 import trio
 
-from dafka.records import Partition, RecordBatch
+from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch
 from dafka.storage import open_storage
 
 A, B = "A" * 32, "B" * 32
 TIME = 1_700_000_000_000
 """The time of each partition's first record, in milliseconds since 1970."""
+
+HEADERS: list[tuple[Header, ...]] = [
+    (),
+    (("trace", b"1"), ("trace", None)),
+    (("na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve", b"\xff\0"),),
+]
 
 
 def content(topic: str, address: str, sequence: int) -> bytes:
@@ -27,7 +34,19 @@ def batch(
         Partition(topic, address),
         start,
         contents or [content(topic, address, sequence) for sequence in range(start, end)],
-        [TIME + sequence * step_ms for sequence in range(start, end)],
+        stored_at=[TIME + sequence * step_ms for sequence in range(start, end)],
+    )
+
+
+def whole_batch(topic: str, address: str, start: int, end: int) -> RecordBatch:
+    """Return records of all kinds: with and without keys, headers and timestamps, and tombstones."""
+    sequences = range(start, end)
+    return attrs.evolve(
+        batch(topic, address, start, end),
+        values=[None if sequence % 5 == 0 else content(topic, address, sequence) for sequence in sequences],
+        keys=[(None, b"", b"key %d" % sequence, b"\xff")[sequence % 4] for sequence in sequences],
+        headers=[HEADERS[sequence % len(HEADERS)] for sequence in sequences],
+        timestamps=[NO_TIMESTAMP if sequence % 7 == 0 else TIME // 2 - 1000 * sequence for sequence in sequences],
     )
 
 
@@ -55,15 +74,23 @@ def trim(url: str, earliest: Mapping[Partition, int]) -> None:
 
 
 async def read_store(path: Path) -> dict[Partition, list[bytes]]:
-    """Return the contents of all partitions in an SQLite store, in order; its process may be running."""
-    stored: dict[Partition, list[bytes]] = {}
+    """Return the values of all partitions in an SQLite store, in order, without tombstones."""
+    return {
+        partition: [record.value for record in records if record.value is not None]
+        for partition, records in (await read_records(path)).items()
+    }
+
+
+async def read_records(path: Path) -> dict[Partition, list[Record]]:
+    """Return the records of all partitions in an SQLite store, in order; its process may be running."""
+    stored: dict[Partition, list[Record]] = {}
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         for partition, info in (await storage.partitions()).items():
-            contents = stored[partition] = []
+            records = stored[partition] = []
             position = info.earliest_sequence
             while position < info.end_sequence:
                 batch = await storage.read(partition, position, info.end_sequence - position)
                 assert batch is not None
-                contents += batch.contents
+                records += batch
                 position = batch.end_sequence
     return stored

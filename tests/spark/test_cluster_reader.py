@@ -66,7 +66,7 @@ class Query:
             on_executor: ClusterStreamReader = pickle.loads(self._for_tasks)
             for batch in on_executor.read(pickle.loads(pickle.dumps(task))):
                 for row in batch.to_pylist():
-                    assert round(row["timestamp"].timestamp() * 1000) == end["timestamp"]
+                    assert round(row["stored_at"].timestamp() * 1000) == end["timestamp"]
                     assert row["topic"] == "orders"
                     found.setdefault(row["partition"], []).append((row["offset"], row["value"]))
         return found

@@ -63,7 +63,7 @@ def test_a_killed_driver_neither_loses_nor_repeats_records(
         assert read_sink(spark, tmp_path) == {**expected(producer.partition, count), **expected(new, 100)}
 
 
-def test_timestamps_are_times_of_planning_and_move_watermarks(spark: SparkSession, cluster: RunningCluster) -> None:
+def test_times_of_planning_move_watermarks(spark: SparkSession, cluster: RunningCluster) -> None:
     from pyspark.sql import functions
 
     before = time.time()
@@ -73,8 +73,8 @@ def test_timestamps_are_times_of_planning_and_move_watermarks(spark: SparkSessio
         counts = (
             frame.option("startingOffsets", "earliest")
             .load()
-            .withWatermark("timestamp", "0 seconds")
-            .groupBy(functions.window("timestamp", "1 millisecond"), "partition")
+            .withWatermark("stored_at", "0 seconds")
+            .groupBy(functions.window("stored_at", "1 millisecond"), "partition")
             .count()
         )
         query = start_query(counts.writeStream.format("memory").queryName("counts").outputMode("append").start)

@@ -15,6 +15,7 @@ from tests.spark.stores import A, B, batch, fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PLAIN = ["topic", "partition", "offset", "timestamp", "timestampType", "stored_at", "key"]
 LINES = [b'{"item": "tea", "count": 2}', b'{"item": "coffee", "count": 1}', b"no JSON"]
 
 
@@ -32,7 +33,7 @@ def store(tmp_path: Path) -> Path:
 
 def test_a_topic_decoded(spark: SparkSession, store: Path) -> None:
     frame = dafka.spark.read(spark, store, topic="orders", schema="item STRING, count INT")
-    assert frame.columns == ["topic", "partition", "offset", "timestamp", "item", "count", "_corrupt"]
+    assert frame.columns == [*PLAIN, "item", "count", "_corrupt"]
     rows = frame.orderBy("offset").collect()
     assert [(row.offset, row.item, row["count"], row._corrupt) for row in rows] == [
         (0, "tea", 2, None),
@@ -43,7 +44,7 @@ def test_a_topic_decoded(spark: SparkSession, store: Path) -> None:
 
 def test_without_a_schema_values_are_the_bytes_that_were_sent(spark: SparkSession, store: Path) -> None:
     frame = dafka.spark.read(spark, [store], topic=["orders"])
-    assert frame.columns == ["topic", "partition", "offset", "timestamp", "value"]
+    assert frame.columns == [*PLAIN, "value"]
     assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == LINES
 
 
@@ -103,7 +104,10 @@ def test_names_of_views_are_valid_and_unique() -> None:
     [
         ({"into": "data"}, "into: expected a schema to decode values with"),
         ({"writer_schemas": [{}]}, "writer_schemas: expected a schema to decode values with"),
-        ({"columns": ["offsets"]}, "columns: expected some of topic, partition, offset, timestamp, value"),
+        (
+            {"columns": ["offsets"]},
+            "columns: expected some of topic, partition, offset, timestamp, timestampType, ",
+        ),
         ({"columns": "offset"}, "columns: expected some of"),
     ],
 )

@@ -19,13 +19,14 @@ from dafka.roles import Reader
 from dafka.spark import publishing
 from dafka.spark.errors import InputChangedError, PublishingError, RowError
 from dafka.spark.publishing import PublishResult, derive_address, publish
-from dafka.spark.schema import RecordColumns
+from dafka.spark.rows import RowColumns
+from dafka.spark.schema import arrow_schema
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import contents, wait_until
-from tests.spark.stores import read_store
+from tests.spark.stores import read_records, read_store
 
-ONE_TOPIC = RecordColumns(0, None, "t")
+ONE_TOPIC = RowColumns(0, None, "t")
 TASK = ("test", 0)
 PARTITION = Partition("t", derive_address(*TASK, "t"))
 
@@ -220,7 +221,7 @@ async def test_each_topic_has_a_partition_and_few_producers_serve_many_topics(
     whole = pa.record_batch(columns)
     async with one_store(path) as cluster:
         batches = iter([whole.slice(0, 300), whole.slice(300)])
-        done = await publish(batches, RecordColumns(1, 0, ""), cluster.config, TASK)
+        done = await publish(batches, RowColumns(1, 0, ""), cluster.config, TASK)
         stored = await read_store(path)
     assert done == PublishResult(600, 5, 0)
     for topic in topics:
@@ -327,9 +328,78 @@ async def test_an_attempt_fails_while_another_is_idle(tmp_path: Path) -> None:
         await twin.wait_stored()
 
 
-async def test_null_values_and_topics_are_refused() -> None:
-    with pytest.raises(RowError, match="column value: expected a content in each row, not null"):
-        list(ONE_TOPIC.split_by_topic(next(rows([b"1", None]))))
+WHOLE = RowColumns(0, None, "t", key=1, headers=2, timestamp=3)
+
+
+def whole_rows(
+    numbers: Sequence[int], size: int = 100, change: Callable[[dict[str, object]], object] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows in which only one column differs from row to row: the key, a header or the timestamp."""
+    for start in range(0, len(numbers), size):
+        found = []
+        for number in numbers[start : start + size]:
+            row: dict[str, object] = {"value": None, "key": b"k", "headers": None, "timestamp": 5000}
+            if number % 3 == 0:
+                row["key"] = b"%d" % number
+            elif number % 3 == 1:
+                row["headers"] = [{"key": "n", "value": b"%d" % number}, {"key": "n", "value": None}]
+            else:
+                row["timestamp"] = 1000 * number
+            found.append(row)
+            if change is not None:
+                change(row)
+        yield pa.RecordBatch.from_pylist(found, arrow_schema(["value", "key", "headers", "timestamp"]))
+
+
+async def test_whole_rows_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with one_store(path) as cluster:
+        assert await publish(whole_rows(range(6)), WHOLE, cluster.config, TASK) == PublishResult(6, 1, 0)
+        stored = (await read_records(path))[PARTITION]
+    assert [(each.value, each.key, each.headers, each.timestamp) for each in stored] == [
+        (None, b"0", (), 5),
+        (None, b"k", (("n", b"1"), ("n", None)), 5),
+        (None, b"k", (), 2),
+        (None, b"3", (), 5),
+        (None, b"k", (("n", b"4"), ("n", None)), 5),
+        (None, b"k", (), 5),
+    ]
+
+
+@pytest.mark.parametrize("again", [range(100, 300), range(299, 99, -1)], ids=["same order", "other order"])
+async def test_a_retry_compares_keys_headers_and_timestamps(tmp_path: Path, again: range) -> None:
+    path = tmp_path / "s.db"
+    async with one_store(path) as cluster:
+        await publish(whole_rows(range(100, 200)), WHOLE, cluster.config, TASK)
+        done = await publish(whole_rows(again), WHOLE, cluster.config, TASK)
+        stored = (await read_records(path))[PARTITION]
+    assert len({(each.key, each.headers, each.timestamp) for each in stored}) == len(stored) == 200
+    assert done == PublishResult(200, 1, 100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: row.update(key=b"other"),
+        lambda row: row.update(headers=[{"key": "n", "value": None}]),
+        lambda row: row.update(timestamp=1_000_000),
+        lambda row: row.update(value=b""),
+    ],
+    ids=["key", "headers", "timestamp", "value"],
+)
+async def test_rows_with_other_keys_headers_or_timestamps_are_an_error(
+    tmp_path: Path, change: Callable[[dict[str, object]], object]
+) -> None:
+    async with one_store(tmp_path / "s.db") as cluster:
+        await publish(whole_rows(range(30)), WHOLE, cluster.config, TASK)
+        with pytest.raises(InputChangedError):
+            await publish(whole_rows(range(30), change=change), WHOLE, cluster.config, TASK)
+
+
+async def test_null_timestamps_and_topics_are_refused() -> None:
+    (batch,) = whole_rows([0], change=lambda row: row.update(timestamp=None))
+    with pytest.raises(RowError, match="column timestamp: expected a time in each row, not null"):
+        list(WHOLE.split_by_topic(batch))
     batch = pa.record_batch({"topic": pa.array(["a", None]), "value": pa.array([b"1", b"2"])})
     with pytest.raises(RowError, match="column topic: expected a topic in each row, not null"):
-        list(RecordColumns(1, 0, "").split_by_topic(batch))
+        list(RowColumns(1, 0, "").split_by_topic(batch))

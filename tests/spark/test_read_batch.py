@@ -45,7 +45,8 @@ def spans(frame: DataFrame) -> dict[tuple[str, str], tuple[int, int, int]]:
 def test_all_columns_are_returned_as_stored(spark: SparkSession, url: str) -> None:
     frame = load(spark, url)
     assert frame.schema.simpleString() == (
-        "struct<topic:string,partition:string,offset:bigint,timestamp:timestamp,value:binary>"
+        "struct<topic:string,partition:string,offset:bigint,timestamp:timestamp,timestampType:int,stored_at:timestamp,"
+        "key:binary,value:binary>"
     )
     rows = frame.selectExpr("topic", "partition", "offset", "unix_micros(timestamp) AS time", "value").collect()
     expected = [
@@ -143,8 +144,10 @@ def test_filters_that_are_pushed(spark: SparkSession, url: str) -> None:
         ("topic LIKE 'ord%' AND partition = 'BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB'", 100),
         ("partition IN ('x', 'y')", 0),
         ("offset IN (3, 7) AND topic <> 'trades'", 4),
-        ("timestamp >= timestamp_micros(1700000000098001) AND topic = 'orders'", 102),
+        ("stored_at >= timestamp_micros(1700000000098001) AND topic = 'orders'", 102),
+        ("stored_at = timestamp_millis(1700000000005)", 3),
         ("timestamp = timestamp_millis(1700000000005)", 3),
+        ("key IS NOT NULL", 0),
         ("NOT (offset = 5) AND topic = 'trades'", 9),
         ("value IS NULL", 0),
         ("topic = 'orders' OR offset = 3", 301),

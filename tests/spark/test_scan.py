@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dafka.errors import StorageError
-from dafka.records import Partition
+from dafka.records import Partition, RecordBatch
 from dafka.spark import scan as module
 from dafka.spark.planning import StoreRange, StoreTask
 from dafka.spark.scan import scan_task
-from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, escape_name
+from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, escape_name, to_arrow
 from dafka.storage import open_storage
-from tests.spark.stores import TIME, A, B, batch, content, fill, trim
+from tests.spark.stores import TIME, A, B, batch, content, fill, trim, whole_batch
 
 PARTITION = Partition("orders", A)
 
@@ -63,7 +63,17 @@ def expected(start: int, end: int, contents: Sequence[bytes] | None = None) -> l
     times = pa.array([(TIME + sequence) * 1000 for sequence in range(start, end)]).cast(ARROW_TYPES["timestamp"])
     values = contents or [content("orders", A, sequence) for sequence in range(start, end)]
     return [
-        {"topic": "orders", "partition": A, "offset": sequence, "timestamp": time, "value": value}
+        {
+            "topic": "orders",
+            "partition": A,
+            "offset": sequence,
+            "timestamp": time,
+            "timestampType": 1,
+            "stored_at": time,
+            "key": None,
+            "headers": None,
+            "value": value,
+        }
         for sequence, time, value in zip(range(start, end), times.to_pylist(), values, strict=True)
     ]
 
@@ -73,6 +83,41 @@ def test_all_columns_are_returned_as_stored(tmp_path: Path, scheme: str) -> None
     assert read(task(url, 0, 500)).to_pylist() == expected(0, 500)
     assert read(task(url, 17, 333)).to_pylist() == expected(17, 333)
     assert read(task(url, 499, 500)).to_pylist() == expected(499, 500)
+
+
+def test_whole_records_are_returned_as_stored(tmp_path: Path) -> None:
+    stored = whole_batch("orders", A, 3, 103)
+    of = task(fill(f"sqlite:{tmp_path}/store", stored), 3, 103)
+    with patch.object(module, "_scan_storage", None), patch.object(module, "WINDOW_RECORDS", 9):
+        by_driver = read(of)
+    assert by_driver.equals(to_table(stored))
+    assert by_storage(of).equals(by_driver)
+
+
+@pytest.mark.parametrize("column", ["key", "headers", "timestamp"])
+def test_a_damaged_column_is_an_error_in_both_ways(tmp_path: Path, column: str) -> None:
+    of = task(fill(f"sqlite:{tmp_path}/store", whole_batch("orders", A, 0, 40)), 0, 40)
+    with closing(sqlite3.connect(f"{tmp_path}/store")) as connection, connection:
+        connection.execute(f"UPDATE records SET {column} = 'damaged' WHERE sequence = 17")
+    for reading in (read, by_storage):
+        with pytest.raises(StorageError, match="17"):
+            reading(of)
+        assert reading(of, fail=False)["offset"].to_pylist() == [*range(17), *range(18, 40)]
+
+
+@pytest.mark.usefixtures("no_storage")
+def test_the_driver_reads_stores_of_an_older_version(tmp_path: Path) -> None:
+    url = fill(f"sqlite:{tmp_path}/store", batch("orders", A, 0, 40))
+    with closing(sqlite3.connect(f"{tmp_path}/store")) as connection, connection:
+        connection.execute("DROP VIEW topic_records")
+        for column in ("key", "headers", "timestamp"):
+            connection.execute(f"ALTER TABLE records DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 2")
+    assert read(task(url, 0, 40)).to_pylist() == expected(0, 40)
+
+
+def to_table(of: RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([to_arrow(of, COLUMNS.names)]).combine_chunks()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)

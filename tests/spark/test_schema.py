@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
@@ -15,10 +16,19 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from dafka.batches import pack_headers
 from dafka.contents import pack
 from dafka.errors import ConfigError
-from dafka.spark.schema import COLUMNS, arrow_schema, check_columns, escape_name, to_arrow
-from tests.spark.stores import A, batch
+from dafka.spark.schema import (
+    COLUMNS,
+    TIMESTAMP_MAX,
+    arrow_schema,
+    check_columns,
+    default_columns,
+    escape_name,
+    to_arrow,
+)
+from tests.spark.stores import TIME, A, batch
 
 
 @pytest.mark.parametrize("contents", [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]])
@@ -37,9 +47,42 @@ def test_columns_are_in_the_requested_order() -> None:
     assert to_arrow(batch("orders", A, 0, 2), columns).schema.equals(arrow_schema(columns))
 
 
-def test_a_time_out_of_range_is_refused() -> None:
+def test_a_time_of_storing_out_of_range_is_refused() -> None:
     with pytest.raises(pa.ArrowInvalid):
         to_arrow(batch("orders", A, 0, 2, step_ms=2**62), COLUMNS.names)
+
+
+def test_a_timestamp_that_spark_cannot_represent_is_the_time_of_storing() -> None:
+    """Timestamps are what producers say: one of them must not end a query."""
+    stored = batch("orders", A, 0, 5)
+    found = to_arrow(attrs.evolve(stored, timestamps=[5, -1, 2**62, -(2**63), TIMESTAMP_MAX]), COLUMNS.names)
+    own = found["timestamp"].cast(pa.timestamp("ms", tz="UTC")).view(pa.int64()).to_pylist()
+    assert own == [5, TIME + 1, TIME + 2, TIME + 3, TIMESTAMP_MAX]
+    assert found["timestampType"].to_pylist() == [0, 1, 1, 1, 0]
+    assert found["stored_at"].equals(to_arrow(stored, ["timestamp"])["timestamp"])
+
+
+def test_keys_headers_and_nulls() -> None:
+    headers = ((), (("a", b"1"), ("a", None)), (("\udcff", b""),))
+    whole = attrs.evolve(batch("orders", A, 0, 3), values=[b"v", None, b""], keys=[None, b"", b"k"], headers=headers)
+    for each in (whole, attrs.evolve(whole, headers=pack_headers(headers))):
+        found = to_arrow(each, COLUMNS.names)
+        found.validate(full=True)
+        assert found["value"].to_pylist() == [b"v", None, b""]
+        assert found["key"].to_pylist() == [None, b"", b"k"]
+        assert found["headers"].to_pylist() == [
+            None,
+            [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+            [{"key": "\\xff", "value": b""}],
+        ]
+
+
+def test_headers_are_a_default_column_if_asked_for() -> None:
+    plain = [name for name in COLUMNS.names if name != "headers"]
+    assert default_columns({}).names == default_columns({"includeHeaders": " False"}).names == plain
+    assert default_columns({"INCLUDEHEADERS": "true"}) == COLUMNS
+    with pytest.raises(ConfigError, match=r"^option includeHeaders: expected true or false, not 'yes'$"):
+        default_columns({"includeHeaders": "yes"})
 
 
 @pytest.mark.parametrize(
@@ -58,8 +101,8 @@ def test_columns_of_a_schema() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "sentence"),
     [
-        ("key", BinaryType(), "expected columns of topic, partition, offset, timestamp, value, not 'key'"),
-        ("Value", BinaryType(), "expected columns of topic, partition, offset, timestamp, value, not 'Value'"),
+        ("time", BinaryType(), f"expected columns of {', '.join(COLUMNS.names)}, not 'time'"),
+        ("Value", BinaryType(), f"expected columns of {', '.join(COLUMNS.names)}, not 'Value'"),
         ("value", StringType(), "expected type binary for column value, not string"),
         ("offset", IntegerType(), "expected type bigint for column offset, not int"),
         ("timestamp", TimestampNTZType(), "expected type timestamp for column timestamp, not timestamp_ntz"),

@@ -23,7 +23,7 @@ from tests.spark.queries import finish_query
 from tests.spark.stores import read_store
 
 VALUES = StructType([StructField("value", BinaryType())])
-KEYED = StructType([*VALUES, StructField("key", StringType())])
+KEYED = StructType([*VALUES, StructField("partition", StringType())])
 
 
 @attrs.frozen
@@ -106,9 +106,30 @@ def test_a_stream_publishes_each_micro_batch(spark: SparkSession, written: Writt
     assert len(written.stored("days")) == 3
 
 
-def test_a_null_value_is_refused(spark: SparkSession, written: Written) -> None:
-    with pytest.raises(PySparkException, match="RowError: column value: expected a content in each row, not null"):
-        written.write(spark.sql("select cast(null as string) value"), topic="null")
+def test_whole_records_are_written_and_read_again(spark: SparkSession, written: Written) -> None:
+    frame = spark.sql("""
+        SELECT * FROM VALUES
+            (1, 'tea', 'a', array(named_struct('key', 'trace', 'value', X'01'),
+                                  named_struct('key', 'trace', 'value', NULL))),
+            (2, NULL, 'b', array()),
+            (3, '', NULL, NULL)
+        AS rows(id, value, key, headers)
+    """).coalesce(1)
+    written.write(frame.selectExpr("value", "key", "headers", "timestamp_millis(id) timestamp"), topic="whole")
+    read = spark.read.format("dafka").option("subscribe", "whole").option("includeHeaders", "true")
+    rows = read.load(str(written.path)).orderBy("offset").collect()
+    assert [(row.value, row.key, row.headers) for row in rows] == [
+        (b"tea", b"a", [("trace", b"\x01"), ("trace", None)]),
+        (None, b"b", None),
+        (b"", None, None),
+    ]
+    assert [(row.timestamp.microsecond, row.timestampType) for row in rows[:2]] == [(1000, 0), (2000, 0)]
+    assert all(row.stored_at.year > 2000 for row in rows)
+
+
+def test_a_null_timestamp_is_refused(spark: SparkSession, written: Written) -> None:
+    with pytest.raises(PySparkException, match="RowError: column timestamp: expected a time in each row, not null"):
+        written.write(spark.sql("select 'x' value, cast(null as timestamp) timestamp"), topic="null")
 
 
 def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
@@ -121,10 +142,25 @@ def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
     ("options", "schema", "message"),
     [
         ({}, VALUES, "option topic: expected this option, or a column topic in the DataFrame"),
-        ({"topic": "t"}, StructType(), "column value: expected a column of this name with the content"),
+        ({"topic": "t"}, StructType(), "column value: expected a column of this name with the value"),
         ({"topic": "t"}, StructType([StructField("value", LongType())]), "column value: expected binary or string, n"),
-        ({}, KEYED, "column key: expected only the columns value and topic"),
+        ({}, KEYED, "column partition: expected only the columns value, topic, key, headers, timestamp; select"),
         ({}, StructType([*VALUES, StructField("topic", LongType())]), "column topic: expected string, not bigint"),
+        (
+            {"topic": "t"},
+            StructType([*VALUES, StructField("key", LongType())]),
+            "column key: expected binary or string",
+        ),
+        (
+            {"topic": "t"},
+            StructType([*VALUES, StructField("timestamp", LongType())]),
+            "column timestamp: expected timestamp, not bigint",
+        ),
+        (
+            {"topic": "t"},
+            StructType([*VALUES, StructField("headers", StringType())]),
+            "column headers: expected array<struct<key:string,value:binary>>, not string",
+        ),
         ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 bytes, not 256"),
         ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 to .*, not '0'"),
         ({"topic": "t", "minStores": "2", "wire": "libdafka"}, VALUES, "option minStores: above 1 it needs wire rfc46"),
