@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka.errors import StorageError
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition, ProducerRecord, RecordBatch
 from dafka.roles.producer_partition import find_spooled_partition, replace_spooled_partition
 from dafka.storage.memory import MemoryStorage
 from tests.roles.helpers import contents
@@ -19,7 +19,7 @@ async def make_spool() -> MemoryStorage:
     return spool
 
 
-async def held(spool: MemoryStorage, partition: Partition) -> list[bytes]:
+async def held(spool: MemoryStorage, partition: Partition) -> list[bytes | None]:
     batch = await spool.read(partition, 0, 100)
     return [] if batch is None else list(batch.values)
 
@@ -35,6 +35,22 @@ async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
     await replace_spooled_partition(spool, other, 0, Partition("other", "0" * 32))
     assert await find_spooled_partition(spool, "hello") == THIRD
     assert await held(spool, FIRST) == await held(spool, SECOND) == []
+
+
+async def test_a_replacement_keeps_whole_records() -> None:
+    spool = MemoryStorage()
+    records = [
+        ProducerRecord(b"0"),
+        ProducerRecord(None, b"key", (("a", b"1"), ("a", None)), 7),
+        ProducerRecord(b"", b"", (), 0),
+    ]
+    await spool.append([RecordBatch.from_records(FIRST, 0, records, 5)])
+    await replace_spooled_partition(spool, FIRST, 1, SECOND)
+    batch = await spool.read(SECOND, 0, 9)
+    assert batch is not None
+    assert [(each.value, each.key, each.headers, each.timestamp) for each in batch] == [
+        (each.value, each.key, each.headers, each.timestamp) for each in records[1:]
+    ]
 
 
 async def test_a_replacement_that_failed_halfway_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
