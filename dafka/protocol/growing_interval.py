@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+GROWTH_FACTOR = 2
+"""The factor by which each interval is longer than the one before."""
+
 
 class GrowingInterval:
     """A time between repetitions: short at first, then as long as all the repetitions before took, up to a limit.
@@ -36,5 +39,5 @@ class GrowingInterval:
         self._repeated += 1
         wait_s = self._next_s
         if self._repeated >= self._short_count:
-            self._next_s = min(2 * self._next_s, self._longest_s)
+            self._next_s = min(GROWTH_FACTOR * self._next_s, self._longest_s)
         return wait_s

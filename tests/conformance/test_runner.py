@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -176,15 +176,31 @@ async def test_target_that_cannot_be_started_is_broken_and_does_not_conform() ->
     assert not finished.conforms
 
 
+class EndedNode(Node):
+    """A node that has ended before it sent anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exit_reason = "exit status 3: out of luck"
+        self.ended.set()
+
+    async def feed(self, contents: Sequence[bytes]) -> None:
+        raise TargetError(self.exit_reason)
+
+    async def end_input(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def kill(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
 class DyingTarget(EmbeddedTarget):
     """A target that ends as soon as it is started."""
 
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
-        async with super().start(request) as node:
-            node.exit_reason = "exit status 3: out of luck"
-            node.ended.set()
-            yield node
+        await trio.lowlevel.checkpoint()
+        yield EndedNode()
 
 
 async def test_target_that_dies_fails_the_scenario_with_its_exit_reason() -> None:

@@ -55,7 +55,11 @@ def without_host(self: TowerMachine, frames: Sequence[bytes], source: MessageSou
 
 
 def once(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
-    return None if frames[1].decode("ascii") in self.registry else _forward(self, frames, source, now)
+    forwarded: set[bytes] = vars(self).setdefault("forwarded_once", set())
+    if frames[1] in forwarded:
+        return None
+    forwarded.add(frames[1])
+    return _forward(self, frames, source, now)
 
 
 def a_hundred_frames(

@@ -90,7 +90,7 @@ def without_sequence_5() -> Change:
     """Number the records 0 to 4, and 6 and on."""
 
     def change(frames: Frames) -> list[Frames]:
-        if frames[0][:1] not in b"MH":
+        if frames[0][:1] not in b"MHE":
             return [frames]
         sequence = int.from_bytes(frames[1][-NUMBER_BYTES:], "big")
         return [with_fields(lambda fields: add_to_number(fields, -NUMBER_BYTES, NUMBER_BYTES, sequence >= 5))(frames)]

@@ -13,7 +13,7 @@ from dafka.cli import main
 from dafka.errors import StorageError
 from dafka.operations.http import Answer, make_handlers, open_server
 from dafka.operations.monitor import Monitor
-from dafka.records import RecordBatch
+from dafka.records import RECORD_MEMORY_BYTES, RecordBatch
 from dafka.roles import Health
 from dafka.roles import store as store_module
 from dafka.storage.memory import MemoryStorage
@@ -125,8 +125,9 @@ async def test_a_stopping_store_writes_the_records_that_it_has_received(
             async with cluster.producer("t") as producer:
                 disk.is_open = trio.Event()
                 await producer.send_many([b"0"] * 10)
+                received = 10 * (1 + RECORD_MEMORY_BYTES)
                 with trio.fail_after(30):
-                    while store.statistics().pending_bytes < 10:  # noqa: ASYNC110 (there is no event to wait for)
+                    while store.statistics().pending_bytes < received:  # noqa: ASYNC110 (there is no event to wait for)
                         await trio.sleep(0.01)
                 running.cancel()
                 disk.error = error

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import attrs
 
+from dafka.protocol.growing_interval import GROWTH_FACTOR
 from dafka.records import Partition
-
-GAP_FACTOR = 2
-"""The most by which a producer lengthens the time between two HEADs."""
 
 
 @attrs.define
@@ -59,7 +57,7 @@ class ProducerSilence:
         for partition, producer in self._producers.items():
             silence_s = now - producer.heard_at
             if silence_s >= self._silence_s and not producer.is_silent:
-                producer.is_silent = silence_s >= GAP_FACTOR * producer.gap_s + self._silence_s / 2
+                producer.is_silent = silence_s >= GROWTH_FACTOR * producer.gap_s + self._silence_s / 2
                 if producer.is_silent:
                     found.append((partition, silence_s))
         return found
