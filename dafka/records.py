@@ -11,7 +11,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, count, repeat
+from itertools import accumulate, chain, count, repeat
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -167,6 +167,8 @@ class RecordBatch:
         headers: The headers.
         timestamps: When each record was made, in milliseconds since 1970 UTC; `NO_TIMESTAMP` if that is unknown.
         stored_at: When each record was stored, in milliseconds since 1970 UTC. None unless a storage was asked for it.
+        encoded: The same records as whole record batches (docs/reference/record-batches.md), in order, where they came
+            so from the network or from a file; else empty. It saves encoding them again.
     """
 
     partition: Partition
@@ -176,6 +178,7 @@ class RecordBatch:
     headers: Sequence[tuple[Header, ...]] | None = attrs.field(default=None, kw_only=True)
     timestamps: Sequence[int] | None = attrs.field(default=None, kw_only=True)
     stored_at: Sequence[int] | None = attrs.field(default=None, kw_only=True)
+    encoded: tuple[bytes, ...] = attrs.field(default=(), kw_only=True, eq=False, repr=False)
 
     @classmethod
     def from_records(
@@ -221,7 +224,7 @@ class RecordBatch:
     @property
     def memory_bytes(self) -> int:
         """The approximate memory that the batch takes, in bytes, including an overhead for each record."""
-        return self.content_bytes + RECORD_MEMORY_BYTES * len(self.values)
+        return self.content_bytes + RECORD_MEMORY_BYTES * len(self.values) + sum(map(len, self.encoded))
 
     def between(self, first_sequence: int, end_sequence: int) -> RecordBatch:
         """Return the records from one sequence up to another.
@@ -266,7 +269,8 @@ class RecordBatch:
 
     def moved_to(self, partition: Partition, first_sequence: int) -> RecordBatch:
         """Return the same records at another place."""
-        return attrs.evolve(self, partition=partition, first_sequence=first_sequence)
+        encoded = self.encoded if first_sequence == self.first_sequence else ()
+        return attrs.evolve(self, partition=partition, first_sequence=first_sequence, encoded=encoded)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -304,6 +308,7 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
     first = batches[0]
     if len(batches) == 1:
         return first
+    encoded = [batch.encoded for batch in batches]
     has_times = all(batch.stored_at is not None for batch in batches)
     return RecordBatch(
         first.partition,
@@ -313,6 +318,7 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
         headers=_join_column(batches, lambda batch: batch.headers, ()),
         timestamps=_join_column(batches, lambda batch: batch.timestamps, NO_TIMESTAMP),
         stored_at=_join_column(batches, lambda batch: batch.stored_at, 0) if has_times else None,
+        encoded=tuple(chain.from_iterable(encoded)) if all(encoded) else (),
     )
 
 

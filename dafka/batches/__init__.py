@@ -14,8 +14,10 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
+from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, encode_records
 
 __all__ = [
+    "ENCODED_BYTES_MAX",
     "HEADER_BYTES",
     "BatchHeader",
     "Compression",
@@ -28,7 +30,9 @@ __all__ = [
     "batch_bytes_max",
     "check_crc",
     "decode_batch",
+    "decode_records",
     "encode_batch",
+    "encode_records",
     "iter_batches",
     "pack_headers",
     "read_header",

@@ -13,10 +13,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import attrs
 
-from dafka.batches import Compression, decode_batch, encode_batch
+from dafka.batches import Compression, decode_records, encode_records
 from dafka.contents import join_contents
 from dafka.errors import BatchError, EncodingError, WireError
-from dafka.records import NO_TIMESTAMP, Partition, RecordBatch, encode_text
+from dafka.records import Partition, encode_text
 from dafka.wire import codec
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
 from dafka.wire.envelope import unwrap_records, wrap_records
@@ -34,9 +34,6 @@ from dafka.wire.primitives import NUMBER_8
 HEADERS_MAX = 16_384
 """Headers remembered: one for each partition, and for each requestor and partition. When there are more, all are
 forgotten, and each costs one slow decode again. A peer that invents headers achieves nothing else."""
-
-ENCODED_BYTES_MAX = 2**20
-"""The size of the records in one record batch, in bytes, unless a single record is larger."""
 
 BATCH_BYTES_MAX = 64 * 2**20
 """The size of a record batch after decompression, in bytes, unless the decoder is given another."""
@@ -326,19 +323,9 @@ class BatchEncoder:
 
 
 def _encode_batches(run: RecordRun, compression: Compression) -> Iterator[Sequence[bytes]]:
-    """Return the RECORD-BATCHes or DIRECT-RECORD-BATCHes of a run, each of limited size."""
-    rest, partition = run.batch, run.batch.partition
-    while len(rest):
-        part = rest.within(ENCODED_BYTES_MAX)
-        rest = rest.between(part.end_sequence, rest.end_sequence)
-        content = encode_batch(
-            part.first_sequence,
-            part.values,
-            keys=part.keys,
-            headers=part.headers,
-            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-            compression=compression,
-        )
+    """Return the RECORD-BATCHes or DIRECT-RECORD-BATCHes of a run."""
+    partition = run.batch.partition
+    for content in encode_records(run.batch, compression):
         message: RecordBatchMessage | DirectRecordBatchMessage
         if run.requestor is None:
             message = RecordBatchMessage(partition.address, partition.topic, content)
@@ -349,15 +336,7 @@ def _encode_batches(run: RecordRun, compression: Compression) -> Iterator[Sequen
 
 def _decode_batch(message: RecordBatchMessage | DirectRecordBatchMessage, bytes_max: int) -> RecordRun:
     """Return the records of a batch; raise `BatchError` if it is malformed."""
-    decoded = decode_batch(message.content, bytes_max=bytes_max)
-    batch = RecordBatch(
-        Partition(message.subject, message.address),
-        decoded.header.base_offset,
-        decoded.values,
-        keys=decoded.keys,
-        headers=decoded.headers,
-        timestamps=decoded.timestamps,
-    )
+    batch = decode_records(Partition(message.subject, message.address), message.content, bytes_max=bytes_max)
     return RecordRun(batch, message.requestor if isinstance(message, DirectRecordBatchMessage) else None)
 
 
