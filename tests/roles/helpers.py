@@ -49,7 +49,7 @@ async def receive_partition(consumer: Consumer, first: int, end: int) -> None:
 
 def assert_run(batches: Iterable[RecordBatch], first: int, end: int) -> None:
     """Check that these are all records from `first` up to, not including, `end`, in order, with their own contents."""
-    joined: list[bytes] = []
+    joined: list[bytes | None] = []
     for batch in batches:
         assert batch.first_sequence == first + len(joined)
         joined += batch.values

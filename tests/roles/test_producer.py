@@ -203,7 +203,7 @@ async def test_content_that_is_not_bytes_is_refused(content: object, dafka_clust
         with pytest.raises(RecordError, match="content: expected bytes"):
             await producer.send(content)  # type: ignore[arg-type]
         with pytest.raises(RecordError, match="content: expected bytes"):
-            await producer.send_many([b"0", content])  # type: ignore[list-item]
+            await producer.send_many([b"0", content])  # type: ignore[arg-type]
         assert await producer.send(b"0") == 0
 
 
