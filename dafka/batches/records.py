@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dafka.batches.decoding import decode_batch
-from dafka.batches.encoding import encode_batch
+from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX, encode_batch
 from dafka.batches.header import Compression, check_crc
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
@@ -13,12 +13,16 @@ ENCODED_BYTES_MAX = 2**20
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
 
 
-def encode_records(batch: RecordBatch, compression: Compression = Compression.NONE) -> tuple[bytes, ...]:
+def encode_records(
+    batch: RecordBatch, compression: Compression = Compression.NONE, bytes_max: int = ENCODED_BYTES_MAX
+) -> tuple[bytes, ...]:
     """Return records as record batches of limited size.
 
     Args:
         batch: The records. If they came as record batches, these are returned as they are.
         compression: The compression of batches that are made here.
+        bytes_max: The maximum size of the values, keys and headers in a batch, and of what it takes beside them, in
+            bytes each, unless a single record is larger.
 
     Returns:
         The record batches, in order; each begins at the sequence of its first record.
@@ -26,8 +30,9 @@ def encode_records(batch: RecordBatch, compression: Compression = Compression.NO
     if batch.encoded:
         return batch.encoded
     encoded, rest = [], batch
+    count_max = max(bytes_max // RECORD_OVERHEAD_BYTES_MAX, 1)
     while len(rest):
-        part = rest.within(ENCODED_BYTES_MAX)
+        part = rest.between(rest.first_sequence, rest.first_sequence + count_max).within(bytes_max)
         rest = rest.between(part.end_sequence, rest.end_sequence)
         encoded.append(
             encode_batch(
