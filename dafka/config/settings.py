@@ -178,7 +178,7 @@ class ProducerConfig:
     `head_interval_ms`, the interval is regular."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
     """How many messages may wait for one slow peer. Beyond it, messages to this peer are dropped, and the peer fetches
-    the records later."""
+    the records later. While all peers take record batches, a batch counts as 1,000 messages."""
     linger_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a record may wait for others, so that they are published in one batch. 0: what is sent at once forms a
     batch, and nothing waits."""

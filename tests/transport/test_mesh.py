@@ -12,8 +12,9 @@ import zmq
 from dafka.config import NodeConfig
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import AddressInUseError
-from dafka.transport import Socket, open_context, open_mesh
+from dafka.transport import Mesh, Socket, open_context, open_mesh
 from dafka.transport.plain_subscriber import PlainSubscriber
+from dafka.wire.batch import iter_frames
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
@@ -68,6 +69,64 @@ async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
             numbers = [number for number, _ in found]
             assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
             assert min(numbers) >= 0
+
+
+async def receive_until(mesh: Mesh, last: bytes) -> list[list[bytes]]:
+    """Return the messages up to the one with this topic frame."""
+    found: list[list[bytes]] = []
+    while not found or found[-1][0] != last:
+        items, _ = await mesh.subscriber.receive()
+        found += [list(frames) for frames in iter_frames(items)]
+    return found
+
+
+async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
+    with trio.fail_after(20):
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
+            for mesh, prefixes in ((two, (b"Bt", b"Mt", b"end")), (three, (b"Mt", b"end"))):
+                for prefix in prefixes:
+                    mesh.subscriber.subscribe(prefix)
+                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
+                missing = {b"\1" + prefix for prefix in prefixes}
+                while missing:
+                    missing -= {frames[0] for frames in await one.publisher.receive_many()}
+            assert one.publisher.is_wanted(b"Mt")
+            one.publisher.send_many([[b"Bt", b"batch"], [b"Mt", b"single"], [b"end"]])
+            assert await receive_until(two, b"end") == [[b"Bt", b"batch"], [b"end"]]
+            assert await receive_until(three, b"end") == [[b"Mt", b"single"], [b"end"]]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.publisher.watch)
+                three.subscriber.disconnect_peer(PeerEndpoint(one.endpoint))
+                while one.publisher.is_wanted(b"Mt"):
+                    await one.publisher.receive_many()
+                nursery.cancel_scope.cancel()
+            assert one.publisher.is_wanted(b"Bt")
+
+
+async def send_repeatedly(mesh: Mesh, message: list[bytes]) -> None:
+    while True:
+        mesh.publisher.send_many([message])
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("has_single", [False, True])
+async def test_fewer_messages_wait_for_a_peer_while_all_are_batches(has_single: bool) -> None:
+    count, size = 20_000, 2000
+    with trio.fail_after(60):
+        async with open_mesh(CONFIG, 100_000) as one, open_mesh(CONFIG, 10) as two:
+            for prefix in (b"Mt",) if has_single else (b"Bt", b"Mt"):
+                two.subscriber.subscribe(prefix)
+            two.subscriber.subscribe(b"end")
+            two.subscriber.connect_peer(PeerEndpoint(one.endpoint))
+            while [b"\1end"] not in await one.publisher.receive_many():
+                pass
+            for _ in range(count // 1000):
+                one.publisher.send_many([[b"Mt" if has_single else b"Bt", b"x" * size]] * 1000)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send_repeatedly, one, [b"end"])
+                received = len([frames for frames in await receive_until(two, b"end") if frames[0] != b"end"])
+                nursery.cancel_scope.cancel()
+            assert (received == count) == has_single
 
 
 async def test_files_and_threads_are_released_when_the_block_ends() -> None:
