@@ -9,7 +9,7 @@ from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX, encode_batch
 from dafka.batches.header import Compression, check_crc
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
-ENCODED_BYTES_MAX = 2**20
+ENCODED_BYTES_MAX = 2**16
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
 
 

@@ -122,8 +122,9 @@ async def open_mesh(
     async with open_context(config.linger_ms, SOCKETS_MAX if security else 0) as context:
         publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config)
         try:
-            publisher.limit_queues(high_watermark)
-            publisher.set_options(xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX, handshake_ivl=HANDSHAKE_MS)
+            publisher.set_options(
+                sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX, handshake_ivl=HANDSHAKE_MS
+            )
             if security is None:
                 with _open_plain(context, options) as plain:
                     yield Mesh(publisher, plain, publisher.bind(config.bind))

@@ -47,12 +47,6 @@ COUNT_MIN = 64
 HOSTS_MAX = 1024
 """Hosts with a penalty that are remembered."""
 
-BATCH_MESSAGES = 1000
-"""The messages that a record batch counts as in the queue of a peer."""
-
-QUEUE_MIN = 100
-"""Record batches that may always wait for a peer."""
-
 MANY_SUBSCRIPTIONS = "connection ended: too many subscriptions"
 MANY_NAMES = "too many addresses of one connection"
 NO_SUBSCRIPTION = "not a subscription"
@@ -93,20 +87,7 @@ class PublisherSocket(BaseSocket):
         self.accepted.on_ended(self._forget_connection)
         self._table = SubscriptionTable(sends_batches=config.record_batches == "on")
         self._ended: list[NumberedMessage] = []
-        self._high_watermark = 0
-        self._queue_max = -1
         self.set_options(xpub_manual=1)
-
-    def limit_queues(self, high_watermark: int) -> None:
-        """Limit the messages that wait for one peer.
-
-        While records are sent by the batch alone, fewer may wait, since each is larger.
-
-        Args:
-            high_watermark: The number of messages; 0 for no limit.
-        """
-        self._high_watermark = high_watermark
-        self._update_queues()
 
     @property
     def discarded(self) -> Counter[str]:
@@ -156,22 +137,12 @@ class PublisherSocket(BaseSocket):
         change = self._table.subscribe if frame[0] else self._table.unsubscribe
         for is_subscribed, changed in change(connection, prefix):
             self._socket.setsockopt(zmq.SUBSCRIBE if is_subscribed else zmq.UNSUBSCRIBE, changed)
-        self._update_queues()
         is_over = was_known and not self._table.has(prefix)
         return [(connection, [frame])] if frame[0] or is_over else []
-
-    def _update_queues(self) -> None:
-        limit = self._high_watermark
-        if limit and self._table.has_only_batches():
-            limit = min(max(limit // BATCH_MESSAGES, QUEUE_MIN), limit)
-        if limit != self._queue_max and not self._socket.closed:
-            self._queue_max = limit
-            self.set_options(sndhwm=limit)  # libzmq applies it to existing connections, too
 
     def _forget_connection(self, number: int) -> None:
         self._subscriptions.forget_connection(number)
         self._ended += [(number, [b"\0" + prefix]) for prefix in self._table.forget_connection(number)]
-        self._update_queues()
         self._wake()
 
     def _has_messages(self) -> bool:

@@ -29,7 +29,6 @@ class SubscriptionTable:
         self._of_connection: defaultdict[int, set[bytes]] = defaultdict(set)
         self._counts: Counter[bytes] = Counter()
         self._entered: Counter[bytes] = Counter()
-        self._entered_commands: Counter[bytes] = Counter()
         self._wanted: dict[bytes, bool] = {}
 
     def subscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
@@ -80,11 +79,6 @@ class SubscriptionTable:
         """Return whether any connection subscribes to this prefix."""
         return prefix in self._counts
 
-    def has_only_batches(self) -> bool:
-        """Return whether somebody takes record batches, and nobody takes records one by one."""
-        entered = self._entered_commands
-        return any(entered[batch] for batch in self._single_of) and not any(entered[one] for one in self._batch_of)
-
     def is_wanted(self, topic_frame: bytes) -> bool:
         """Return whether a message with this topic frame reaches anybody."""
         is_wanted = self._wanted.get(topic_frame)
@@ -101,13 +95,11 @@ class SubscriptionTable:
 
     def _enter(self, prefix: bytes) -> tuple[bool, bytes]:
         self._entered[prefix] += 1
-        self._entered_commands[prefix[:1]] += 1
         self._wanted.clear()
         return True, prefix
 
     def _withdraw(self, prefix: bytes) -> tuple[bool, bytes]:
         self._entered[prefix] -= 1
-        self._entered_commands[prefix[:1]] -= 1
         if not self._entered[prefix]:
             del self._entered[prefix]
             self._wanted.clear()

@@ -37,15 +37,11 @@ def test_single_records_come_again_when_the_subscription_to_batches_ends(first: 
 def test_connections_do_not_count_for_each_other() -> None:
     table = SubscriptionTable()
     assert table.subscribe(1, BATCH) == [(True, BATCH)]
-    assert table.has_only_batches()
     assert table.subscribe(2, SINGLE) == [(True, SINGLE)]
     assert table.is_wanted(SINGLE)
-    assert not table.has_only_batches()
     assert table.forget_connection(2) == [SINGLE]
     assert not table.is_wanted(SINGLE)
-    assert table.has_only_batches()
     assert table.forget_connection(1) == [BATCH]
-    assert not table.has_only_batches()
 
 
 def test_a_longer_topic_is_wanted_by_whom_a_prefix_was_entered() -> None:
@@ -61,7 +57,6 @@ def test_a_publisher_without_batches_tells_everything() -> None:
     assert table.subscribe(1, BATCH) == [(True, BATCH)]
     assert table.subscribe(1, SINGLE) == [(True, SINGLE)]
     assert table.is_wanted(SINGLE)
-    assert not table.has_only_batches()
 
 
 def test_a_subscription_counts_once_for_each_connection() -> None:
