@@ -107,12 +107,15 @@ class Map:
         return list({name.partition("::")[0]: None for name in self._durations})
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run a mutant's lines, the fastest first."""
+        """Return the tests that run a mutant's lines, the fastest first, and then those of definitions."""
         found = self._select(lambda module: module.tests_of(mutant.file, mutant.line, mutant.line_end))
+        definitions = {name for name in found if name.startswith(DEFINITIONS_MODULES)}
         if not found or not mutant.function:  # the line is run by importing the file: a default, a constant
             found = self._select(lambda module: module.tests_of_file(mutant.file))
-            found.update((name, each) for name, each in self._durations.items() if name.startswith(DEFINITIONS_MODULES))
-        return _within(TESTS_S, found)
+            definitions = {name for name in self._durations if name.startswith(DEFINITIONS_MODULES)}
+        # The tests of definitions are few, and the only ones that notice some mutants: the limit is not for them.
+        others = {name: duration_s for name, duration_s in found.items() if name not in definitions}
+        return [*_within(TESTS_S, others), *sorted(definitions, key=self._durations.__getitem__)]
 
     def rounds(self, mutant: Mutant) -> list[Round]:
         """Return the rounds of a mutant's tests, each with the seconds that it takes."""

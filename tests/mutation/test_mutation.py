@@ -62,6 +62,15 @@ def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
     assert tests.tests_of(Mutant("g.py", 3, 3, "g", "NumberReplacer", 0)) == []
 
 
+def test_the_tests_of_definitions_run_however_long_the_others_take() -> None:
+    definitions = "tests/test_docs.py::test"
+    module = ModuleMap({"m::slow": 20.0, "m::slower": 30.0, definitions: 9.0}, {}, {"f.py": {3: [0, 1, 2], 4: [0, 1]}})
+    tests = Map([module])
+    assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::slow", definitions]
+    assert tests.tests_of(Mutant("f.py", 4, 4, "g", "NumberReplacer", 0)) == ["m::slow"]
+    assert tests.tests_of(Mutant("f.py", 4, 4, "", "NumberReplacer", 0)) == ["m::slow", definitions]
+
+
 def test_rounds_hold_each_test_once() -> None:
     tests = [f"{module}::{number}" for number in range(50) for module in "abc"]
     first, rest = in_rounds(tests)
