@@ -145,8 +145,8 @@ def kept_locks(monkeypatch: pytest.MonkeyPatch) -> list[FileLock]:
     """Keep every lock: one that the garbage collector frees is released in any case."""
     kept: list[FileLock] = []
 
-    def make(lock_path: str, **options: bool) -> FileLock:
-        kept.append(FileLock(lock_path, **options))
+    def make(lock_path: str, *, thread_local: bool = True) -> FileLock:
+        kept.append(FileLock(lock_path, thread_local=thread_local))
         return kept[-1]
 
     monkeypatch.setattr(plugin_helpers, "FileLock", make)

@@ -17,7 +17,7 @@ import pytest
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo
+from dafka.storage import DeletesPartitions, PartitionInfo
 from dafka.storage.filelog import open_filelog, reading
 from dafka.storage.filelog.catalog import GOOD, CatalogReader
 from dafka.storage.filelog.entries import partition_seed
@@ -133,6 +133,7 @@ async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
         raise OSError(errno.EIO, "Input/output error", path)
 
     async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
         await storage.append([batch(0, 10)])
         await storage.trim(PARTITION, 10)
         with monkeypatch.context() as patch:
