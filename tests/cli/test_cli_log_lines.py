@@ -66,6 +66,12 @@ def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) 
         assert found[-1][2] == "four 1 2"
 
 
+def test_a_line_of_a_library_may_have_named_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    start("warning")
+    logging.getLogger("library").warning("%(count)d of %(total)d", {"count": 1, "total": 2})
+    assert lines(capsys) == ["WARNING library: 1 of 2"]
+
+
 def test_the_silence_of_towers_is_logged_after_one_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
     """Before, it ends the command with an error that says the same."""
     start("warning")

@@ -17,11 +17,14 @@ import pytest
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo
-from dafka.storage.filelog import open_filelog
+from dafka.storage import DeletesPartitions, PartitionInfo
+from dafka.storage.filelog import open_filelog, reading
+from dafka.storage.filelog.catalog import GOOD, CatalogReader
+from dafka.storage.filelog.entries import partition_seed
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
 from dafka.storage.filelog.partition import EARLIEST_FILE
+from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.syncing import Syncer
 
 PARTITION = Partition("orders", "A")
@@ -107,6 +110,63 @@ async def test_what_a_writer_synced_is_not_synced_again(folder: Path, tmp_path: 
     calls.clear()
     async with open_filelog(str(copy)):
         assert f"{0:020}.log" not in calls
+
+
+async def test_a_reset_that_fails_leaves_no_partition_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_filelog(str(folder)) as storage:
+        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
+            await storage.reset_to(PARTITION, 50)
+        assert await storage.partitions() == {}
+        assert list(folder.rglob("*.log")) == []
+        async with open_filelog(str(folder), read_only=True) as reader:
+            assert await reader.partitions() == {}
+        await storage.append([batch(0, 10)])
+        assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
+
+
+async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its files would be read again each time that the file log is opened."""
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10)])
+        await storage.trim(PARTITION, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", fail)
+            with pytest.raises(StorageError, match="Input/output error"):
+                await storage.delete_partitions([PARTITION])
+        catalog = CatalogReader(str(folder))
+        catalog.load()
+        state, head = catalog.loaded_slot(0, partition_seed(b"orders", b"A"))
+        assert (state, head.end) == (GOOD, 10)
+        await storage.append([batch(10, 5)])
+        assert await storage.read(PARTITION, 10, 100) == batch(10, 5)
+
+
+async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = SegmentIndex.decode
+
+    def decode_and_note(data: bytes) -> SegmentIndex | None:
+        index = decode(data)
+        decoded.extend([] if index is None else [index.base])
+        return index
+
+    async with open_filelog(f"{folder}?segment_bytes=300000") as storage:
+        for sequence in range(40):
+            await storage.append([RecordBatch(PARTITION, sequence, [b"x" * 30_000])])
+    monkeypatch.setattr(reading, "INDEXES_MAX", 2)
+    async with open_filelog(str(folder), read_only=True) as storage:
+        monkeypatch.setattr(SegmentIndex, "decode", decode_and_note)
+        for sequence in (5, 15, 2, 25, 7, 12):
+            assert await storage.read(PARTITION, sequence, 1) is not None
+    first, second, third, *_ = sorted(int(path.stem) for path in folder.rglob("*.index"))
+    assert decoded == [first, second, third, second]
 
 
 async def test_a_new_segment_is_durable_before_the_others_are_dropped(folder: Path, calls: list[str]) -> None:

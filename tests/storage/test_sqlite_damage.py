@@ -118,6 +118,35 @@ async def test_find_damage_compares_rows_with_records(path: Path, statement: str
         assert any(reason in each for each in found), found
 
 
+async def test_a_damaged_time_is_reported_once(path: Path) -> None:
+    """The row of the partition has another time than a damaged record; that is not a second damage."""
+    damage(path, "PRAGMA writable_schema = ON")
+    damage(path, "UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 999")
+    async with open_storage(f"sqlite:{path}") as storage:
+        found = await storage.find_damage()
+    assert [(each.partition, each.first_sequence, each.end_sequence) for each in found] == [(PARTITION, 999, 1000)]
+    assert "the time decreases" in str(found[0])
+
+
+@pytest.mark.parametrize("column", ["topic", "address"])
+async def test_a_damaged_name_is_refused(path: Path, column: str) -> None:
+    damage(path, "ALTER TABLE partitions RENAME TO old")
+    damage(path, "CREATE TABLE partitions AS SELECT * FROM old")
+    damage(path, f"UPDATE partitions SET {column} = NULL WHERE id = 1")
+    with pytest.raises(StorageError, match="the name of partition 1 is damaged"):
+        async with open_storage(f"sqlite:{path}"):
+            pass
+
+
+async def test_a_time_is_found_although_later_records_are_missing(path: Path) -> None:
+    partition = Partition("orders", "C")
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([RecordBatch(partition, 0, [b""] * 10, list(range(10)))])
+    damage(path, "DELETE FROM records WHERE partition_id = 3 AND sequence >= 4")
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        assert [await storage.find_sequence_by_time(partition, time_ms) for time_ms in (0, 2, 3)] == [0, 2, 3]
+
+
 def open_files() -> list[str]:
     links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     return [os.readlink(link) for link in links if os.path.lexists(link)]
