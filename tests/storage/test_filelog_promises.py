@@ -23,7 +23,8 @@ from dafka.storage.filelog.catalog import GOOD, CatalogReader
 from dafka.storage.filelog.entries import partition_seed
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
-from dafka.storage.filelog.partition import EARLIEST_FILE
+from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog
+from dafka.storage.filelog.recovery import Recovery
 from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.syncing import Syncer
 
@@ -167,6 +168,38 @@ async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monk
             assert await storage.read(PARTITION, sequence, 1) is not None
     first, second, third, *_ = sorted(int(path.stem) for path in folder.rglob("*.index"))
     assert decoded == [first, second, third, second]
+
+
+async def test_a_reader_without_a_catalog_sees_what_was_trimmed(folder: Path) -> None:
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 10)])
+        (folder / "catalog.heads").unlink()
+        async with open_filelog(str(folder), read_only=True) as reader:
+            for earliest in (0, 4, 7):
+                await writer.trim(PARTITION, earliest)
+                assert (await reader.partitions())[PARTITION].earliest_sequence == earliest
+                assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10 - earliest)
+
+
+async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rescan = Recovery.rescan_partition
+    missing: list[str] = []
+
+    def fail_once(self: Recovery, log: PartitionLog, known: Head | None = None) -> bool:
+        if not missing:
+            missing.append(log.folder)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", log.folder)
+        return rescan(self, log, known)
+
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 10)])
+    (folder / "catalog.heads").unlink()
+    monkeypatch.setattr(Recovery, "rescan_partition", fail_once)
+    async with open_filelog(str(folder), read_only=True) as reader:
+        assert (await reader.partitions())[PARTITION].end_sequence == 10
+    assert len(missing) == 1
 
 
 async def test_a_new_segment_is_durable_before_the_others_are_dropped(folder: Path, calls: list[str]) -> None:
