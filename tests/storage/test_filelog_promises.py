@@ -321,6 +321,29 @@ def test_paths_that_stand_for_no_name_are_passed_over(tmp_path: Path) -> None:
     assert sorted(map(os.path.basename, unexpected)) == ["%2", "file", "Ä"]
 
 
+async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> None:
+    """Writing it again takes the longer, the more partitions there are."""
+    other = Partition("orders", "B")
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10), RecordBatch(other, 0, [b""])])
+        await storage.delete_partitions([other])
+    before = (folder / "catalog.names").stat().st_ino
+    async with open_filelog(str(folder)) as storage:
+        assert set(await storage.partitions()) == {PARTITION}
+        assert (folder / "catalog.names").stat().st_ino == before
+
+
+async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -> None:
+    """They have no index."""
+    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+        for first in (0, 10, 20):
+            await storage.append([batch(first, 10)])
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+        assert len(files) == 6, "three segments, the catalog and the marker"
+        assert (await storage.statistics()).stored_bytes == sum(path.stat().st_size for path in files)
+
+
 async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> None:
     """Also while the index of the active segment grows with each closing, and after records were dropped."""
 
