@@ -73,6 +73,13 @@ def test_key_is_authorized_in_a_folder(folder: Path) -> None:
     assert names == ["../two", "one", "one"]
 
 
+def test_a_name_without_letters_leaves_the_key_to_name_the_file(folder: Path) -> None:
+    made = keys("new", "a.key", "--name", "..").stdout
+    assert keys("authorize", "a.key", "--authorized-keys", "in/", "--name", "..").exit_code == 0
+    (path,) = (folder / "in").iterdir()
+    assert path.name == f"{made[:8].encode().hex()}.pub"
+
+
 def test_a_folder_that_exists_needs_no_slash(folder: Path) -> None:
     (folder / "in").mkdir()
     made = keys("new", "a.key", "--name", "Ann O'N. 2").stdout

@@ -162,7 +162,10 @@ def test_a_table_on_a_terminal_has_all_columns(monkeypatch: pytest.MonkeyPatch) 
             patched.setattr(sys, "stdout", output)
             patched.setenv("COLUMNS", columns)
             patched.setenv("TERM", "xterm")
+            patched.delenv("NO_COLOR", raising=False)
             print_table(("topic",), ("stored", "records"), rows, ("", "red"))
+        coloured = [line for line in output.getvalue().splitlines() if "\x1b[31m" in line]
+        assert ["bills" in coloured[0], "orders" in "".join(coloured)] == [True, False]
         found = [line.split() for line in click.unstyle(output.getvalue()).splitlines()]
         assert found[0] == ["topic", "stored", "records"]
         assert found[1] == (["orders", "2026-01-01T", "10"] if is_split else ["orders", "2026-01-01T00:00:05", "10"])

@@ -24,7 +24,7 @@ from tests.mutation.mutants import Mutant, changed_lines, digest, read
 from tests.mutation.overlay import copy_of_tree, enter_overlay, preload
 from tests.mutation.scope import Package
 
-TESTS_S = 25.0
+TESTS_S = 40.0
 """The tests of one mutant together take this long at most; the slowest are left out."""
 
 FIRST_TESTS = 60

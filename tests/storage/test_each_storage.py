@@ -36,6 +36,13 @@ def batch(first: int, end: int, *, partition: Partition = PARTITION, stored_at: 
     return RecordBatch(partition, first, contents, None if stored_at is None else [stored_at] * len(contents))
 
 
+@pytest.mark.parametrize("limit", ["age_ms", "bytes_max", "records_max"])
+def test_a_retention_policy_is_true_if_it_has_a_limit(limit: str) -> None:
+    assert not RetentionPolicy()
+    assert RetentionPolicy(**{limit: 0})
+    assert RetentionPolicy(age_ms=1, bytes_max=1, records_max=1)
+
+
 @pytest.mark.parametrize("kind", [MemoryStorage, SqliteStorage, FilelogStorage])
 def test_every_storage_has_the_defaults_of_the_interface(kind: type[Storage]) -> None:
     """A caller that knows only the interface reads without times, and up to the same size, from every storage."""

@@ -16,6 +16,7 @@ from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage
 from dafka.storage.sqlite.connection import PAGE_BYTES
+from dafka.storage.sqlite.damage import _unreadable
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -126,6 +127,12 @@ async def test_a_damaged_time_is_reported_once(path: Path) -> None:
         found = await storage.find_damage()
     assert [(each.partition, each.first_sequence, each.end_sequence) for each in found] == [(PARTITION, 999, 1000)]
     assert "the time decreases" in str(found[0])
+
+
+def test_damage_that_prevents_the_check_of_a_partition_names_it() -> None:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    assert str(_unreadable("s.db", error)) == "s.db: database disk image is malformed"
+    assert str(_unreadable("s.db", error, PARTITION)) == f"s.db: database disk image is malformed, at {PARTITION}"
 
 
 @pytest.mark.parametrize("column", ["topic", "address"])
