@@ -41,8 +41,14 @@ from dafka.storage.filelog.entries import (
     segment_seed,
 )
 from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folders, read_file, remove_folders, write_at
-from dafka.storage.filelog.partition import Head
-from dafka.storage.filelog.segment import ReadBuffer, SegmentIndex, extend_index, iterate_entries
+from dafka.storage.filelog.partition import Head, is_segment_name
+from dafka.storage.filelog.segment import (
+    HEADER_READ_BYTES,
+    ReadBuffer,
+    SegmentIndex,
+    extend_index,
+    iterate_entries,
+)
 
 SEED = segment_seed(partition_seed(b"t", b"A"), 7)
 NAMES = [(b"t", b"A"), (b"t", b"B"), (b"", b"\xff")]
@@ -166,6 +172,18 @@ def test_entries_after_damage_are_found(segment: Path) -> None:
         ], "an entry before the expected sequence is not from this place"
 
 
+@pytest.mark.parametrize(
+    "gap", [1, 2, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
+)
+def test_an_entry_after_a_gap_of_any_size_is_found(gap: int, tmp_path: Path) -> None:
+    """The gap is searched in pieces. The entry may begin with a piece, or across the border of two."""
+    path = tmp_path / "7.log"
+    path.write_bytes(b"?" * gap + encoded(Run(7, [b"a", b"b"], 50), position=gap))
+    with path.open("rb") as file:
+        found = list(iterate_entries(ReadBuffer(file.fileno(), path.stat().st_size, 10), 0, 7, SEED))
+    assert [(each.position, each.first_sequence, each.records) for each in found] == [(gap, 7, 2)]
+
+
 def test_an_index_is_as_good_as_the_segment(segment: Path) -> None:
     index = SegmentIndex.empty(7)
     limit = segment.stat().st_size
@@ -214,6 +232,14 @@ def test_a_read_that_the_system_cuts_short_is_continued(tmp_path: Path, monkeypa
 
 
 # Files
+
+
+def test_segments_have_names_of_twenty_ascii_digits() -> None:
+    assert is_segment_name(f"{7:020}.log", ".log")
+    assert is_segment_name(f"{2**64 - 1:020}.log", ".log")
+    others = ["7.log", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
+    others += [f"{digit * 20}.log" for digit in ("\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}")]
+    assert [name for name in others if is_segment_name(name, ".log")] == []
 
 
 def test_a_pool_closes_the_files_that_were_not_used_lately(tmp_path: Path) -> None:
@@ -353,6 +379,21 @@ def test_added_slots_are_there_or_undone(writer: CatalogWriter, tmp_path: Path) 
     assert not load(tmp_path).is_complete
     writer.undo_add_slots()
     assert load(tmp_path).is_complete
+    writer.close(is_clean=False)
+
+
+def test_a_reader_forgets_names_whose_slots_were_undone(writer: CatalogWriter, tmp_path: Path) -> None:
+    names = (tmp_path / NAMES_FILE).read_bytes()
+    writer.add_slots([(b"u", b"C")])
+    added = (tmp_path / NAMES_FILE).read_bytes().removeprefix(names)
+    with (tmp_path / NAMES_FILE).open("ab") as file:
+        file.write(added)  # an `add_slots` that fails before it is complete
+    reader = load(tmp_path)
+    assert reader.names == [*NAMES, (b"u", b"C"), (b"u", b"C")]
+    writer.undo_add_slots()
+    assert not reader.load()
+    assert reader.names == [*NAMES, (b"u", b"C")]
+    assert reader.is_complete
     writer.close(is_clean=False)
 
 

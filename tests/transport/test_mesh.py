@@ -15,6 +15,7 @@ from dafka.errors import AddressInUseError
 from dafka.transport import Mesh, Socket, open_context, open_mesh
 from dafka.transport.plain_subscriber import PlainSubscriber
 from dafka.wire.batch import iter_frames
+from tests.roles.helpers import wait_until
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
@@ -97,8 +98,7 @@ async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.publisher.watch)
                 three.subscriber.disconnect_peer(PeerEndpoint(one.endpoint))
-                while one.publisher.is_wanted(b"Mt"):
-                    await trio.sleep(0.001)
+                await wait_until(lambda: not one.publisher.is_wanted(b"Mt"))
                 nursery.cancel_scope.cancel()
             assert one.publisher.is_wanted(b"Bt")
 
