@@ -127,8 +127,8 @@ async def test_progress() -> None:
 
 
 async def test_the_next_records_end_where_the_listed_ones_end() -> None:
-    storage = await memory(RecordBatch(ORDERS, 5, [b"x"] * 7, [50] * 7))
-    assert await read_next(storage, ORDERS, 6, 9) == RecordBatch(ORDERS, 6, [b"x"] * 3, [50] * 3)
+    storage = await memory(RecordBatch(ORDERS, 5, [b"x"] * 7, stored_at=[50] * 7))
+    assert await read_next(storage, ORDERS, 6, 9) == RecordBatch(ORDERS, 6, [b"x"] * 3, stored_at=[50] * 3)
 
 
 async def test_lines_are_appended_many_at_a_time() -> None:

@@ -159,7 +159,7 @@ async def test_a_damaged_name_is_refused(path: Path, column: str) -> None:
 async def test_a_time_is_found_although_later_records_are_missing(path: Path) -> None:
     partition = Partition("orders", "C")
     async with open_storage(f"sqlite:{path}") as storage:
-        await storage.append([RecordBatch(partition, 0, [b""] * 10, list(range(10)))])
+        await storage.append([RecordBatch(partition, 0, [b""] * 10, stored_at=range(10))])
     damage(path, "DELETE FROM records WHERE partition_id = 3 AND sequence >= 4")
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         assert [await storage.find_sequence_by_time(partition, time_ms) for time_ms in (0, 2, 3)] == [0, 2, 3]

@@ -242,7 +242,7 @@ async def test_records_appended_meanwhile_are_not_damage(storage: DamagedStorage
 async def test_only_the_records_that_are_listed_are_read() -> None:
     """Records that are appended after the listing are not a difference from it."""
     storage = DamagedStorage()
-    await storage.append([RecordBatch(ORDERS, 5, [b"x"] * 7, [7] * 7)])
+    await storage.append([RecordBatch(ORDERS, 5, [b"x"] * 7, stored_at=[7] * 7)])
     storage.listed = {ORDERS: PartitionInfo(5, 10, 5, 7, 7)}
     found = await verify_storage(storage)
     assert found.records == 5
