@@ -97,6 +97,8 @@ def test_every_setting_has_an_environment_variable(section: str, name: str) -> N
     choices = {
         "wire": "libdafka",
         "bind": "tcp://h:1",
+        "record_batches": "off",
+        "compression": "zstd",
         "advertise": "h",
         "offset_reset": "earliest",
         "level": "debug",
