@@ -18,7 +18,7 @@ import pytest
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import DeletesPartitions, PartitionInfo
-from dafka.storage.filelog import open_filelog, reading
+from dafka.storage.filelog import appends, entries, open_filelog, reading
 from dafka.storage.filelog.catalog import GOOD, CatalogReader
 from dafka.storage.filelog.entries import partition_seed
 from dafka.storage.filelog.files import FilePool
@@ -332,6 +332,27 @@ async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> Non
     async with open_filelog(str(folder)) as storage:
         assert set(await storage.partitions()) == {PARTITION}
         assert (folder / "catalog.names").stat().st_ino == before
+
+
+async def test_records_without_content_have_no_bytes_after_a_recovery(folder: Path) -> None:
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([RecordBatch(PARTITION, 0, [b"", b"", b""])])
+        await storage.trim(PARTITION, 1)
+    (folder / "catalog.heads").unlink()
+    async with open_filelog(str(folder)) as storage:
+        info = (await storage.partitions())[PARTITION]
+        assert (info.earliest_sequence, info.end_sequence, info.content_bytes) == (1, 3, 0)
+
+
+async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (appends, entries):
+        monkeypatch.setattr(module, "CONTENT_BYTES_MAX", 5)
+    async with open_filelog(str(folder)) as storage:
+        with pytest.raises(StorageError, match="at most 5 bytes, not 6"):
+            await storage.append([RecordBatch(PARTITION, 0, [b"123456"])])
+        await storage.append([RecordBatch(PARTITION, 0, [b"12345", b"12345"])])
 
 
 async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -> None:
