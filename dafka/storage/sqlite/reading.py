@@ -58,7 +58,8 @@ _FIRST_TIMESTAMP = """
 # A record that is not plain, but has a key or headers, has a length of NULL.
 _SELECT_LENGTHS = f"""
     SELECT json_group_array(CASE WHEN key IS NULL AND headers IS NULL THEN length(content) END), max(sequence),
-           {_FIRST_TIMESTAMP}, typeof(sum(timestamp)), count(timestamp), json_group_array(timestamp - {_FIRST_TIMESTAMP})
+           {_FIRST_TIMESTAMP}, typeof(sum(timestamp)), count(timestamp),
+           json_group_array(timestamp - {_FIRST_TIMESTAMP})
     {_RUN}
 """
 
