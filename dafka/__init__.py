@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         TopicView,
         TowerView,
     )
-    from dafka.records import Partition, Record, RecordBatch
+    from dafka.records import Partition, ProducerRecord, Record, RecordBatch
     from dafka.roles import (
         Consumer,
         ConsumerStatistics,
@@ -97,6 +97,7 @@ __all__ = [
     "PartitionView",
     "Producer",
     "ProducerConfig",
+    "ProducerRecord",
     "ProducerStatistics",
     "Range",
     "Reader",

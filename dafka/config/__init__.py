@@ -7,6 +7,7 @@ Later ones override earlier ones. A setting has the same name in all of them.
 from dafka.config.configuration import Config
 from dafka.config.settings import (
     BeaconConfig,
+    CompressionName,
     ConsumerConfig,
     DialectName,
     FetchConfig,
@@ -17,6 +18,7 @@ from dafka.config.settings import (
     NodeConfig,
     OffsetReset,
     ProducerConfig,
+    RecordBatches,
     SecurityConfig,
     StoreConfig,
     TowerConfig,
@@ -24,6 +26,7 @@ from dafka.config.settings import (
 
 __all__ = [
     "BeaconConfig",
+    "CompressionName",
     "Config",
     "ConsumerConfig",
     "DialectName",
@@ -35,6 +38,7 @@ __all__ = [
     "NodeConfig",
     "OffsetReset",
     "ProducerConfig",
+    "RecordBatches",
     "SecurityConfig",
     "StoreConfig",
     "TowerConfig",

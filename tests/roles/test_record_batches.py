@@ -1,0 +1,147 @@
+"""Records that travel by the batch: in which form, for how long they wait, and that nothing of them is lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import get_args
+
+import pytest
+import trio
+
+from dafka import Config, Producer, ProducerRecord, Record
+from dafka.batches import Compression, decode_batch, read_header
+from dafka.config import CompressionName, RecordBatches
+from dafka.endpoints import PeerEndpoint
+from dafka.testing import Cluster, open_cluster
+from dafka.transport import Mesh, open_mesh
+from dafka.wire.batch import iter_frames
+from tests.roles.helpers import DEADLINE_S
+
+RECORDS = [
+    ProducerRecord(b"value"),
+    ProducerRecord(b"value", b"key", (("name", b"one"), ("name", None), ("", b"")), 1_700_000_000_000),
+    ProducerRecord(None, b"key"),
+    ProducerRecord(b"", b"", (), 0),
+    ProducerRecord(b"\xda\xfc\xa5\x01 begins as an envelope does"),
+]
+
+
+@asynccontextmanager
+async def open_listener(producer: Producer, *prefixes: bytes) -> AsyncIterator[Mesh]:
+    """Open sockets that are subscribed to these messages of a producer, which publishes until one arrives."""
+    async with open_mesh(Config().node, 0) as mesh:
+        for prefix in prefixes:
+            mesh.subscriber.subscribe(prefix)
+        mesh.subscriber.connect_peer(PeerEndpoint(producer.endpoint))
+        arrived = trio.Event()
+
+        async def knock() -> None:
+            while not arrived.is_set():
+                await producer.send(b"knock")
+                await trio.sleep(0.02)
+
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(knock)
+                await mesh.subscriber.receive()
+                arrived.set()
+        yield mesh
+
+
+async def receive_batches(mesh: Mesh, end: int) -> list[bytes]:
+    """Return the batches up to the one that ends with this sequence."""
+    batches: list[bytes] = []
+    with trio.fail_after(DEADLINE_S):
+        while not batches or read_header(batches[-1]).end_offset < end:
+            items, _ = await mesh.subscriber.receive()
+            batches += [frames[-1] for frames in iter_frames(items)]
+    return batches
+
+
+async def receive_records(cluster: Cluster, config: Config, producer: Producer, count: int) -> Sequence[Record]:
+    found: list[Record] = []
+    async with cluster.consumer(["hello"], config.with_consumer(offset_reset="earliest")) as consumer:
+        with trio.fail_after(DEADLINE_S):
+            while len(found) < count:
+                found += [each for each in await consumer.next_batch() if each.partition == producer.partition]
+    return found
+
+
+@pytest.mark.parametrize("linger_ms", [0, 300])
+async def test_records_wait_for_others_as_long_as_is_set(linger_ms: int, dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.with_producer(linger_ms=linger_ms)
+    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()  # what was published before has been sent
+        first = producer.statistics().next_sequence
+        for number in range(5):
+            assert await producer.send(b"%d" % number) == first + number
+        batches = [each for each in await receive_batches(mesh, first + 5) if read_header(each).base_offset >= first]
+        assert len(batches) == (1 if linger_ms else 5)
+        found = [value for each in batches for value in decode_batch(each, bytes_max=1000).values]
+        assert found == [b"0", b"1", b"2", b"3", b"4"]
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+
+
+async def test_a_head_does_not_overtake_records_that_wait(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.with_producer(linger_ms=3_600_000, head_interval_ms=50)
+    async with dafka_cluster.producer("hello", config) as producer:
+        await producer.send(b"0")
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+
+
+async def test_records_that_wait_are_sent_when_the_producer_is_closed(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.with_producer(linger_ms=3_600_000, head_interval_ms=3_600_000, min_stores=0)
+    async with dafka_cluster.producer("hello", config) as producer:
+        for number in range(3):
+            await producer.send(b"%d" % number)
+    found = await receive_records(dafka_cluster, dafka_cluster.config, producer, 3)
+    assert [each.value for each in found] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("compression", get_args(CompressionName))
+async def test_compressed_batches_hold_the_same_records(compression: CompressionName, dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.with_producer(compression=compression)
+    text = b"the same words again " * 100
+    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
+        first = producer.statistics().next_sequence
+        await producer.send_many([ProducerRecord(text, each.key, each.headers, each.timestamp) for each in RECORDS])
+        batches = [each for each in await receive_batches(mesh, first + 5) if read_header(each).base_offset >= first]
+        assert {read_header(each).compression for each in batches} == {Compression[compression.upper()]}
+        assert (sum(map(len, batches)) < len(text) * 5 / 4) == (compression != "none")
+        found = (await receive_records(dafka_cluster, dafka_cluster.config, producer, first + 5))[first:]
+        assert [(each.value, each.key, each.headers) for each in found] == [
+            (text, each.key, tuple(each.headers)) for each in RECORDS
+        ]
+
+
+@pytest.mark.parametrize("storage", ["memory:", "sqlite", "filelog"])
+@pytest.mark.parametrize("record_batches", get_args(RecordBatches))
+async def test_no_part_of_a_record_is_lost_live_and_late(
+    storage: str, record_batches: RecordBatches, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    url = storage if storage == "memory:" else f"{storage}:{tmp_path_factory.mktemp('store') / 'records'}"
+    found: list[Record] = []
+    async with (
+        open_cluster(Config().with_node(record_batches=record_batches), storage=url) as cluster,
+        cluster.consumer(["hello"]) as live,
+        cluster.producer("hello") as producer,
+    ):
+        await producer.send_many(RECORDS)
+        with trio.fail_after(DEADLINE_S):
+            while len(found) < len(RECORDS):
+                found += await live.next_batch()
+        late = await receive_records(cluster, cluster.config, producer, len(RECORDS))
+    for records in (found, late):
+        assert [(each.value, each.key, each.headers) for each in records] == [
+            (each.value, each.key, tuple(each.headers)) for each in RECORDS
+        ]
+        # Over RFC 46's commands, the time of a record with nothing but a value is not sent.
+        assert [each.timestamp for each in records if each.key == b"key" and each.value is not None] == [
+            1_700_000_000_000
+        ]
+        assert records[3].timestamp == 0
+        assert (records[0].timestamp is not None) == (record_batches == "on")
