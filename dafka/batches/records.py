@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
+from dafka.batches.columns import Repeated
 from dafka.batches.decoding import decode_batch
-from dafka.batches.encoding import encode_batch
-from dafka.batches.header import Compression, check_crc
+from dafka.batches.encoding import encode_batch, encode_part
+from dafka.batches.header import Compression, check_crc, read_header
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
 ENCODED_BYTES_MAX = 2**20
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
+
+ENCODED_RECORDS_MAX = 2**14
+"""The number of records in one record batch. It limits what reading one of many tiny records costs."""
 
 
 def encode_records(batch: RecordBatch, compression: Compression = Compression.NONE) -> tuple[bytes, ...]:
@@ -27,7 +33,7 @@ def encode_records(batch: RecordBatch, compression: Compression = Compression.NO
         return batch.encoded
     encoded, rest = [], batch
     while len(rest):
-        part = rest.within(ENCODED_BYTES_MAX)
+        part = rest.between(rest.first_sequence, rest.first_sequence + ENCODED_RECORDS_MAX).within(ENCODED_BYTES_MAX)
         rest = rest.between(part.end_sequence, rest.end_sequence)
         encoded.append(
             encode_batch(
@@ -67,7 +73,37 @@ def decode_records(
         decoded.values,
         keys=decoded.keys,
         headers=decoded.headers,
-        timestamps=decoded.timestamps,
+        timestamps=None if _is_without_times(decoded.timestamps) else decoded.timestamps,
         stored_at=stored_at,
         encoded=(data,),
     )
+
+
+def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) -> RecordBatch:
+    """Return some of the records of a record batch that `decode_records` returned, again with a record batch of them.
+
+    Args:
+        batch: The records of one record batch.
+        first_sequence: The first sequence to keep.
+        end_sequence: The sequence after the last one to keep.
+
+    Returns:
+        The records; the compression and the other fields of their record batch are kept.
+    """
+    part = batch.between(first_sequence, end_sequence)
+    if part is batch or not len(part):
+        return part
+    (data,) = batch.encoded
+    encoded = encode_part(
+        read_header(data),
+        part.first_sequence - batch.first_sequence,
+        part.values,
+        keys=part.keys,
+        headers=part.headers,
+        timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+    )
+    return attrs.evolve(part, encoded=(encoded,))
+
+
+def _is_without_times(timestamps: Sequence[int]) -> bool:
+    return isinstance(timestamps, Repeated) and timestamps.value == NO_TIMESTAMP

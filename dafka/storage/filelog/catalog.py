@@ -18,9 +18,8 @@ from functools import cache
 
 from crc32c import crc32c
 
-from dafka.storage.filelog.entries import partition_seed
 from dafka.storage.filelog.files import read_file, replace_file, write_at
-from dafka.storage.filelog.partition import Head
+from dafka.storage.filelog.partition import Head, partition_seed
 
 NAMES_FILE = "catalog.names"
 HEADS_FILE = "catalog.heads"

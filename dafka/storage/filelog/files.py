@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-OPEN_FILES_MAX = 128
+OPEN_FILES_MAX = 256
 """The maximum number of open files: far below the usual limit of a process, which is 1,024."""
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -36,13 +36,21 @@ class FilePool:
         self._lock = threading.Lock()
 
     @contextmanager
-    def open_file(self, path: str) -> Iterator[int]:
-        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`."""
+    def open_file(self, path: str, *, is_created: bool = False) -> Iterator[int]:
+        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`.
+
+        Args:
+            path: The file.
+            is_created: Whether to create a missing file.
+
+        Yields:
+            The descriptor.
+        """
         with self._lock:
             file = self._files.get(path)
             if file is None:
                 # Opened under the lock: a file that was unlinked and dropped must not be added again.
-                file = self._files[path] = _File(os.open(path, self._flags))
+                file = self._files[path] = _File(self._open(path, is_created=is_created))
             else:
                 self._files.move_to_end(path)
             file.users += 1
@@ -55,6 +63,9 @@ class FilePool:
                 file.users -= 1
                 if file.is_dropped and not file.users:
                     os.close(file.fd)
+
+    def _open(self, path: str, *, is_created: bool) -> int:
+        return os.open(path, self._flags | os.O_CREAT if is_created else self._flags, 0o644)
 
     def open_paths(self) -> list[str]:
         """Return the paths of the files that are open."""
