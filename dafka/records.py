@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from dafka.contents import count_bytes, count_within, has_null, join_contents
+from dafka.contents import PackedContents, count_bytes, count_within, has_null, join_contents
 from dafka.errors import EncodingError
 
 __all__ = [
@@ -331,6 +331,8 @@ def _join_column(
     columns = [column(batch) for batch in batches]
     if all(each is None for each in columns):
         return None
+    if all(isinstance(each, PackedContents) for each in columns):
+        return join_contents(columns)  # type: ignore[arg-type, return-value]
     joined: list[_Item] = []
     for batch, each in zip(batches, columns, strict=True):
         joined += [missing] * len(batch) if each is None else each

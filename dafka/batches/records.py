@@ -88,10 +88,11 @@ def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) ->
         end_sequence: The sequence after the last one to keep.
 
     Returns:
-        The records; the compression and the other fields of their record batch are kept.
+        The records; the compression and the other fields of their record batch are kept. If the records have none,
+        neither have those that are returned.
     """
     part = batch.between(first_sequence, end_sequence)
-    if part is batch or not len(part):
+    if part is batch or not len(part) or not batch.encoded:
         return part
     (data,) = batch.encoded
     encoded = encode_part(

@@ -17,7 +17,15 @@ from crc32c import crc32c
 
 from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.records import RecordBatch
-from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, Block, ReadBuffer, Segment, StoredRun, Tail
+from dafka.storage.filelog.segment import (
+    BODY_READ_BYTES,
+    HEADER_READ_BYTES,
+    Block,
+    ReadBuffer,
+    Segment,
+    StoredRun,
+    Tail,
+)
 
 MAGIC = 0xDAF1
 MAGIC_BYTES = MAGIC.to_bytes(2, "big")
@@ -79,15 +87,10 @@ class EntrySegment(Segment):
     def _seed(self) -> int:
         return self.log.segment_seed(self.base)
 
-    def block_at(self, buffer: ReadBuffer, position: int, sequence: int) -> Block | None:
-        """See `Segment.block_at`."""
-        entry = self._entry_at(buffer, position)
-        return entry if entry is not None and entry.first_sequence == sequence else None
-
     def iterate(self, buffer: ReadBuffer, position: int, sequence: int) -> Iterator[Block]:
         """See `Segment.iterate`."""
         while position < buffer.limit:
-            entry = self._entry_at(buffer, position)
+            entry = self.read_header(buffer, position)
             if entry is None or entry.first_sequence < sequence:
                 entry = self._find_entry(buffer, position + 1, sequence)
             if entry is None:
@@ -137,7 +140,7 @@ class EntrySegment(Segment):
         headers = self.open_buffer(HEADER_BYTES)
 
         def time_at(row: tuple[int, int, int]) -> int:
-            entry = self._entry_at(headers, row[1])
+            entry = self.read_header(headers, row[1])
             return stored_at if entry is None else entry.stored_at
 
         number = bisect_left(rows, stored_at, key=time_at) - 1
@@ -154,7 +157,8 @@ class EntrySegment(Segment):
         """See `Segment.content_bytes`."""
         return self.load_index(self).content_bytes
 
-    def _entry_at(self, buffer: ReadBuffer, position: int) -> Block | None:
+    def read_header(self, buffer: ReadBuffer, position: int) -> Block | None:
+        """See `Segment.read_header`."""
         offset = buffer.find(position, HEADER_BYTES)
         entry = None if offset < 0 else parse_header(buffer.data, offset, position, self._seed)
         return entry if entry is not None and entry.next_position <= buffer.limit else None
@@ -171,7 +175,7 @@ class EntrySegment(Segment):
                 position += size - 1  # the magic may cross the border
                 continue
             position += found - offset
-            entry = self._entry_at(buffer, position)
+            entry = self.read_header(buffer, position)
             if entry is not None and sequence <= entry.first_sequence:
                 return entry
             position += 1

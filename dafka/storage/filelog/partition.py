@@ -87,6 +87,7 @@ class PartitionLog:
         "lock",
         "partition",
         "seed",
+        "segment_content_bytes",
         "slot",
         "stored_length",
     )
@@ -106,8 +107,15 @@ class PartitionLog:
         """Whether the active segment is of version 1, so that the next append begins another one."""
         self.stored_length = -1
         """The size of the `.stored` file of the active segment; -1 if it has not been checked."""
+        self.segment_content_bytes = 0
+        """The total size of the records of the active segment, if that file has been checked."""
         self._head = Head()
         self._info: PartitionInfo | None = None
+
+    def forget_tail(self) -> None:
+        """Forget what is known of the active segment, because another one takes its place."""
+        self.is_tail_old = False
+        self.stored_length = -1
 
     @property
     def name(self) -> tuple[bytes, bytes]:

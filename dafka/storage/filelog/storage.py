@@ -259,7 +259,7 @@ class FilelogStorage:
             found = list(find_folder_damage(self._folder))
             for log in self._source.list_logs(None):
                 try:
-                    found += find_partition_damage(log, self._reader.pool)
+                    found += find_partition_damage(log, self._reader)
                 except OSError as error:
                     found.append(Damage(error.filename or log.folder, error.strerror or "unreadable", log.partition))
             return found
