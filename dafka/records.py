@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, count, repeat
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -331,8 +331,9 @@ def _join_column(
     columns = [column(batch) for batch in batches]
     if all(each is None for each in columns):
         return None
-    if all(isinstance(each, PackedContents) for each in columns):
-        return join_contents(columns)  # type: ignore[arg-type, return-value]
+    packed: list[Any] = [each for each in columns if isinstance(each, PackedContents)]
+    if len(packed) == len(columns):
+        return join_contents(packed)
     joined: list[_Item] = []
     for batch, each in zip(batches, columns, strict=True):
         joined += [missing] * len(batch) if each is None else each

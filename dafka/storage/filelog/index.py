@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -116,4 +117,4 @@ def is_beginning(data: tuple[bytes | None, bytes | None], index: SegmentIndex) -
 
 
 def _increases(numbers: list[int]) -> bool:
-    return all(earlier < later for earlier, later in zip(numbers, numbers[1:], strict=False))
+    return all(earlier < later for earlier, later in pairwise(numbers))
