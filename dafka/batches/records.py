@@ -10,6 +10,7 @@ from dafka.batches.columns import Repeated
 from dafka.batches.decoding import decode_batch
 from dafka.batches.encoding import encode_batch, encode_part
 from dafka.batches.header import Compression, check_crc, read_header
+from dafka.errors import EncodingError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
 ENCODED_BYTES_MAX = 2**20
@@ -35,17 +36,28 @@ def encode_records(batch: RecordBatch, compression: Compression = Compression.NO
     while len(rest):
         part = rest.between(rest.first_sequence, rest.first_sequence + ENCODED_RECORDS_MAX).within(ENCODED_BYTES_MAX)
         rest = rest.between(part.end_sequence, rest.end_sequence)
-        encoded.append(
-            encode_batch(
-                part.first_sequence,
-                part.values,
-                keys=part.keys,
-                headers=part.headers,
-                timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-                compression=compression,
-            )
-        )
+        encoded += _encode_part(part, compression)
     return tuple(encoded)
+
+
+def _encode_part(part: RecordBatch, compression: Compression) -> list[bytes]:
+    """Return records as one record batch, or as several if their timestamps are too far apart for one."""
+    try:
+        encoded = encode_batch(
+            part.first_sequence,
+            part.values,
+            keys=part.keys,
+            headers=part.headers,
+            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+            compression=compression,
+        )
+    except EncodingError as error:
+        if error.field != "timestamps" or len(part) == 1:
+            raise
+        middle = part.first_sequence + len(part) // 2
+        first, second = part.between(part.first_sequence, middle), part.between(middle, part.end_sequence)
+        return _encode_part(first, compression) + _encode_part(second, compression)
+    return [encoded]
 
 
 def decode_records(

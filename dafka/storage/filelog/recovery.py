@@ -217,7 +217,7 @@ class Recovery:
             with self.reader.open_segment(log, head, base) as segment:
                 paths = (log.index_path(base), log.time_index_path(base))
                 files = (read_file(paths[0]), read_file(paths[1]))
-                if not is_of_batches(segment) or files == (None, None):
+                if not is_of_batches(segment) or not any(map(os.path.lexists, paths)):
                     continue
                 index = self.reader.get_index(segment)
             if not (is_beginning(files, index) if base == head.base else files == index.encode()):
