@@ -110,7 +110,7 @@ def _check_segment(segment: Segment, head: Head, end: int) -> Iterator[Damage]:
     is_right = is_beginning(files, built) if base == head.base else files == built.encode()
     if files != (None, None) and not is_right:
         yield Damage(log.index_path(base), "damaged: it is not used, and can be deleted")
-    if segment.limit and not _is_stored_file_whole(segment, end):
+    if segment.limit and not _is_stored_file_whole(segment, min(end, built.end_sequence)):
         yield Damage(log.stored_path(base), "damaged: the times of some records are those of others")
 
 

@@ -110,6 +110,7 @@ def is_beginning(data: tuple[bytes | None, bytes | None], index: SegmentIndex) -
     return (
         data[0] is not None
         and data[1] is not None
+        and len(data[0]) % _ROW.size == 0
         and rows.startswith(data[0])
         and len(data[1]) % _TIME_ROW.size == 0
         and times.startswith(data[1][: -_TIME_ROW.size])  # the last row is of the end that the segment had

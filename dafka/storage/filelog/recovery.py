@@ -33,7 +33,7 @@ from dafka.storage.filelog.partition import (
 )
 from dafka.storage.filelog.reading import LogReader, count_segment_bytes
 from dafka.storage.filelog.segment import Segment
-from dafka.storage.filelog.stored import repair_stored_file
+from dafka.storage.filelog.stored import drop_bad_rows, repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.versions import as_segment, is_of_batches
 from dafka.storage.filelog.writer import LogWriter
@@ -172,6 +172,7 @@ class Recovery:
     def _repair_stored_file(self, segment: Segment, head: Head) -> None:
         """Fill in when records were stored if a power failure or damage has left that out."""
         if self.is_writer and is_of_batches(segment):
+            drop_bad_rows(segment)
             repair_stored_file(segment, head.latest_at or self._find_later_time(segment, head))
 
     def _find_later_time(self, segment: Segment, head: Head) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dafka.storage.filelog.files import write_at
+from dafka.storage.filelog.files import replace_file, write_at
 from dafka.storage.filelog.segment import Segment, StoredRun
 
 _ROW = struct.Struct(">QqQ")
@@ -171,6 +171,21 @@ def repair_rows(
     if missing:
         write_at(fd, [missing], kept * ROW_BYTES)
     return kept * ROW_BYTES + len(missing), last
+
+
+def drop_bad_rows(segment: Segment) -> None:
+    """Rewrite the `.stored` file of a segment without its damaged rows, if it has any. Raises `OSError`."""
+    log, base = segment.log, segment.base
+    path, seed = log.stored_path(base), log.segment_seed(base)
+    good: list[StoredRow] = []
+    with segment.pool.open_file(path, is_created=True) as fd:
+        rows = StoredRows(fd, base, seed)
+        for _, row in rows.iterate(0):
+            if not good or row.end_sequence > good[-1].end_sequence:
+                good.append(row)
+    if len(good) < rows.count:
+        replace_file(path, b"".join([row.encode(seed) for row in good]))
+        segment.pool.drop(path)
 
 
 def repair_stored_file(segment: Segment, latest_at: int) -> tuple[int, StoredRow]:
