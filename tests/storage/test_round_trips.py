@@ -6,15 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
-import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.errors import StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch, decode_text, record_bytes
 from dafka.storage import Storage, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
