@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import attrs
 
@@ -98,7 +98,8 @@ def plan_append(
     head = log.head
     first_sequence, end_sequence = batches[0].first_sequence, batches[-1].end_sequence
     check_sequences(log.partition, first_sequence, end_sequence)
-    rows = list(_make_rows(log.partition, batches, time_ms, head.latest_at if head.end else None))
+    made = list(_make_rows(log.partition, batches, time_ms, head.latest_at if head.end else None))
+    rows = [row for row, after in pairwise(made) if row.stored_at != after.stored_at] + made[-1:]
     buffers = [data for part in _join_unencoded(batches) for data in _encode(part)]
     size = sum(map(len, buffers))
     if size > OFFSET_MAX:
@@ -144,14 +145,13 @@ def check_sequences(partition: Partition, first_sequence: int, end_sequence: int
 def _make_rows(
     partition: Partition, batches: list[RecordBatch], time_ms: int, latest_at: int | None
 ) -> Iterator[StoredRow]:
-    """Yield a row for each run of records with the same time. Sizes count from the beginning of the append."""
+    """Yield rows, of which several in a row may have the same time. Sizes count from the beginning of the append."""
     total = 0
-    for number, batch in enumerate(batches):
+    for batch in batches:
         if batch.stored_at is None:
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
             total += batch.content_bytes
-            if number + 1 == len(batches) or batches[number + 1].stored_at is not None:
-                yield StoredRow(batch.end_sequence, latest_at, total)
+            yield StoredRow(batch.end_sequence, latest_at, total)
             continue
         for part in split_by_time(batch, time_ms, latest_at if latest_at is not None else batch.stored_at[0]):
             assert part.stored_at is not None
