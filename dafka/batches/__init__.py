@@ -14,11 +14,10 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
-from dafka.batches.records import ENCODED_BYTES_MAX, ENCODED_RECORDS_MAX, decode_records, encode_records, slice_records
+from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, encode_records, slice_records
 
 __all__ = [
     "ENCODED_BYTES_MAX",
-    "ENCODED_RECORDS_MAX",
     "HEADER_BYTES",
     "BatchHeader",
     "Compression",

@@ -8,7 +8,7 @@ import attrs
 
 from dafka.batches.columns import Repeated
 from dafka.batches.decoding import decode_batch
-from dafka.batches.encoding import encode_batch, encode_part
+from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX, encode_batch, encode_part
 from dafka.batches.header import Compression, check_crc, read_header
 from dafka.errors import EncodingError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
@@ -16,16 +16,17 @@ from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 ENCODED_BYTES_MAX = 2**20
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
 
-ENCODED_RECORDS_MAX = 2**14
-"""The number of records in one record batch. It limits what reading one of many tiny records costs."""
 
-
-def encode_records(batch: RecordBatch, compression: Compression = Compression.NONE) -> tuple[bytes, ...]:
+def encode_records(
+    batch: RecordBatch, compression: Compression = Compression.NONE, bytes_max: int = ENCODED_BYTES_MAX
+) -> tuple[bytes, ...]:
     """Return records as record batches of limited size.
 
     Args:
         batch: The records. If they came as record batches, these are returned as they are.
         compression: The compression of batches that are made here.
+        bytes_max: The maximum size of the values, keys and headers in a batch, and of what it takes beside them, in
+            bytes each, unless a single record is larger.
 
     Returns:
         The record batches, in order; each begins at the sequence of its first record.
@@ -33,8 +34,9 @@ def encode_records(batch: RecordBatch, compression: Compression = Compression.NO
     if batch.encoded:
         return batch.encoded
     encoded, rest = [], batch
+    count_max = max(bytes_max // RECORD_OVERHEAD_BYTES_MAX, 1)
     while len(rest):
-        part = rest.between(rest.first_sequence, rest.first_sequence + ENCODED_RECORDS_MAX).within(ENCODED_BYTES_MAX)
+        part = rest.between(rest.first_sequence, rest.first_sequence + count_max).within(bytes_max)
         rest = rest.between(part.end_sequence, rest.end_sequence)
         encoded += _encode_part(part, compression)
     return tuple(encoded)

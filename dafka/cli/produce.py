@@ -66,6 +66,7 @@ class InputLeftError(LocalError):
     "URL.",
     default="none",
 )
+@setting_option("producer", "compression", "NAME", "Compress batches of records: none, gzip, snappy, lz4 or zstd.")
 @setting_option("producer", "close_timeout_ms", "DURATION", "Give up when no ACK came for this long, such as 30s.")
 @node_options
 def produce(

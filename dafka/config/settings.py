@@ -31,6 +31,8 @@ from dafka.errors import ConfigError
 
 DialectName = Literal["auto", "rfc46", "libdafka"]
 OffsetReset = Literal["latest", "earliest"]
+RecordBatches = Literal["on", "off"]
+CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -50,11 +52,15 @@ class NodeConfig:
     discovery: str = attrs.field(default="tower", validator=check_text)
     """How this node finds its peers: `tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin. In a
     closed cluster, each endpoint of `static` is followed by a space and that node's public key."""
+    record_batches: RecordBatches = attrs.field(default="on", validator=check_choice("on", "off"))
+    """`on`: this node exchanges records by the batch with all nodes that can do so, which is several times as fast, and
+    one by one with others. `off`: one by one with all, as RFC 46 has it."""
     linger_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a closing socket continues to send queued messages."""
     message_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1024))
     """The largest frame that this node sends or accepts. A peer that announces a larger one is disconnected before the
-    frame is read into memory. Use the same value on all nodes of a cluster."""
+    frame is read into memory; 1 KiB more is allowed for a batch around a record. Use the same value on all nodes of a
+    cluster."""
     receive_messages_max: int = attrs.field(default=10_000, validator=check_count(1))
     """How many messages from one peer may wait to be processed. Beyond it, reading from this peer pauses, and messages
     queue up at the peer."""
@@ -173,6 +179,14 @@ class ProducerConfig:
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
     """How many messages may wait for one slow peer. Beyond it, messages to this peer are dropped, and the peer fetches
     the records later."""
+    linger_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a record may wait for others, so that they are published in one batch. 0: what is sent at once forms a
+    batch, and nothing waits."""
+    compression: CompressionName = attrs.field(
+        default="none", validator=check_choice("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    """How batches of records are compressed, on the network and in file logs. Nodes that get records one by one get
+    them uncompressed."""
     min_stores: int = attrs.field(default=1, validator=check_count(0))
     """How many stores must acknowledge a record before the producer forgets it. 0: the producer waits for none, and
     keeps the latest records, up to the two limits below."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import cast
 
+from dafka.batches import Repeated
 from dafka.config import Config
 from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
@@ -168,7 +169,7 @@ def make_batch(
     if not any(isinstance(each, (ProducerRecord, Record)) for each in records[:1]):
         values = cast(Sequence[bytes | None], records)
         check_values(values, bytes_max)
-        return RecordBatch(partition, 0, values, timestamps=[now_ms] * len(values))
+        return RecordBatch(partition, 0, values, timestamps=Repeated(now_ms, len(values)))
     for each in records:
         if not isinstance(each, (ProducerRecord, Record)):
             raise RecordError(f"record: expected values only or whole records only, not {type(each).__name__}")

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from dafka import wire
+from dafka.batches import Compression
 from dafka.config import Config, NodeConfig
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
 from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, split_tcp_endpoint
@@ -34,6 +35,7 @@ from dafka.protocol import (
 )
 from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
+from dafka.roles.linger import Linger
 from dafka.roles.log_events import Started, Stopped
 from dafka.transport import Mesh, Security, find_resolution_problem, open_mesh, open_security
 from dafka.transport.publisher import NumberedMessage
@@ -68,10 +70,17 @@ class NodeSockets:
         self._identity = identity
         self._head_listeners = HeadListeners(mesh.publisher.accepted.__contains__)
         self._dialect = DialectChoice(config.node, is_closed=bool(config.security.key_file))
-        self._decoder = wire.BatchDecoder()
+        self._decoder = wire.BatchDecoder(keeps_encoded=role is wire.Role.STORE)
+        self._has_batches = config.node.record_batches == "on"
         self._encoder = wire.BatchEncoder(
-            self._dialect.dialect, self._dialect.named_ack_takers, is_wanted=mesh.publisher.is_wanted
+            self._dialect.dialect,
+            self._dialect.named_ack_takers,
+            is_wanted=mesh.publisher.is_wanted if self._has_batches else None,
+            compression=Compression[config.producer.compression.upper()],
+            batch_bytes_max=config.node.message_bytes_max // 2,
         )
+        linger_ms = config.producer.linger_ms if role is wire.Role.PRODUCER else 0
+        self._linger = Linger(linger_ms / 1000, self._send)
         self._early_subscriptions: list[wire.Subscription] = []
         self._early_arrived = trio.Event()
         self._discovery: Discovery | None = None
@@ -93,17 +102,23 @@ class NodeSockets:
             while found := self._mesh.publisher.receive_nowait():
                 self._early_subscriptions += self._note_subscriptions(found)
                 self._early_arrived.set()
+        self._linger.publish(messages)
+
+    def _send(self, messages: Sequence[wire.BatchedMessage]) -> None:
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive messages that begin with this prefix; records also by the batch."""
-        for each in wire.with_batches(prefix):
+        for each in self._prefixes(prefix):
             self._mesh.subscriber.subscribe(each)
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Undo one `subscribe`."""
-        for each in wire.with_batches(prefix):
+        for each in self._prefixes(prefix):
             self._mesh.subscriber.unsubscribe(each)
+
+    def _prefixes(self, prefix: bytes) -> tuple[bytes, ...]:
+        return wire.with_batches(prefix) if self._has_batches else (prefix,)
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
         """Connect to a publisher. Return False if it is not a valid endpoint."""
@@ -151,6 +166,7 @@ class NodeSockets:
             nursery.start_soon(self._pass_early_subscriptions, node)
             nursery.start_soon(self._keep_time, node)
             nursery.start_soon(self._watch_connections, node)
+            nursery.start_soon(self._linger.run)
             nursery.start_soon(self._mesh.publisher.watch)
             nursery.start_soon(self._mesh.subscriber.watch)
             if self._config.node.discovery == "tower":

@@ -85,6 +85,10 @@ async def open_context(linger_ms: int, sockets_max: int = 0) -> AsyncIterator[zm
             await trio.to_thread.run_sync(context.term, abandon_on_cancel=True)
 
 
+BATCH_OVERHEAD_BYTES = 1024
+"""What a record batch of a single record may take beyond the record, in bytes."""
+
+
 @asynccontextmanager
 async def open_mesh(
     config: NodeConfig,
@@ -109,7 +113,7 @@ async def open_mesh(
     """
     options = {
         "rcvhwm": min(high_watermark or config.receive_messages_max, config.receive_messages_max),
-        "maxmsgsize": config.message_bytes_max,
+        "maxmsgsize": config.message_bytes_max + BATCH_OVERHEAD_BYTES,
         "reconnect_ivl_max": RECONNECT_MAX_MS,
         "connect_timeout": HANDSHAKE_MS,
         "handshake_ivl": HANDSHAKE_MS,

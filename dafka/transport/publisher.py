@@ -59,6 +59,7 @@ _NAMING = frozenset(
         Command.DIRECT_EARLIEST,
         Command.DIRECT_HEAD,
         Command.DIRECT_RECORD,
+        Command.DIRECT_RECORD_BATCH,
         Command.DIRECT_TOPICS,
         Command.GET_TOPICS,
         Command.STORE_HELLO,
@@ -84,7 +85,7 @@ class PublisherSocket(BaseSocket):
         self.accepted = AcceptedConnections(self, config.connections_max)
         self._subscriptions = SubscriptionLimits(self.accepted, config.subscription_bytes_max, config.subscriptions_max)
         self.accepted.on_ended(self._forget_connection)
-        self._table = SubscriptionTable()
+        self._table = SubscriptionTable(sends_batches=config.record_batches == "on")
         self._ended: list[NumberedMessage] = []
         self.set_options(xpub_manual=1)
 

@@ -22,7 +22,10 @@ CACHED_MAX = 4096
 class SubscriptionTable:
     """The subscriptions of all connections to one socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sends_batches: bool = True) -> None:
+        """Create the table of a publisher without connections, which sends record batches or single records alone."""
+        self._batch_of = _BATCH_OF if sends_batches else {}
+        self._single_of = _SINGLE_OF if sends_batches else {}
         self._of_connection: defaultdict[int, set[bytes]] = defaultdict(set)
         self._counts: Counter[bytes] = Counter()
         self._entered: Counter[bytes] = Counter()
@@ -46,7 +49,7 @@ class SubscriptionTable:
         if self._is_kept_back(prefix, prefixes):
             return []
         changes = [self._enter(prefix)]
-        if (single := _counterpart(prefix, _SINGLE_OF)) in prefixes:
+        if (single := _counterpart(prefix, self._single_of)) in prefixes:
             changes.append(self._withdraw(single))
         return changes
 
@@ -60,7 +63,7 @@ class SubscriptionTable:
         if self._is_kept_back(prefix, prefixes):
             return []
         changes = [self._withdraw(prefix)]
-        if (single := _counterpart(prefix, _SINGLE_OF)) in prefixes:
+        if (single := _counterpart(prefix, self._single_of)) in prefixes:
             changes.append(self._enter(single))
         return changes
 
@@ -86,10 +89,9 @@ class SubscriptionTable:
             self._wanted[topic_frame] = is_wanted
         return is_wanted
 
-    @staticmethod
-    def _is_kept_back(prefix: bytes, prefixes: set[bytes]) -> bool:
+    def _is_kept_back(self, prefix: bytes, prefixes: set[bytes]) -> bool:
         """Return whether a connection with these subscriptions gets batches instead of what it subscribes to here."""
-        return _counterpart(prefix, _BATCH_OF) in prefixes
+        return _counterpart(prefix, self._batch_of) in prefixes
 
     def _enter(self, prefix: bytes) -> tuple[bool, bytes]:
         self._entered[prefix] += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import attrs
 
-from dafka.batches import Compression, decode_records, encode_records
+from dafka.batches import ENCODED_BYTES_MAX, Compression, decode_records, encode_records
 from dafka.contents import join_contents
 from dafka.errors import BatchError, EncodingError, WireError
 from dafka.records import Partition, encode_text
@@ -146,16 +146,18 @@ class BatchDecoder:
 
     Args:
         batch_bytes_max: The largest size of a record batch after decompression, in bytes.
+        keeps_encoded: Whether records keep the record batch that they came in, to be stored or sent as it is.
 
     Attributes:
         discarded: The number of discarded messages, by the field that was wrong.
         dialects: The dialects of the well-formed messages so far.
     """
 
-    def __init__(self, batch_bytes_max: int = BATCH_BYTES_MAX) -> None:
+    def __init__(self, batch_bytes_max: int = BATCH_BYTES_MAX, *, keeps_encoded: bool = False) -> None:
         self.discarded: Counter[str] = Counter()
         self.dialects: set[Dialect] = set()
         self._batch_bytes_max = batch_bytes_max
+        self._keeps_encoded = keeps_encoded
         self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
 
     def decode(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[BatchedMessage]:
@@ -231,12 +233,20 @@ class BatchDecoder:
         assert not isinstance(message, (Record, DirectRecord))
         if isinstance(message, (RecordBatchMessage, DirectRecordBatchMessage)):
             try:
-                batch.append(_decode_batch(message, self._batch_bytes_max))
+                batch.append(self._decode_batch(message))
             except BatchError as error:
                 self.discarded[f"batch: {error.field}"] += 1
             return
         self.dialects.add(dialect)
         batch.append(message)
+
+    def _decode_batch(self, message: RecordBatchMessage | DirectRecordBatchMessage) -> RecordRun:
+        """Return the records of a batch; raise `BatchError` if it is malformed."""
+        partition = Partition(message.subject, message.address)
+        batch = decode_records(partition, message.content, bytes_max=self._batch_bytes_max)
+        if not self._keeps_encoded:
+            batch = attrs.evolve(batch, encoded=())
+        return RecordRun(batch, message.requestor if isinstance(message, DirectRecordBatchMessage) else None)
 
     def _read_header(self, frames: Sequence[bytes], key: bytes | tuple[bytes, bytes]) -> _Header | None:
         try:
@@ -264,6 +274,7 @@ class BatchEncoder:
         is_wanted: Returns whether a message with this topic frame reaches anybody, so that records are encoded only as
             somebody reads them. If None, records are written one by one.
         compression: The compression of record batches.
+        batch_bytes_max: The size of a record batch, as `dafka.batches.encode_records` counts it.
 
     Attributes:
         dialect: The dialect to write. It may be changed.
@@ -277,10 +288,12 @@ class BatchEncoder:
         *,
         is_wanted: Callable[[bytes], bool] | None = None,
         compression: Compression = Compression.NONE,
+        batch_bytes_max: int = ENCODED_BYTES_MAX,
     ) -> None:
         self.dialect = dialect
         self._is_wanted = is_wanted
         self._compression = compression
+        self._batch_bytes_max = min(batch_bytes_max, ENCODED_BYTES_MAX)
         self.discarded: Counter[str] = Counter()
         self._named_ack_takers = named_ack_takers
 
@@ -316,28 +329,22 @@ class BatchEncoder:
             single, batch, topic = Command.DIRECT_RECORD, Command.DIRECT_RECORD_BATCH, run.requestor
         encoded: list[Sequence[bytes] | EncodedRun] = []
         if self._is_wanted(batch.value + encode_text(topic)):
-            encoded += _encode_batches(run, self._compression)
+            encoded += _encode_batches(run, self._compression, self._batch_bytes_max)
         if self._is_wanted(single.value + encode_text(topic)):
             encoded += _encode_run(run, self.dialect)
         return encoded
 
 
-def _encode_batches(run: RecordRun, compression: Compression) -> Iterator[Sequence[bytes]]:
+def _encode_batches(run: RecordRun, compression: Compression, bytes_max: int) -> Iterator[Sequence[bytes]]:
     """Return the RECORD-BATCHes or DIRECT-RECORD-BATCHes of a run."""
     partition = run.batch.partition
-    for content in encode_records(run.batch, compression):
+    for content in encode_records(run.batch, compression, bytes_max):
         message: RecordBatchMessage | DirectRecordBatchMessage
         if run.requestor is None:
             message = RecordBatchMessage(partition.address, partition.topic, content)
         else:
             message = DirectRecordBatchMessage(run.requestor, partition.address, partition.topic, content)
         yield codec.encode(message, Dialect.RFC46)
-
-
-def _decode_batch(message: RecordBatchMessage | DirectRecordBatchMessage, bytes_max: int) -> RecordRun:
-    """Return the records of a batch; raise `BatchError` if it is malformed."""
-    batch = decode_records(Partition(message.subject, message.address), message.content, bytes_max=bytes_max)
-    return RecordRun(batch, message.requestor if isinstance(message, DirectRecordBatchMessage) else None)
 
 
 def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[EncodedRun]:

@@ -99,7 +99,7 @@ async def run_consumer(config: Config) -> None:
 
     async def consume() -> None:
         async for record in consumer:
-            if len(record.value) == len(stamp()):
+            if record.value is not None and len(record.value) == len(stamp()):
                 latencies.append(age(record.value))
                 if expected.setdefault(record.partition, record.sequence) != record.sequence:
                     wrong.append(record.sequence)

@@ -29,7 +29,7 @@ def find_wrong(batch: RecordBatch) -> str:
         return ""
     for sequence, (is_content, ought) in enumerate(zip(found, expected, strict=True), batch.first_sequence):
         if is_content != ought:
-            return f"record {sequence} of {batch.partition} is {is_content[:_SHOWN]!r}, not {ought[:_SHOWN]!r}"
+            return f"record {sequence} of {batch.partition} is {(is_content or b'')[:_SHOWN]!r}, not {ought[:_SHOWN]!r}"
     return ""
 
 

@@ -23,8 +23,11 @@ OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,
     "store": STORE | NODE,
-    "produce": {"--file", "--min-stores", "--spool", "--close-timeout-ms"} | NODE,
-    "consume": {"--from-beginning", "--offset-reset", "--count", "--idle-exit", "--output"} | NODE,
+    "produce": {"--file", "--key-separator", "--header", "--timestamp", "--null-as"}
+    | {"--min-stores", "--spool", "--compression", "--close-timeout-ms"}
+    | NODE,
+    "consume": {"--from-beginning", "--offset-reset", "--count", "--idle-exit", "--output", "--format", "--null-as"}
+    | NODE,
     "status": {"--json", "--watch", "--timeout", "--max-lag", "--partitions", "--all"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},

@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 
+from dafka.cli.record_lines import LineFormat
 from dafka.cli.runner import Supervisor, run
 from dafka.config import Config
 from dafka.errors import DafkaError, DiscoveryError, StorageError, StorageSequenceError, UnacknowledgedError
@@ -43,7 +44,7 @@ class Producer:
     async def wait_settled(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def send_many(self, lines: Sequence[bytes]) -> None:
+    async def send_many(self, lines: Sequence[bytes | None]) -> None:
         await trio.lowlevel.checkpoint()
         self._published += min(len(lines), self._lines - self._published)
         if self._published == self._lines and self._error is not None:
@@ -87,7 +88,7 @@ def test_no_failure_looks_like_success(
 
     async def program() -> int:
         with (tmp_path / "input").open() as file:
-            await produce._publish(producer, file.fileno(), config, Supervisor(config, "producer"))
+            await produce._publish(producer, file.fileno(), LineFormat(), config, Supervisor(config, "producer"))
         return 0
 
     with pytest.raises(SystemExit) as ended:

@@ -78,7 +78,7 @@ def _deliver_twice(_: ConsumerMachine, action: Action) -> Iterable[Action]:
     if not isinstance(action, Deliver):
         return [action]
     batch = action.batch
-    return [Deliver(attrs.evolve(batch, contents=[*batch.contents, *batch.contents]))]
+    return [Deliver(attrs.evolve(batch, values=[*batch.values, *batch.values], encoded=()))]
 
 
 def _deliver_backwards(_: ConsumerMachine, action: Action) -> Iterable[Action]:
@@ -93,7 +93,7 @@ def _drop_empty(_: ConsumerMachine, action: Action) -> Iterable[Action]:
     if not isinstance(action, Deliver):
         return [action]
     run = action.batch
-    kept = [at for at in range(run.first_sequence, run.end_sequence) if run.contents[at - run.first_sequence]]
+    kept = [at for at in range(run.first_sequence, run.end_sequence) if run.values[at - run.first_sequence]]
     return [Deliver(run.between(at, at + 1)) for at in kept]
 
 

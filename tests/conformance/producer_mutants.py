@@ -166,7 +166,7 @@ def skip_offsets(patch: Patch) -> None:
 
     def send_skipping(self: ProducerMachine, run: RecordBatch, now: float) -> list[Action]:
         send(self, run, now)
-        return [Publish(wire.RecordRun(RecordBatch(run.partition, 2 * run.first_sequence, run.contents)))]
+        return [Publish(wire.RecordRun(RecordBatch(run.partition, 2 * run.first_sequence, run.values)))]
 
     patch.setattr(ProducerMachine, "_publish_run", send_skipping)
 
@@ -230,8 +230,8 @@ def forget_subscription(command: Command, patch: Patch) -> None:
 def keep_last_ten(patch: Patch, kept: int = KEPT) -> None:
     push = RetransmitBuffer.push
 
-    def push_and_release(self: RetransmitBuffer, contents: Sequence[bytes]) -> None:
-        push(self, contents)
+    def push_and_release(self: RetransmitBuffer, batch: RecordBatch) -> None:
+        push(self, batch)
         self.release(self.end_sequence - kept)
 
     patch.setattr(RetransmitBuffer, "push", push_and_release)
@@ -244,7 +244,7 @@ def shift_contents(patch: Patch) -> None:
         run = read(self, first_sequence, count, bytes_max)
         if run is None or not self.first_sequence:
             return run
-        return RecordBatch(run.partition, run.first_sequence, [*run.contents[1:], run.contents[0]])
+        return RecordBatch(run.partition, run.first_sequence, [*run.values[1:], run.values[0]])
 
     patch.setattr(RetransmitBuffer, "read", read_shifted)
 

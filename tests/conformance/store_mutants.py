@@ -122,16 +122,16 @@ def tell_head_beyond_gap(patch: Patch) -> None:
 
 
 def overwrite(patch: Patch) -> None:
-    last: dict[tuple[Partition, int], bytes] = {}
+    last: dict[tuple[Partition, int], bytes | None] = {}
     receive, read = StoreMachine._receive_run, SqliteStorage.read
 
     def receive_last(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
-        last.update({(record.partition, record.sequence): record.content for record in run.batch})
+        last.update({(record.partition, record.sequence): record.value for record in run.batch})
         return receive(self, run, now)
 
     async def read_last(self: SqliteStorage, *arguments: Any, **options: Any) -> RecordBatch | None:
         found = await read(self, *arguments, **options)
-        return found and attrs.evolve(found, contents=[last[each.partition, each.sequence] for each in found])
+        return found and attrs.evolve(found, values=[last[each.partition, each.sequence] for each in found], encoded=())
 
     patch.setattr(StoreMachine, "_receive_run", receive_last)
     patch.setattr(SqliteStorage, "read", read_last)
@@ -380,13 +380,13 @@ def read_32_bits(patch: Patch) -> None:
 
 
 def drop_equal_contents(patch: Patch) -> None:
-    last: dict[Partition, bytes] = {}
+    last: dict[Partition, bytes | None] = {}
     receive = StoreMachine._receive_run
 
     def receive_new(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
-        contents = run.batch.contents
-        is_known = len(contents) == 1 and last.get(run.batch.partition) == contents[0]
-        last[run.batch.partition] = contents[-1]
+        values = run.batch.values
+        is_known = len(values) == 1 and last.get(run.batch.partition) == values[0]
+        last[run.batch.partition] = values[-1]
         return [] if is_known else receive(self, run, now)
 
     patch.setattr(StoreMachine, "_receive_run", receive_new)

@@ -43,7 +43,7 @@ class Node:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.prefixes: list[bytes] = []
-        self.held: dict[Partition, list[bytes]] = {}
+        self.held: dict[Partition, list[bytes | None]] = {}
 
     def hold(self, batch: RecordBatch) -> None:
         held = self.held.setdefault(batch.partition, [])

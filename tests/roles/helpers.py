@@ -49,7 +49,7 @@ async def receive_partition(consumer: Consumer, first: int, end: int) -> None:
 
 def assert_run(batches: Iterable[RecordBatch], first: int, end: int) -> None:
     """Check that these are all records from `first` up to, not including, `end`, in order, with their own contents."""
-    joined: list[bytes] = []
+    joined: list[bytes | None] = []
     for batch in batches:
         assert batch.first_sequence == first + len(joined)
         joined += batch.values
@@ -93,8 +93,8 @@ async def open_store(config: Config, storage: str = "memory:") -> AsyncIterator[
 
 @asynccontextmanager
 async def open_unverified_peer(config: Config) -> AsyncIterator[PublisherSocket]:
-    """Open a publisher that the cluster's nodes connect to, for arbitrary messages."""
-    async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
+    """Open a publisher that the cluster's nodes connect to, for arbitrary messages. It knows no record batches."""
+    async with open_mesh(config.with_node(record_batches="off").node, 0) as mesh, trio.open_nursery() as nursery:
         advertisement = Advertisement(new_address(), "127.0.0.1", mesh.port)
         await nursery.start(open_discovery(config).run, advertisement, lambda _: None)
         yield mesh.publisher

@@ -117,7 +117,7 @@ async def _run_half(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
+    async with open_mesh(config.with_node(record_batches="off").node, 0) as mesh, trio.open_nursery() as nursery:
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", address.encode()))
 

@@ -156,7 +156,7 @@ async def test_a_node_does_not_connect_to_a_peer_whose_key_it_does_not_authorize
 
 async def open_insider(keys: Keys, config: Config, address: str, task_status: trio.TaskStatus[Mesh]) -> None:
     """Open an authorized node that sends arbitrary messages, under an address of its choice."""
-    config = keys.config("other", config)
+    config = keys.config("other", config).with_node(record_batches="off")
     async with open_mesh(config.node, 0, open_security(config)) as mesh, trio.open_nursery() as nursery:
         await nursery.start(open_discovery(config).run, Advertisement(address, "127.0.0.1", mesh.port), lambda _: None)
         task_status.started(mesh)

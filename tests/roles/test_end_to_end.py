@@ -199,7 +199,7 @@ async def test_live_record_lost_on_the_way_is_fetched_without_the_next_head(dafk
 
 
 async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -> None:
-    config = PATIENT.with_producer(head_interval_ms=AN_HOUR_MS)
+    config = PATIENT.with_producer(head_interval_ms=AN_HOUR_MS).with_node(record_batches="off")
     config = config.with_consumer(buffer_bytes_max=2000, silence_ms=AN_HOUR_MS)
     async with (
         open_cluster(config) as cluster,

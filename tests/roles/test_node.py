@@ -11,6 +11,7 @@ from dafka.endpoints import PeerEndpoint
 from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.records import Partition, RecordBatch
 from dafka.testing import Cluster, open_cluster
+from dafka.transport.mesh import BATCH_OVERHEAD_BYTES
 from dafka.wire import Dialect
 from dafka.wire.batch import iter_frames
 from tests.roles.helpers import (
@@ -157,7 +158,9 @@ async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> 
         open_unverified_peer(cluster.config) as peer,
     ):
         await wait_subscribed(peer, b"Mhello")
-        peer.send_many(encoded(wire.RecordRun(RecordBatch(Partition("hello", "X"), 0, [b"x" * 2001]))))
+        peer.send_many(
+            encoded(wire.RecordRun(RecordBatch(Partition("hello", "X"), 0, [b"x" * (2001 + BATCH_OVERHEAD_BYTES)])))
+        )
         await wait_subscribed(peer, b"Mhello", active=False)
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 100))

@@ -197,20 +197,20 @@ async def test_waiting_send_ends_with_the_block() -> None:
             await ended.wait()
 
 
-@pytest.mark.parametrize("content", ["text", bytearray(b"bytes"), None, 1])
-async def test_content_that_is_not_bytes_is_refused(content: object, dafka_cluster: Cluster) -> None:
+@pytest.mark.parametrize("value", ["text", bytearray(b"bytes"), 1])
+async def test_value_that_is_not_bytes_is_refused(value: object, dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
-        with pytest.raises(RecordError, match="content: expected bytes"):
-            await producer.send(content)  # type: ignore[arg-type]
-        with pytest.raises(RecordError, match="content: expected bytes"):
-            await producer.send_many([b"0", content])  # type: ignore[list-item]
+        with pytest.raises(RecordError, match="value: expected bytes"):
+            await producer.send(value)  # type: ignore[arg-type]
+        with pytest.raises(RecordError, match="value: expected bytes"):
+            await producer.send_many([b"0", value])  # type: ignore[arg-type]
         assert await producer.send(b"0") == 0
 
 
-async def test_content_larger_than_the_message_limit_is_refused(dafka_cluster: Cluster) -> None:
+async def test_value_larger_than_the_message_limit_is_refused(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.with_node(message_bytes_max=2000)
     async with dafka_cluster.producer("hello", config) as producer:
-        with pytest.raises(RecordError, match=r"content: expected at most 2000 bytes \(message_bytes_max\), not 2001"):
+        with pytest.raises(RecordError, match=r"value: expected at most 2000 bytes \(message_bytes_max\), not 2001"):
             await producer.send(b"x" * 2001)
         assert await producer.send(b"x" * 2000) == 0
 

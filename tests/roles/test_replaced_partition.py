@@ -44,7 +44,7 @@ async def open_restarting_store(cluster: Cluster, path: Path) -> AsyncIterator[N
         nursery.cancel_scope.cancel()
 
 
-async def held(path: Path) -> dict[Partition, list[bytes]]:
+async def held(path: Path) -> dict[Partition, list[bytes | None]]:
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         found = {}
         for partition, info in (await storage.partitions()).items():

@@ -53,7 +53,7 @@ async def stored_end(path: Path, partition: Partition) -> int:
     """Check each record of the partition in the file, and return where it ends."""
     async with open_storage(f"sqlite:{path}", read_only=True) as opened:
         end = (await opened.partitions())[partition].end_sequence
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         while len(found) < end:
             batch = await opened.read(partition, len(found), end)
             assert batch is not None

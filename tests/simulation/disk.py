@@ -130,7 +130,7 @@ class Disk:
             raise Violation("gap in a log", f"{batch.partition} at {log.end}: {describe(batch)}")
         check_contents([batch])
         latest = log.stored_at[-1] if log.stored_at else 0
-        log.contents += batch.values
+        log.contents += (value or b"" for value in batch.values)
         log.stored_at += [max(self._wall_ms(now), latest)] * len(batch)
 
     def _wall_ms(self, now: float) -> int:

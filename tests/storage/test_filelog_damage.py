@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from dafka.batches import ENCODED_RECORDS_MAX, encode_records
+from dafka.batches import encode_records, read_header
 from dafka.errors import StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage
@@ -232,13 +232,14 @@ def len_of(ends: list[int], end: int) -> int:
 
 async def test_a_prefix_of_the_batches_of_an_append_may_stay(tmp_path: Path) -> None:
     folder = tmp_path / "log"
-    contents = [b"%d" % sequence for sequence in range(40_000)]  # three record batches
+    contents = [b"%d" % sequence for sequence in range(70_000)]  # three record batches
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 3, stored_at=5)])
         await storage.append([RecordBatch(FIRST, 3, contents, stored_at=[9] * len(contents))])
     (log,) = folder.rglob("*.log")
     data = log.read_bytes()
-    ends = [3, 3 + ENCODED_RECORDS_MAX, 3 + 2 * ENCODED_RECORDS_MAX]
+    first, second, _ = (read_header(part).count for part in encode_records(RecordBatch(FIRST, 3, contents)))
+    ends = [3, 3 + first, 3 + first + second]
     flipped = bytearray(data)
     flipped[-5] ^= 1
     wanted = [(data[: len(data) // 4], ends[0]), (data[: len(data) // 2], ends[1]), (data[:-1], ends[2])]

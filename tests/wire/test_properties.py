@@ -76,7 +76,7 @@ def test_the_batch_encoder_agrees_with_the_codec(dialect: Dialect, data: st.Data
             expected.append(encode(item, dialect))
             continue
         for each in item.batch:
-            fields = (each.partition.address, each.topic, each.sequence, each.value)
+            fields = (each.partition.address, each.topic, each.sequence, each.value or b"")
             message = Record(*fields) if item.requestor is None else DirectRecord(item.requestor, *fields)
             expected.append(encode(message, dialect))
     encoded = BatchEncoder(dialect).encode(outbound)

@@ -25,6 +25,7 @@ OWN_COMMANDS = {
     Command.STORE_HELLO,
     Command.CONSUMER_HELLO,
     Command.DIRECT_RECORD,
+    Command.DIRECT_RECORD_BATCH,
     Command.DIRECT_HEAD,
     Command.DIRECT_EARLIEST,
     Command.GET_TOPICS,

@@ -26,7 +26,7 @@ from dafka.storage.filelog.partition import Head, PartitionLog
 from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, Block, ReadBuffer, Segment
 from dafka.storage.filelog.versions import as_segment, is_of_batches
 
-READ_RECORDS_MAX = 16_384
+READ_RECORDS_MAX = 2**15
 """The maximum number of records in one read; it limits reads of empty records."""
 
 FEW_RECORDS = 256
