@@ -203,7 +203,7 @@ async def test_reads_of_empty_records_are_limited(folder: Path) -> None:
         await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
         found = await storage.read(PARTITION, 0, 10**9)
         assert found is not None
-        assert len(found) == READ_RECORDS_MAX
+        assert READ_RECORDS_MAX // 2 < len(found) <= READ_RECORDS_MAX
 
 
 async def test_small_reads_of_a_large_entry_read_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
