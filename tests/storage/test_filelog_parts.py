@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from dafka.batches import encode_batch, with_base_offset
 from dafka.records import Partition
 from dafka.storage.filelog import catalog
 from dafka.storage.filelog.batch_segment import BatchSegment
+from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.catalog import (
     CHANGING,
     CLOSED,
@@ -39,7 +42,7 @@ from dafka.storage.filelog.entry_segment import (
 from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folders, read_file, remove_folders, write_at
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times, is_beginning
 from dafka.storage.filelog.partition import Head, PartitionLog, partition_seed, segment_seed
-from dafka.storage.filelog.segment import Block, ReadBuffer, Segment
+from dafka.storage.filelog.segment import ReadBuffer, Segment
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, repair_rows
 from dafka.storage.filelog.versions import as_segment
 from tests.storage.old_filelog import Run, encode_append
@@ -102,11 +105,22 @@ def test_each_byte_of_an_entry_is_protected() -> None:
 # Segments
 
 
+opened = ExitStack()
+"""The files that a test has opened."""
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    with opened:
+        yield
+
+
 def open_log(path: Path, base: int = 7, end: int = 10**9) -> Segment:
     """Return a segment at its place in a file log, open."""
     log = PartitionLog(Partition("t", "A"), str(path.parent.parent.parent))
     assert log.log_path(base) == str(path)
     pool = FilePool(os.O_RDWR)
+    opened.callback(pool.close)
     with pool.open_file(str(path)) as fd:
         return as_segment(log, base, end, fd, path.stat().st_size, pool, build_index)
 
@@ -264,7 +278,9 @@ def rows_in(path: Path, damaged: tuple[int, ...] = ()) -> StoredRows:
     for number in damaged:
         data[number * ROW_BYTES + 3] ^= 1
     path.write_bytes(bytes(data))
-    return StoredRows(os.open(path, os.O_RDWR), 7, SEED)
+    fd = os.open(path, os.O_RDWR)
+    opened.callback(os.close, fd)
+    return StoredRows(fd, 7, SEED)
 
 
 def test_rows_find_sequences_and_times(tmp_path: Path) -> None:

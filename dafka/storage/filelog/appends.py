@@ -11,9 +11,9 @@ from dafka.batches import encode_records, iter_batches
 from dafka.errors import BatchError, EncodingError, StorageError
 from dafka.records import Partition, RecordBatch, join
 from dafka.storage.filelog.batch_segment import SEQUENCE_END_MAX
+from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.index import OFFSET_MAX
 from dafka.storage.filelog.partition import Head, PartitionLog
-from dafka.storage.filelog.segment import Block
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRow
 from dafka.storage.plugin_helpers import split_by_time
 

@@ -17,15 +17,8 @@ from crc32c import crc32c
 from dafka.batches import HEADER_BYTES, decode_records
 from dafka.errors import BatchError
 from dafka.records import RecordBatch
-from dafka.storage.filelog.segment import (
-    BODY_READ_BYTES,
-    HEADER_READ_BYTES,
-    Block,
-    ReadBuffer,
-    Segment,
-    StoredRun,
-    Tail,
-)
+from dafka.storage.filelog.blocks import Block, StoredRun, Tail
+from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, ReadBuffer, Segment
 from dafka.storage.filelog.stored import StoredRows
 
 SEQUENCE_END_MAX = 2**63 - 1

@@ -17,15 +17,8 @@ from crc32c import crc32c
 
 from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.records import RecordBatch
-from dafka.storage.filelog.segment import (
-    BODY_READ_BYTES,
-    HEADER_READ_BYTES,
-    Block,
-    ReadBuffer,
-    Segment,
-    StoredRun,
-    Tail,
-)
+from dafka.storage.filelog.blocks import Block, StoredRun, Tail
+from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, ReadBuffer, Segment
 
 MAGIC = 0xDAF1
 MAGIC_BYTES = MAGIC.to_bytes(2, "big")

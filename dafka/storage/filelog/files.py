@@ -142,8 +142,7 @@ def file_size(path: str) -> int:
 
 def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
     """Write a file so that either the old contents or the new ones are found, completely. Raises `OSError`."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}{TEMPORARY_SUFFIX}")
+    temporary = temporary_path(path)
     try:
         with open(temporary, "wb", buffering=0) as file:
             write_at(file.fileno(), [data], 0)
@@ -155,7 +154,7 @@ def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
             os.unlink(temporary)
         raise
     if is_durable:
-        sync_folder(folder)
+        sync_folder(os.path.dirname(path))
 
 
 def sync_folder(path: str) -> None:
@@ -196,6 +195,12 @@ def remove_folders(path: str, top: str) -> str:
     return path
 
 
+def temporary_path(path: str) -> str:
+    """Return the path of the file that will replace another one."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}{TEMPORARY_SUFFIX}")
+
+
 def is_temporary_file(name: str) -> bool:
-    """Return whether a file was left behind by `replace_file` when its process was killed."""
+    """Return whether a file was to replace another one when its process was killed."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)

@@ -9,14 +9,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import attrs
 
 from dafka.records import NO_TIMESTAMP
-
-if TYPE_CHECKING:
-    from dafka.storage.filelog.segment import Block
+from dafka.storage.filelog.blocks import Block
 
 ROW_EVERY_BYTES = 64 * 1024
 """The approximate distance between two rows of an index, in bytes; finding a record reads the headers between them."""

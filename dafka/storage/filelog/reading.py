@@ -20,10 +20,11 @@ from dafka.batches import HEADER_BYTES, Repeated, slice_records
 from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX
 from dafka.errors import StorageCorruptError
 from dafka.records import RecordBatch, join
+from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.files import FilePool, read_file
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times
 from dafka.storage.filelog.partition import Head, PartitionLog
-from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, Block, ReadBuffer, Segment
+from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, ReadBuffer, Segment
 from dafka.storage.filelog.versions import as_segment, is_of_batches
 
 READ_RECORDS_MAX = 2**15

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from dafka.storage.filelog.blocks import StoredRun
 from dafka.storage.filelog.files import replace_file, write_at
-from dafka.storage.filelog.segment import Segment, StoredRun
+from dafka.storage.filelog.segment import Segment
 
 _ROW = struct.Struct(">QqQ")
 ROW_BYTES = _ROW.size + 4

@@ -25,6 +25,7 @@ from dafka.storage.filelog.files import (
     make_folders,
     remove_folders,
     replace_file,
+    sync_folder,
     write_at,
 )
 from dafka.storage.filelog.index import ROW_EVERY_BYTES
@@ -181,6 +182,40 @@ class LogWriter:
         self._pending_slots.discard(log)
         self._write_slot(log, VACANT)
         self.syncer.sync_written([], [remove_folders(log.folder, self.topics_folder)])
+
+    def replace_segment(self, log: PartitionLog, base: int, path: str, rows: bytes) -> None:
+        """Put a file with the same records as record batches, which is durable, in the place of a segment.
+
+        Args:
+            log: The partition.
+            base: The first sequence of the segment.
+            path: The file.
+            rows: The contents of the `.stored` file.
+        """
+        size = file_size(path)
+        files = [log.log_path(base), *log.side_paths(base)]
+        before = sum(map(file_size, files))
+        self._mark_changing(log)
+        try:
+            replace_file(log.stored_path(base), rows)
+            for index_path in (log.index_path(base), log.time_index_path(base)):
+                with suppress(FileNotFoundError):
+                    os.unlink(index_path)
+            os.replace(path, log.log_path(base))
+        except BaseException:
+            self._write_slot(log, GOOD)
+            raise
+        self.reader.drop_segment(log, base)
+        head = log.head
+        closed_bytes = head.closed_bytes + size + len(rows) - before
+        if base == head.base:
+            log.forget_tail()
+            closed_bytes += head.length - size
+            head = head._replace(length=size)
+        log.head = head._replace(closed_bytes=max(closed_bytes, 0))
+        log.head = log.head._replace(closed_bytes=log.head.closed_bytes + self._write_index(log, base))
+        sync_folder(log.folder)
+        self._write_slot(log, GOOD)
 
     def check_not_removed(self, paths: Iterable[str] | None = None) -> None:
         """Raise `StorageLostError` if a segment is not at its path. Checks all open segments if `paths` is None."""
