@@ -26,10 +26,11 @@ from rich.console import Console
 
 from dafka_conformance.catalog import UnknownScenarioError
 from dafka_conformance.clauses import UnknownClauseError
+from dafka_conformance.group_runner import ProgressListener
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
 from dafka_conformance.report.terminal import Progress, print_result
-from dafka_conformance.runner import JOBS_MAX, ProgressListener, run, run_blocking
+from dafka_conformance.runner import JOBS_MAX, run, run_blocking
 from dafka_conformance.selection import (
     SelectionError,
     check_patterns,

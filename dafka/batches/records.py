@@ -13,7 +13,7 @@ from dafka.batches.header import Compression, check_crc, read_header
 from dafka.errors import EncodingError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
-ENCODED_BYTES_MAX = 2**20
+ENCODED_BYTES_MAX = 2**16
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
 
 

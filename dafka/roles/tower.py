@@ -185,7 +185,7 @@ async def serve_tower(
         async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             stack.callback(subscriber.close, 0)
-            publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config.node)
+            publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config.node, sends_batches=False)
             stack.callback(publisher.close, 0)
             limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS, **KEEPALIVE}
             publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)

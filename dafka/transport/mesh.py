@@ -120,7 +120,9 @@ async def open_mesh(
         **KEEPALIVE,
     }
     async with open_context(config.linger_ms, SOCKETS_MAX if security else 0) as context:
-        publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config)
+        publisher = PublisherSocket(
+            context.socket(zmq.SocketType.XPUB), config, sends_batches=config.record_batches == "on"
+        )
         try:
             publisher.set_options(
                 sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX, handshake_ivl=HANDSHAKE_MS

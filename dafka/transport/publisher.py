@@ -79,13 +79,19 @@ class PublisherSocket(BaseSocket):
         accepted: The connections that peers have made.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], config: NodeConfig) -> None:
-        """Wrap an XPUB socket. The limits are those of `[node]`."""
+    def __init__(self, socket: zmq.Socket[bytes], config: NodeConfig, *, sends_batches: bool) -> None:
+        """Wrap an XPUB socket.
+
+        Args:
+            socket: The socket.
+            config: The limits.
+            sends_batches: Whether peers that take record batches get them instead of single records.
+        """
         super().__init__(socket)
         self.accepted = AcceptedConnections(self, config.connections_max)
         self._subscriptions = SubscriptionLimits(self.accepted, config.subscription_bytes_max, config.subscriptions_max)
         self.accepted.on_ended(self._forget_connection)
-        self._table = SubscriptionTable(sends_batches=config.record_batches == "on")
+        self._table = SubscriptionTable(sends_batches=sends_batches)
         self._ended: list[NumberedMessage] = []
         self.set_options(xpub_manual=1)
 

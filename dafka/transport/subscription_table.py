@@ -3,17 +3,21 @@
 A node that reads record batches subscribes to RECORD-BATCH and to RECORD alike, and to DIRECT-RECORD-BATCH and
 DIRECT-RECORD. A publisher of this project has both to offer, and must not send such a node the same records twice. So
 the RECORD subscription of a connection that also subscribes to RECORD-BATCH is kept from libzmq, whose XPUB socket in
-manual mode knows only the subscriptions that it is told.
+manual mode knows only the subscriptions that it is told. A connection that subscribes to everything need not know
+batches: for libzmq, it subscribes to each command of RFC 46.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from dafka.wire import BATCH_COMMANDS
+from dafka.wire import BATCH_COMMANDS, Command
 
 _BATCH_OF = {single.value: batch.value for single, batch in BATCH_COMMANDS.items()}
 _SINGLE_OF = {batch: single for single, batch in _BATCH_OF.items()}
+
+_RFC46_COMMANDS = frozenset(command.value for command in Command if command.value not in _SINGLE_OF)
+"""The commands that a node may get that has not asked for record batches."""
 
 CACHED_MAX = 4096
 """Topics for which is remembered whether anybody listens."""
@@ -22,13 +26,18 @@ CACHED_MAX = 4096
 class SubscriptionTable:
     """The subscriptions of all connections to one socket."""
 
-    def __init__(self, *, sends_batches: bool = True) -> None:
-        """Create the table of a publisher without connections, which sends record batches or single records alone."""
+    def __init__(self, *, sends_batches: bool) -> None:
+        """Create the table of a publisher without connections.
+
+        Args:
+            sends_batches: Whether the publisher sends record batches to those who take them.
+        """
         self._batch_of = _BATCH_OF if sends_batches else {}
         self._single_of = _SINGLE_OF if sends_batches else {}
+        self._everything = _RFC46_COMMANDS if sends_batches else frozenset((b"",))
         self._of_connection: defaultdict[int, set[bytes]] = defaultdict(set)
         self._counts: Counter[bytes] = Counter()
-        self._entered: Counter[bytes] = Counter()
+        self._told: Counter[bytes] = Counter()
         self._wanted: dict[bytes, bool] = {}
 
     def subscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
@@ -44,35 +53,25 @@ class SubscriptionTable:
         prefixes = self._of_connection[connection]
         if prefix in prefixes:
             return []
+        before = self._find_told(prefix, prefixes)
         prefixes.add(prefix)
         self._counts[prefix] += 1
-        if self._is_kept_back(prefix, prefixes):
-            return []
-        changes = [self._enter(prefix)]
-        if (single := _counterpart(prefix, self._single_of)) in prefixes:
-            changes.append(self._withdraw(single))
-        return changes
+        return self._change(before, self._find_told(prefix, prefixes))
 
     def unsubscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
         """Note the end of a subscription, and return what to tell libzmq, as `subscribe` does."""
         prefixes = self._of_connection[connection]
         if prefix not in prefixes:
             return []
+        before = self._find_told(prefix, prefixes)
         prefixes.remove(prefix)
         self._drop(prefix)
-        if self._is_kept_back(prefix, prefixes):
-            return []
-        changes = [self._withdraw(prefix)]
-        if (single := _counterpart(prefix, self._single_of)) in prefixes:
-            changes.append(self._enter(single))
-        return changes
+        return self._change(before, self._find_told(prefix, prefixes))
 
     def forget_connection(self, connection: int) -> list[bytes]:
         """Forget a connection that has ended, and return the prefixes that nobody subscribes to any more."""
         prefixes = self._of_connection.pop(connection, set())
-        for prefix in prefixes:
-            if not self._is_kept_back(prefix, prefixes):
-                self._withdraw(prefix)
+        self._change({told for prefix in prefixes for told in self._find_told(prefix, prefixes)}, set())
         return [prefix for prefix in prefixes if self._drop(prefix)]
 
     def has(self, prefix: bytes) -> bool:
@@ -85,25 +84,35 @@ class SubscriptionTable:
         if is_wanted is None:
             if len(self._wanted) >= CACHED_MAX:
                 self._wanted.clear()
-            is_wanted = any(topic_frame[:end] in self._entered for end in range(len(topic_frame) + 1))
+            is_wanted = any(topic_frame[:end] in self._told for end in range(len(topic_frame) + 1))
             self._wanted[topic_frame] = is_wanted
         return is_wanted
 
-    def _is_kept_back(self, prefix: bytes, prefixes: set[bytes]) -> bool:
-        """Return whether a connection with these subscriptions gets batches instead of what it subscribes to here."""
-        return _counterpart(prefix, self._batch_of) in prefixes
+    def _find_told(self, changed: bytes, prefixes: set[bytes]) -> set[bytes]:
+        """Return what libzmq is told because of these subscriptions, of what another one could change."""
+        concerned = {changed} if changed else set(self._everything)
+        single = _counterpart(changed, self._single_of)
+        if single is not None:
+            concerned.add(single)
+        return {each for each in concerned if self._is_told(each, prefixes)}
 
-    def _enter(self, prefix: bytes) -> tuple[bool, bytes]:
-        self._entered[prefix] += 1
-        self._wanted.clear()
-        return True, prefix
+    def _is_told(self, prefix: bytes, prefixes: set[bytes]) -> bool:
+        if b"" in prefixes and prefix in self._everything:
+            return True
+        return bool(prefix) and prefix in prefixes and _counterpart(prefix, self._batch_of) not in prefixes
 
-    def _withdraw(self, prefix: bytes) -> tuple[bool, bytes]:
-        self._entered[prefix] -= 1
-        if not self._entered[prefix]:
-            del self._entered[prefix]
+    def _change(self, before: set[bytes], after: set[bytes]) -> list[tuple[bool, bytes]]:
+        """Note what libzmq is told of a connection, and return the difference."""
+        for prefix in after - before:
+            self._told[prefix] += 1
+        for prefix in before - after:
+            self._told[prefix] -= 1
+            if not self._told[prefix]:
+                del self._told[prefix]
+        if before != after:
             self._wanted.clear()
-        return False, prefix
+        ended, begun = sorted(before - after), sorted(after - before)
+        return [*((False, prefix) for prefix in ended), *((True, prefix) for prefix in begun)]
 
     def _drop(self, prefix: bytes) -> bool:
         """Count one subscription less, and return whether it was the last one."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import attrs
@@ -16,6 +19,7 @@ from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed, Tower
+from dafka.transport.keys import KeyPair, write_key_file
 
 
 @pytest.mark.parametrize("command", ["tower", "store", "up"])
@@ -57,6 +61,49 @@ def test_up_uses_other_towers_too() -> None:
     assert beacon.tower_pub == ("tcp://127.0.0.1:5002", *pubs)
     again = Config().with_beacon(tower_sub=("tcp://127.0.0.1:5001",), tower_pub=("tcp://127.0.0.1:5002",))
     assert daemons._use_tower(again, OWN).beacon.tower_sub == ("tcp://127.0.0.1:5001",)
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_up_knows_the_key_of_its_own_tower(others: int, tmp_path: Path) -> None:
+    """One key may be that of all other towers."""
+    pair, *keys = (KeyPair.generate() for _ in range(1 + others))
+    write_key_file(tmp_path / "key", pair)
+    (tmp_path / "authorized").write_text(pair.public)
+    config = Config().with_beacon(tower_sub=("tcp://a:1", "tcp://b:1"), tower_pub=("tcp://a:2", "tcp://b:2"))
+    config = config.with_security(
+        key_file=str(tmp_path / "key"),
+        authorized_keys=str(tmp_path / "authorized"),
+        tower_keys=tuple(key.public for key in keys),
+    )
+    found = daemons._use_tower(config, OWN).security.tower_keys
+    assert found == (pair.public, keys[0].public, keys[-1].public)
+
+
+async def test_a_store_that_is_restarted_is_announced_without_the_tower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], autojump_clock: Any
+) -> None:
+    store = SimpleNamespace(address="A", endpoint="tcp://a:3", events=Events())
+
+    async def serve_twice(
+        _config: Config,
+        watch: Callable[[object], AbstractContextManager[None]],
+        *,
+        task_status: trio.TaskStatus[object],
+    ) -> None:
+        for _ in range(2):
+            with watch(store):
+                await trio.lowlevel.checkpoint()
+        task_status.started(store)
+
+    monkeypatch.setattr(daemons, "serve_store_with_restarts", serve_twice)
+    supervisor = cast(Any, SimpleNamespace(monitor=SimpleNamespace(watching=nullcontext)))
+    announced: list[str] = []
+    config = CONFIG.with_store(storage="memory:")
+    with trio.move_on_after(1):
+        async with trio.open_nursery() as nursery:
+            await daemons._run_store(nursery, config, supervisor, None, lambda: announced.append("tower"))
+    assert announced == ["tower"]
+    assert capsys.readouterr().out.splitlines() == ["store A at tcp://a:3 keeps memory:"] * 2
 
 
 # Waiting for a tower
@@ -120,6 +167,10 @@ async def test_a_tower_that_is_heard_in_time_is_used(before: tuple[object, ...],
         ((REFUSED,), "no tower accepts this node: tcp://a:2 refuses this node's connection: its key"),
         ((REFUSED, attrs.evolve(REFUSED, endpoint="tcp://a:1")), "no tower accepts this node: tcp://a:1 refuses"),
         ((attrs.evolve(REFUSED, reason="unknown"), SILENT), "no tower accepts this node: tcp://a:2 refuses"),
+        (
+            (TowerHostUnresolved("b", "unknown"), attrs.evolve(REFUSED, reason="unknown"), SILENT),
+            "no tower accepts this node: tcp://a:2 refuses",
+        ),
     ],
 )
 async def test_the_error_says_why_no_tower_is_heard(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -72,6 +73,13 @@ def test_key_is_authorized_in_a_folder(folder: Path) -> None:
     assert names == ["../two", "one", "one"]
 
 
+def test_a_name_without_letters_leaves_the_key_to_name_the_file(folder: Path) -> None:
+    made = keys("new", "a.key", "--name", "..").stdout
+    assert keys("authorize", "a.key", "--authorized-keys", "in/", "--name", "..").exit_code == 0
+    (path,) = (folder / "in").iterdir()
+    assert path.name == f"{made[:8].encode().hex()}.pub"
+
+
 def test_a_folder_that_exists_needs_no_slash(folder: Path) -> None:
     (folder / "in").mkdir()
     made = keys("new", "a.key", "--name", "Ann O'N. 2").stdout
@@ -89,6 +97,35 @@ def test_a_list_keeps_its_permissions(folder: Path, mode: int) -> None:
     keys("new", "a.key")
     assert keys("authorize", "a.key", "--authorized-keys", "list").exit_code == 0
     assert stat.S_IMODE((folder / "list").stat().st_mode) == mode
+
+
+def test_a_list_is_replaced_by_a_file_of_the_same_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of another file system cannot be put in its place."""
+    replaced: list[tuple[Path, Path]] = []
+    replace = os.replace
+
+    def note_and_replace(source: str, target: Path) -> None:
+        replaced.append((Path(source).resolve(), target.resolve()))
+        replace(source, target)
+
+    keys("new", "a.key")
+    monkeypatch.setattr(os, "replace", note_and_replace)
+    assert keys("authorize", "a.key", "--authorized-keys", "list").exit_code == 0
+    ((source, target),) = replaced
+    assert (source.parent, target) == (folder.resolve(), (folder / "list").resolve())
+
+
+def test_a_list_that_cannot_be_replaced_stays_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: str, target: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", target)
+
+    one = keys("new", "one.key").stdout
+    (folder / "list").write_text(one)
+    keys("new", "two.key")
+    monkeypatch.setattr(os, "replace", fail)
+    assert keys("authorize", "two.key", "--authorized-keys", "list").exit_code != 0
+    assert (folder / "list").read_text() == one
+    assert sorted(path.name for path in folder.iterdir()) == ["list", "one.key", "two.key"]
 
 
 def test_configured_list_is_the_default(folder: Path) -> None:

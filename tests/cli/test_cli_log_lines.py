@@ -66,6 +66,12 @@ def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) 
         assert found[-1][2] == "four 1 2"
 
 
+def test_a_line_of_a_library_may_have_named_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    start("warning")
+    logging.getLogger("library").warning("%(count)d of %(total)d", {"count": 1, "total": 2})
+    assert lines(capsys) == ["WARNING library: 1 of 2"]
+
+
 def test_the_silence_of_towers_is_logged_after_one_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
     """Before, it ends the command with an error that says the same."""
     start("warning")
@@ -156,7 +162,10 @@ def test_a_table_on_a_terminal_has_all_columns(monkeypatch: pytest.MonkeyPatch) 
             patched.setattr(sys, "stdout", output)
             patched.setenv("COLUMNS", columns)
             patched.setenv("TERM", "xterm")
+            patched.delenv("NO_COLOR", raising=False)
             print_table(("topic",), ("stored", "records"), rows, ("", "red"))
+        coloured = [line for line in output.getvalue().splitlines() if "\x1b[31m" in line]
+        assert ["bills" in coloured[0], "orders" in "".join(coloured)] == [True, False]
         found = [line.split() for line in click.unstyle(output.getvalue()).splitlines()]
         assert found[0] == ["topic", "stored", "records"]
         assert found[1] == (["orders", "2026-01-01T", "10"] if is_split else ["orders", "2026-01-01T00:00:05", "10"])

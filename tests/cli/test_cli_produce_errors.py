@@ -94,3 +94,11 @@ def test_no_failure_looks_like_success(
     with pytest.raises(SystemExit) as ended:
         run(program)
     assert (ended.value.code, capsys.readouterr().err[: len(sentence)]) == (status, sentence)
+
+
+async def test_produce_waits_for_room_as_long_as_it_is_configured(autojump_clock: Any) -> None:
+    """Each record that finds room begins the time again."""
+    started = trio.current_time()
+    with pytest.raises(UnacknowledgedError):
+        await produce._send(Producer(1, 0, None), [b"0", b"1"], Config().with_producer(close_timeout_ms=3000))
+    assert trio.current_time() - started == pytest.approx(2 * 3.0, abs=0.001)

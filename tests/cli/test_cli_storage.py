@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import stat
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -17,6 +20,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from dafka.cli import main
+from dafka.cli.storage import common, deletion
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, base
@@ -336,6 +340,61 @@ def test_delete_needs_a_yes(shelf: Shelf) -> None:
         "expected --yes, since standard input is not a terminal on which to ask"
     )
     assert set(shelf.infos("a")) == {ORDERS}
+
+
+def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is for the result, which may go to another program."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    deletion._confirm("shelf:a", "orders", {ORDERS: PartitionInfo(0, 10)})
+    shown = capsys.readouterr()
+    assert shown.out.strip() == ""
+    assert shown.err.startswith("Delete 1 partition of orders with 10 records from shelf:a?")
+
+
+def test_delete_needs_a_storage_that_can_delete(shelf: Shelf) -> None:
+    class Undeletable:
+        def __init__(self, storage: Storage) -> None:
+            self.partitions = storage.partitions
+
+    shelf.put("a", batch(0, 10))
+    shelf.storages["a"] = cast(MemoryStorage, Undeletable(shelf.storages["a"]))
+    assert error_of("delete", "shelf:a", "orders", "--yes") == "shelf:a: this storage cannot delete partitions"
+
+
+# ends
+
+
+def test_an_interrupted_command_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    async def program(meter: common.Meter) -> int:
+        meter(7000, 10_000)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.sleep_forever()
+        return 99
+
+    with pytest.raises(SystemExit) as caught:
+        common.run_metered(program, "copied")
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "interrupted: 7,000 records copied\n"
+
+
+def test_damage_that_one_of_several_tasks_meets_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    async def fail() -> None:
+        raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
+
+    async def program(_: common.Meter) -> int:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+        return 0
+
+    with pytest.raises(SystemExit) as caught:
+        common.run_metered(program, "copied")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "Error: orders/A, sequence 5: the CRC is wrong\n"
 
 
 # mistakes

@@ -77,6 +77,14 @@ def test_a_terminal_shows_progress(dafka: Dafka, source: str, tmp_path: Path) ->
         assert b"\x1b[?25h" in terminal.seen  # the cursor is visible again
 
 
+def test_an_export_to_a_terminal_shows_the_lines_only(dafka: Dafka, source: str) -> None:
+    with open_terminal(dafka, "storage", "export", source) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.seen.splitlines()
+    assert len(lines) == 1000
+    assert all(json.loads(line)["topic"] == "orders" for line in lines)
+
+
 def test_a_table_fits_the_terminal(dafka: Dafka, tmp_path: Path) -> None:
     async def fill() -> None:
         async with open_storage(f"sqlite:{tmp_path / 'long.db'}") as storage:

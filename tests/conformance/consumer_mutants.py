@@ -11,7 +11,7 @@ import pytest
 
 from dafka import wire
 from dafka.errors import WireError
-from dafka.protocol.actions import Action, Deliver, Publish
+from dafka.protocol.actions import Action, Deliver, Publish, Subscribe
 from dafka.protocol.machines import consumer
 from dafka.protocol.machines.consumer import ConsumerMachine
 from dafka.protocol.machines.node import Node
@@ -22,6 +22,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.wire import Command, batch, codec
 from dafka.wire.primitives import FrameReader
 from tests.conformance.mutants import Mutant, accept_any, accept_trailing, drop_silent_peers
+from tests.conformance.wire_faults import take_every_topic
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 Actions = list[Action]
@@ -130,6 +131,18 @@ def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
         return True
 
     monkeypatch.setattr(ConsumerMachine, "_follow_partition", follow)
+
+
+def _subscribe_to_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subscribe to everything instead of the topic, and take all that arrives for the topic's."""
+    subscribe = ConsumerMachine.subscribe
+
+    def subscribe_to_everything(self: ConsumerMachine, topic: str, now: float) -> Actions:
+        actions = subscribe(self, topic, now)
+        return [Subscribe(b""), *(action for action in actions if not isinstance(action, Subscribe))]
+
+    monkeypatch.setattr(ConsumerMachine, "subscribe", subscribe_to_everything)
+    take_every_topic(monkeypatch)
 
 
 def _believe_topic_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,10 +567,24 @@ MUTANTS: list[Mutant] = [
         _match_prefixes,
     ),
     Mutant(
+        "consumer-requests-every-topic",
+        "consumer.prefix-topic",
+        "subject.exact",
+        "requested records of",
+        _subscribe_to_everything,
+    ),
+    Mutant(
+        "consumer-subscribes-to-everything",
+        "consumer.subscriptions",
+        "subscription.consumer.record",
+        "it subscribes to everything instead",
+        _subscribe_to_everything,
+    ),
+    Mutant(
         "consumer-trusts-topic-frames",
         "consumer.foreign-subject",
-        "subject.sent",
-        "the subject of FETCH is",
+        "subject.exact",
+        "requested records of",
         _believe_topic_frame,
     ),
     Mutant(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import attrs
 import pytest
@@ -11,6 +12,9 @@ from dafka.protocol.presence.connections import ConnectionManager
 from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from dafka_conformance.targets.base import Target
+
+Finding: TypeAlias = tuple[str, str]
+"""The clause and the message of a finding."""
 
 
 @attrs.frozen
@@ -34,6 +38,10 @@ class Mutant:
     apply: Callable[[pytest.MonkeyPatch], None]
     dialect: Dialect = Dialect.RFC46
     target: Callable[[], Target] | None = None
+
+    def is_found(self, findings: Iterable[Finding]) -> bool:
+        """Return whether the mutant is detected by these findings."""
+        return any(clause == self.clause and self.message in message for clause, message in findings)
 
 
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:

@@ -252,6 +252,23 @@ def test_topic_of_a_fetch() -> None:
     assert bench.readings[bench.clauses.index("topic.FETCH")] == "prose"
 
 
+@pytest.mark.parametrize("subject", [TOPIC, b"hello2"])
+def test_fetch_of_another_topic(subject: bytes) -> None:
+    bench = Bench(Role.CONSUMER)
+    bench.message_checks.consumed_topic = TOPIC
+    bench.publish(3, topic=b"hello2")
+    bench.receive("FETCH", P, count=3, subject=subject)
+    assert bench.findings == [("subject.exact", "a consumer of hello requested records of hello2")]
+
+
+def test_fetch_with_another_subject() -> None:
+    bench = Bench(Role.CONSUMER)
+    bench.message_checks.consumed_topic = TOPIC
+    bench.publish(3)
+    bench.receive("FETCH", P, count=3, subject=b"hello2")
+    assert bench.findings == [("subject.sent", "the subject of FETCH is hello2, not the partition's topic hello")]
+
+
 def test_wrong_dialect() -> None:
     bench = Bench(Role.PRODUCER)
     frames = GRAMMAR.formats.encode(

@@ -15,7 +15,8 @@ import pytest
 from tests.conformance import run_mutant
 
 CONCURRENT_MUTANTS = 8
-TIMEOUT_S = 100
+TIMEOUT_S = 280
+"""A mutant in a process of its own may take this long on a busy machine; it is tried twice."""
 
 SHORT_EVERY = 5
 """`make test` runs one in this many mutants; `make test-long` runs the others."""
@@ -34,6 +35,7 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize(
     "name",
     [
@@ -46,8 +48,7 @@ def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
     outcome, findings = outcomes[name].result(TIMEOUT_S)
     is_binding = run_mutant.CATALOG.clauses.get(mutant.clause).level.is_binding
     assert outcome == "failed" or not is_binding, "the mutant was not found"
-    found = any(clause == mutant.clause and mutant.message in message for clause, message in findings)
-    assert found, findings
+    assert mutant.is_found(findings), findings
 
 
 def test_every_role_has_mutants_with_existing_scenarios() -> None:

@@ -9,15 +9,18 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
+import trio.testing
 
+from dafka_conformance import group_runner
 from dafka_conformance.catalog import Catalog, UnknownScenarioError
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.grammar import Grammar
-from dafka_conformance.model import Dialect, Outcome, Role, Verdict
+from dafka_conformance.group_runner import BROKEN_COUNT, GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios
+from dafka_conformance.model import Dialect, Outcome, Role, Run, Verdict
+from dafka_conformance.repeats import StallMonitor
 from dafka_conformance.report.findings import group_failures
-from dafka_conformance.runner import BROKEN_COUNT, GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios, run
+from dafka_conformance.runner import run
 from dafka_conformance.scenario import Scenario
-from dafka_conformance.stalls import StallMonitor
 from dafka_conformance.targets import Ability, Node, Request, TargetError
 from dafka_conformance.targets.embedded import EmbeddedTarget
 from dafka_conformance.testbed.testbed import Testbed
@@ -396,19 +399,94 @@ async def test_different_faults_and_faults_of_behavior_do_not_end_a_role_early()
     assert {result.outcome for result in finished.results} == {Outcome.FAILED}
 
 
-async def test_interrupted_run_has_what_it_found() -> None:
-    scope = trio.CancelScope()
+async def hangs(_testbed: Testbed) -> None:
+    await trio.sleep_forever()
 
-    async def hangs(testbed: Testbed) -> None:
-        await trio.sleep_forever()
+
+async def interrupted(doubtful: bool, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a run that is interrupted after a failure, during a stall or not."""
+    scope = trio.CancelScope()
 
     async def fails(testbed: Testbed) -> None:
         testbed.require_clause("ack.sent", False, "a fault")
 
+    monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: doubtful)
     scenarios = [scenario("store.a", fails), scenario("store.b", hangs)]
     listener = ProgressListener(finished=lambda _result: scope.cancel())
-    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=2, listener=listener, scope=scope)
-    assert [result.outcome.value for result in finished.results] == ["failed", "skipped"]
-    assert finished.results[1].reason == "the run was interrupted"
+    return await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=2, listener=listener, scope=scope)
+
+
+@pytest.mark.parametrize(("doubtful", "outcomes"), [(False, ["failed", "skipped"]), (True, ["skipped", "skipped"])])
+async def test_interrupted_run_has_what_it_found_without_a_stall(
+    doubtful: bool, outcomes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = await interrupted(doubtful, monkeypatch)
+    assert [result.outcome.value for result in finished.results] == outcomes
+    skipped = [result.reason for result in finished.results if result.outcome is Outcome.SKIPPED]
+    assert set(skipped) == {"the run was interrupted"}
     assert not finished.is_complete
     assert not finished.conforms
+
+
+async def test_run_that_is_interrupted_before_a_repeat_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = trio.CancelScope()
+    attempts = 0
+
+    async def fails_and_hangs(testbed: Testbed) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:
+            scope.cancel()
+            await trio.sleep_forever()
+        testbed.require_clause("ack.sent", False, "a fault")
+
+    monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: True)
+    one = catalog(scenario("store.a", fails_and_hangs))
+    finished = await run(one, EmbeddedTarget(), dialects=RFC46, scope=scope)
+    assert [(result.outcome, result.reason) for result in finished.results] == [
+        (Outcome.SKIPPED, "the run was interrupted")
+    ]
+    assert not finished.is_complete
+
+
+async def test_scenario_that_fails_in_stalls_only_is_repeated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    async def fails_twice(testbed: Testbed) -> None:
+        nonlocal attempts
+        await trio.lowlevel.checkpoint()
+        attempts += 1
+        testbed.check_clause("ack.sent" if attempts == 1 else "ack.no-gap", attempts > 2, "a fault")
+
+    monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: True)
+    finished = await run(catalog(scenario("store.a", fails_twice)), EmbeddedTarget(), dialects=RFC46)
+    assert attempts == 3
+    assert finished.conforms
+
+
+async def test_scenario_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_runner, "SCENARIO_TIMEOUT_S", 1.0)
+    finished = await run(catalog(scenario("store.a", hangs)), EmbeddedTarget(), dialects=RFC46)
+    assert [check.message for check in finished.results[0].checks if not check.holds] == [
+        "the scenario did not end within 1 s"
+    ]
+
+
+async def test_stall_does_not_count_to_a_time_limit(mock_clock: trio.testing.MockClock) -> None:
+    stalls = StallMonitor()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stalls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        begin = trio.current_time()
+        with stalls.limit(10.0):
+            mock_clock.jump(60.0)
+            await trio.testing.wait_all_tasks_blocked()
+        assert stalls.has_stalled_since(begin)
+        mock_clock.autojump_threshold = 0
+        await trio.sleep(1.0)
+        begin = trio.current_time()
+        with pytest.raises(trio.TooSlowError), stalls.limit(10.0):
+            await trio.sleep_forever()
+        assert 9.0 < trio.current_time() - begin <= 10.5
+        assert not stalls.has_stalled_since(begin)
+        nursery.cancel_scope.cancel()

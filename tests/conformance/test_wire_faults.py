@@ -16,11 +16,12 @@ EVERY = 5
 
 
 def scenarios_for(fault: WireFault) -> list[str]:
-    """Return a sample of the scenarios of the role."""
+    """Return a sample of the scenarios of the role, and the first one that tests the clause."""
     of_role = [each for each in CATALOG.scenarios.values() if each.role is fault.role and not each.runs_alone]
     sample = [each.name for each in of_role if ".grammar." not in each.name][::EVERY]
     sentences = [each.name for each in of_role if ".grammar." in each.name][:: EVERY * EVERY]
-    return [*sample, *sentences]
+    testing = [each.name for each in of_role if fault.clause in each.clauses]
+    return [*sample, *sentences, *testing[:1]]
 
 
 @pytest.mark.long

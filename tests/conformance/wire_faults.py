@@ -1,19 +1,26 @@
-"""Nodes with one fault in what they send, made of this project's roles: each changes the frames of some messages."""
+"""Nodes with one fault in what they send or take, made of this project's roles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import attrs
 import pytest
 
+from dafka.protocol.actions import Action
+from dafka.protocol.machines.consumer import ConsumerMachine
+from dafka.records import Partition
 from dafka.transport.publisher import PublisherSocket
+from dafka.wire import BatchedMessage, DirectHead, Head, RecordRun
 from dafka.wire.batch import EncodedRun, iter_frames
 from dafka_conformance.model import Role
 
 Frames: TypeAlias = Sequence[bytes]
 Change: TypeAlias = Callable[[Frames], Iterable[Frames]]
+"""Returns the messages that a node sends instead of one message."""
+Apply: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 SIGNATURE_END = 2
 VERSION_PLACE = 3
@@ -31,31 +38,32 @@ class WireFault:
         name: The fault.
         role: The role of the node.
         clause: The only clause that it must be reported to violate.
-        change: Returns the messages that the node sends instead of one message. Each node has a new one.
+        apply: Gives every node of this process the fault. The suite's own nodes are not made of the project's roles.
         reading: The reading of the clause that it follows.
     """
 
     name: str
     role: Role
     clause: str
-    change: Callable[[], Change]
+    apply: Apply
     reading: str = ""
 
-    def apply(self, patch: pytest.MonkeyPatch) -> None:
-        """Give every node of this process the fault. The suite's own nodes have other sockets."""
-        changes: dict[int, Change] = {}
 
-        def send_many(socket: PublisherSocket, messages: Iterable[Frames | EncodedRun]) -> int:
-            change = changes.setdefault(id(socket), self.change())
-            return send(socket, [changed for frames in iter_frames(messages) for changed in change(frames)])
+def sending(change: Callable[[], Change], patch: pytest.MonkeyPatch) -> None:
+    """Let each node send the messages that its own change returns instead of one message."""
+    changes: dict[int, Change] = {}
 
-        send = PublisherSocket.send_many
-        patch.setattr(PublisherSocket, "send_many", send_many)
+    def send_many(socket: PublisherSocket, messages: Iterable[Frames | EncodedRun]) -> int:
+        changed = changes.setdefault(id(socket), change())
+        return send(socket, [each for frames in iter_frames(messages) for each in changed(frames)])
+
+    send = PublisherSocket.send_many
+    patch.setattr(PublisherSocket, "send_many", send_many)
 
 
-def in_messages(ids: bytes, change: Callable[[Frames], Frames]) -> Callable[[], Change]:
-    """Return a change of the messages with these command ids."""
-    return lambda: lambda frames: [change(frames) if frames[0][:1] in ids and frames[0] else frames]
+def in_messages(ids: bytes, change: Callable[[Frames], Frames]) -> Apply:
+    """Change the messages with these command ids."""
+    return partial(sending, lambda: lambda frames: [change(frames) if frames[0][:1] in ids and frames[0] else frames])
 
 
 def with_fields(change: Callable[[bytes], bytes]) -> Callable[[Frames], Frames]:
@@ -112,6 +120,30 @@ def split_partition() -> Change:
     return change
 
 
+def answer_twice() -> Change:
+    """Send each record of an answer twice."""
+    return lambda frames: [frames] * (2 if frames[0][:1] == b"D" else 1)
+
+
+def take_every_topic(patch: pytest.MonkeyPatch) -> None:
+    """Let consumers take all records and heads that arrive for those of their topic."""
+    receive = ConsumerMachine.receive
+
+    def receive_all(self: ConsumerMachine, messages: Iterable[BatchedMessage], now: float) -> list[Action]:
+        (topic,) = self.topics
+        return receive(self, [in_topic(message, topic) for message in messages], now)
+
+    patch.setattr(ConsumerMachine, "receive", receive_all)
+
+
+def in_topic(message: BatchedMessage, topic: str) -> BatchedMessage:
+    """Return a message, if it is about a partition, as one about a partition of another topic."""
+    if isinstance(message, RecordRun):
+        partition = Partition(topic, message.batch.partition.address)
+        return attrs.evolve(message, batch=attrs.evolve(message.batch, partition=partition))
+    return attrs.evolve(message, subject=topic) if isinstance(message, (Head, DirectHead)) else message
+
+
 def with_signature(value: bytes) -> Callable[[Frames], Frames]:
     """Return a change of the signature."""
     return with_fields(lambda fields: value + fields[SIGNATURE_END:])
@@ -127,8 +159,8 @@ ALL = b"MDFKHEGWL"
 WIRE_FAULTS = {
     fault.name: fault
     for fault in (
-        WireFault("skips-a-sequence", Role.PRODUCER, "sequence.increment", without_sequence_5),
-        WireFault("splits-its-partition", Role.PRODUCER, "partition.one", split_partition),
+        WireFault("skips-a-sequence", Role.PRODUCER, "sequence.increment", partial(sending, without_sequence_5)),
+        WireFault("splits-its-partition", Role.PRODUCER, "partition.one", partial(sending, split_partition)),
         WireFault(
             "publishes-under-its-address",
             Role.PRODUCER,
@@ -193,6 +225,14 @@ WIRE_FAULTS = {
             "head.last-offset",
             in_messages(b"H", with_fields(lambda fields: add_to_number(fields, -NUMBER_BYTES, NUMBER_BYTES, -1))),
         ),
+        WireFault(
+            "announces-one-too-many",
+            Role.PRODUCER,
+            "head.last-offset",
+            in_messages(b"H", with_fields(lambda fields: add_to_number(fields, -NUMBER_BYTES, NUMBER_BYTES, 1))),
+        ),
+        WireFault("answers-twice", Role.PRODUCER, "direct-record.ascending", partial(sending, answer_twice)),
+        WireFault("takes-every-topic", Role.CONSUMER, "subject.exact", take_every_topic),
         WireFault(
             "answers-requests-for-heads-under-the-topic",
             Role.STORE,

@@ -30,6 +30,7 @@ class Mutant:
         function: the qualified name of the function or class around it, or an empty string.
         operator: what changes it.
         occurrence: which of the operator's places in the file.
+        is_definition: whether importing the file runs the line: it is a constant, an attribute or a default.
     """
 
     file: str
@@ -38,6 +39,7 @@ class Mutant:
     function: str
     operator: str
     occurrence: int
+    is_definition: bool = attrs.field(default=False, eq=False)
 
     def apply(self, source: str) -> str:
         """Return the changed source."""
@@ -79,7 +81,9 @@ def _mutants(file: str, source: str, structure: _Structure) -> Iterator[Mutant]:
     for name, operator in OPERATORS.items():
         for occurrence, (start, end) in enumerate(positions(tree, operator)):
             if not structure.is_skipped(start, end):
-                yield Mutant(file, start[0], end[0], structure.function_at(start[0]), name, occurrence)
+                line = start[0]
+                function, is_definition = structure.function_at(line), structure.is_definition(line)
+                yield Mutant(file, line, end[0], function, name, occurrence, is_definition)
 
 
 def read(root: Path, file: str) -> str:
@@ -93,6 +97,7 @@ class _Structure:
     def __init__(self, source: str) -> None:
         self._skipped: list[tuple[tuple[int, int], tuple[int, int]]] = []
         self._functions: list[tuple[int, int, str]] = []
+        self._bodies: list[tuple[int, int]] = []
         self._lines = source.splitlines()
         self._walk(ast.parse(source), "")
 
@@ -103,12 +108,17 @@ class _Structure:
         around = [(last - first, name) for first, last, name in self._functions if first <= line <= last]
         return min(around)[1] if around else ""
 
+    def is_definition(self, line: int) -> bool:
+        return not any(first <= line <= last for first, last in self._bodies)
+
     def _walk(self, node: ast.AST, name: str) -> None:
         for child in ast.iter_child_nodes(node):
             inner = name
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = f"{name}.{child.name}" if name else child.name
                 self._functions.append((child.lineno, child.end_lineno or child.lineno, inner))
+                if not isinstance(child, ast.ClassDef):
+                    self._bodies.append((child.body[0].lineno, child.end_lineno or child.lineno))
                 for decorator in child.decorator_list:
                     self._skip(decorator)
                 if child.name in _NOT_MUTATED_FUNCTIONS:

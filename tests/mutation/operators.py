@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import parso
 from cosmic_ray.ast import ast_nodes
 from cosmic_ray.operators import provider
+from cosmic_ray.operators.exception_replacer import ExceptionReplacer
 from cosmic_ray.operators.operator import Example, Operator
 
 Node = Any
@@ -303,6 +304,14 @@ class NegateMembership(_Operator):
         return (Example("x = a in b", "x = a not in b"), Example("x = a not in b", "x = a in b"))
 
 
+class _ExceptionReplacer(ExceptionReplacer):
+    """Cosmic Ray's operator, also for a tuple with a name that has dots, which Cosmic Ray cannot change."""
+
+    @staticmethod
+    def _name_nodes(node: Node) -> list[Node]:
+        return [name.get_last_leaf() for name in ExceptionReplacer._name_nodes(node)]
+
+
 OWN: tuple[type[_Operator], ...] = (
     DeleteStatement,
     SwapStatements,
@@ -316,6 +325,7 @@ OWN: tuple[type[_Operator], ...] = (
 
 OPERATORS: dict[str, Operator] = {
     **{name: provider.OperatorProvider()[name]() for name in FROM_COSMIC_RAY},
+    "ExceptionReplacer": _ExceptionReplacer(),
     **{operator.__name__: operator() for operator in OWN},
 }
 

@@ -73,10 +73,12 @@ def is_known(result: Result, survivors: Sequence[Survivor]) -> bool:
 def _score(package: Package, results: Sequence[Result], survivors: Sequence[Survivor]) -> Score:
     sources = {file: read(ROOT, file) for file in package.files}
     digests = {file: digest(source) for file, source in sources.items()}
-    own = [each for each in results if digests.get(each.mutant.file) == each.source]
+    # A result of a mutant that has been left out of the scope since, such as that of a tuning number, does not count.
+    mutants = {mutant for file, source in sources.items() for mutant in mutants_of(file, source)}
+    own = [each for each in results if each.mutant in mutants and digests[each.mutant.file] == each.source]
     return Score(
         package.name,
-        sum(len(mutants_of(file, source)) for file, source in sources.items()),
+        len(mutants),
         Counter(each.outcome for each in own),
         sum(is_known(each, survivors) for each in own if is_alive(each)),
     )

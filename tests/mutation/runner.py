@@ -24,15 +24,19 @@ from tests.mutation.mutants import Mutant, changed_lines, digest, read
 from tests.mutation.overlay import copy_of_tree, enter_overlay, preload
 from tests.mutation.scope import Package
 
-TESTS_S = 25.0
+TESTS_S = 40.0
 """The tests of one mutant together take this long at most; the slowest are left out."""
 
 FIRST_TESTS = 60
 FIRST_MODULES = 2
 """The first round of a mutant's tests has no more than these."""
 
-DEFINITIONS_MODULES = ("tests/test_promised_numbers.py", "tests/test_docs.py")
-"""Their tests look at what importing a file defines, such as numbers and options, and need not run a line of it."""
+DEFINITIONS_TESTS = (
+    "tests/test_promised_numbers.py",
+    "tests/test_docs.py",
+    "tests/storage/test_each_storage.py::test_every_storage_has_the_defaults_of_the_interface",
+)
+"""These tests look at what importing a file defines, such as numbers and options, and need not run a line of it."""
 
 _NAMES = {Outcome.PASSED: "survived", Outcome.FAILED: "killed", Outcome.TIMEOUT: "timeout"}
 _COLLECT_S = 300.0
@@ -107,12 +111,16 @@ class Map:
         return list({name.partition("::")[0]: None for name in self._durations})
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run a mutant's lines, the fastest first."""
+        """Return the tests that run a mutant's lines, the fastest first, and then those of definitions."""
         found = self._select(lambda module: module.tests_of(mutant.file, mutant.line, mutant.line_end))
-        if not found or not mutant.function:  # the line is run by importing the file: a default, a constant
+        definitions = {name for name in found if name.startswith(DEFINITIONS_TESTS)}
+        # Importing a file runs its definitions, also in a test that needs none of them.
+        if not found or mutant.is_definition:
             found = self._select(lambda module: module.tests_of_file(mutant.file))
-            found.update((name, each) for name, each in self._durations.items() if name.startswith(DEFINITIONS_MODULES))
-        return _within(TESTS_S, found)
+            definitions = {name for name in self._durations if name.startswith(DEFINITIONS_TESTS)}
+        # The tests of definitions are few, and the only ones that notice some mutants: the limit is not for them.
+        others = {name: duration_s for name, duration_s in found.items() if name not in definitions}
+        return [*_within(TESTS_S, others), *sorted(definitions, key=self._durations.__getitem__)]
 
     def rounds(self, mutant: Mutant) -> list[Round]:
         """Return the rounds of a mutant's tests, each with the seconds that it takes."""

@@ -46,6 +46,19 @@ def test_a_mutant_knows_its_function_and_its_line() -> None:
     }
 
 
+def test_constants_attributes_and_defaults_are_definitions() -> None:
+    source = "A = 1\nclass B:\n    c = 2\n    def f(\n        self, d=3\n    ):\n        g(4, lambda x=5: x)\n"
+    mutants = {
+        each.line: each.is_definition for each in mutants_of("file.py", source) if each.operator != "DeleteStatement"
+    }
+    assert mutants == {1: True, 3: True, 5: True, 7: False}
+
+
+def test_an_exception_with_a_dotted_name_is_replaced() -> None:
+    source = "try:\n    f()\nexcept (OSError, http.client.HTTPException):\n    pass\n"
+    assert "except (OSError, http.client.CosmicRayTestingException):" in after_mutation(source)
+
+
 def test_the_scope_has_files_and_tests_for_each_package() -> None:
     for package in read_packages():
         assert package.files
@@ -56,10 +69,21 @@ def test_the_scope_has_files_and_tests_for_each_package() -> None:
 def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
     module = ModuleMap({"m::slow": 2.0, "m::fast": 0.1, "m::other": 0.1}, {}, {"f.py": {3: [0, 1], 4: [2]}})
     tests = Map([module])
+    definition = Mutant("f.py", 3, 3, "g", "NumberReplacer", 0, is_definition=True)
+    assert tests.tests_of(definition) == ["m::fast", "m::other", "m::slow"]
     assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::fast", "m::slow"]
     assert tests.tests_of(Mutant("f.py", 9, 9, "g", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
-    assert tests.tests_of(Mutant("f.py", 3, 3, "", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
     assert tests.tests_of(Mutant("g.py", 3, 3, "g", "NumberReplacer", 0)) == []
+
+
+def test_the_tests_of_definitions_run_however_long_the_others_take() -> None:
+    definitions = "tests/test_docs.py::test"
+    module = ModuleMap({"m::slow": 20.0, "m::slower": 30.0, definitions: 9.0}, {}, {"f.py": {3: [0, 1, 2], 4: [0, 1]}})
+    tests = Map([module])
+    assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::slow", definitions]
+    assert tests.tests_of(Mutant("f.py", 4, 4, "g", "NumberReplacer", 0)) == ["m::slow"]
+    mutant = Mutant("f.py", 4, 4, "", "NumberReplacer", 0, is_definition=True)
+    assert tests.tests_of(mutant) == ["m::slow", definitions]
 
 
 def test_rounds_hold_each_test_once() -> None:

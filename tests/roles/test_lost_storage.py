@@ -76,7 +76,9 @@ async def test_idle_store_notices(scheme: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
-async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: str, tmp_path: Path) -> None:
+async def test_kept_store_begins_anew_and_has_what_another_store_holds(
+    scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The producer no longer holds the records, and no operator intervenes."""
     kept: list[Store] = []
     url = f"{scheme}:{tmp_path}/store"
@@ -90,6 +92,7 @@ async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: s
         remove(tmp_path / "store")
         await wait_until(lambda: len(kept) == 2 and kept[1].statistics().records_stored == 5000)
         assert kept[1].address != first.address
+        assert caplog.text.count(f"Opening {url} again, and fetching what other nodes hold") == 1
         async with open_storage(url, read_only=True) as storage:
             batch = await storage.read(producer.partition, 0, 5000)
             assert batch is not None

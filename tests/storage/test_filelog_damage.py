@@ -428,6 +428,45 @@ async def test_after_a_power_failure_the_catalog_is_not_trusted(
             assert not bad
 
 
+async def test_find_damage_names_every_file_that_does_not_belong_there(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    await make_small(folder)
+    partition = folder / "topics" / "orders" / FIRST.address
+    async with open_filelog(f"{folder}?segment_bytes=200") as storage:
+        for place in (folder, partition, folder / "positions"):
+            (place / "notes.txt").write_text("?")
+            (place / ".notes.tmp").write_text("an incomplete replacement of a file, which a killed writer leaves")
+        found = {str(damage).replace(str(folder), "") for damage in await storage.find_damage()}
+    assert found == {
+        "/notes.txt: not a file of a file log",
+        "/positions/notes.txt: not a file of a file log",
+        f"/topics/orders/{FIRST.address}/notes.txt: not a file of a file log",
+    }
+
+
+async def test_find_damage_reads_the_positions_of_each_consumer(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    await make_small(folder)
+    (folder / "positions" / "billing.json").write_text("{")
+    async with open_filelog(str(folder)) as storage:
+        await storage.save_positions("shipping", {FIRST: 8})
+        (damage,) = await storage.find_damage()
+    assert "positions/billing.json is damaged" in str(damage)
+
+
+async def test_a_writer_reports_acknowledged_records_whose_files_are_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    await make_small(folder)
+    sorted((folder / "topics" / "orders").rglob("*.log"))[-1].unlink()
+    async with open_filelog(f"{folder}?segment_bytes=200", read_only=True) as storage:
+        assert not storage.repairs
+    async with open_filelog(f"{folder}?segment_bytes=200") as storage:
+        (damage,) = storage.repairs
+        assert (await storage.partitions())[FIRST].end_sequence == damage.first_sequence
+    assert (damage.partition, damage.end_sequence) == (FIRST, 21)
+    assert "lost: their file is missing or too short" in str(damage)
+
+
 async def test_find_damage(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     await make_small(folder)

@@ -41,8 +41,8 @@ from dafka.storage.filelog.entry_segment import (
 )
 from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folders, read_file, remove_folders, write_at
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times, is_beginning
-from dafka.storage.filelog.partition import Head, PartitionLog, partition_seed, segment_seed
-from dafka.storage.filelog.segment import ReadBuffer, Segment
+from dafka.storage.filelog.partition import Head, PartitionLog, is_segment_name, partition_seed, segment_seed
+from dafka.storage.filelog.segment import HEADER_READ_BYTES, ReadBuffer, Segment
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, repair_rows
 from dafka.storage.filelog.versions import as_segment
 from tests.storage.old_filelog import Run, encode_append
@@ -169,6 +169,31 @@ def test_entries_after_damage_are_found(path: Path) -> None:
     assert firsts(open_log(path)) == [7, 9, 13, 15]
     path.write_bytes(bytes(damaged[:-1]))
     assert firsts(open_log(path)) == [7, 9, 13], "an entry must end within the limit"
+
+
+@pytest.mark.parametrize("form", [EntrySegment, BatchSegment])
+@pytest.mark.parametrize(
+    "gap", [8, 60, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
+)
+def test_a_block_after_a_gap_of_any_size_is_found(gap: int, form: type[Segment], path: Path) -> None:
+    """The gap is searched in pieces. The block may begin with a piece, or across the border of two."""
+    run = Run(7, [b"a"], 50)
+    for more in range(0, 70, 7):
+        begin = bytes([0xDA if form is EntrySegment else 0, 0xF1]) + b"?" * (gap + more - 2)
+        data = encoded(run, position=len(begin)) if form is EntrySegment else batches(10)[0]
+        path.write_bytes(begin + data)
+        segment = open_log(path)
+        assert type(segment) is form
+        found = list(segment.iterate(segment.open_buffer(10), 0, 7))
+        assert [(each.position, each.first_sequence, each.records) for each in found] == [(gap + more, 7, 1)]
+
+
+def test_segments_have_names_of_twenty_ascii_digits() -> None:
+    assert is_segment_name(f"{7:020}.log", ".log")
+    assert is_segment_name(f"{2**64 - 1:020}.log", ".log")
+    others = ["7.log", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
+    others += [f"{digit * 20}.log" for digit in ("\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}")]
+    assert [name for name in others if is_segment_name(name, ".log")] == []
 
 
 def test_batches_after_any_damaged_byte_are_found(path: Path) -> None:
@@ -486,6 +511,21 @@ def test_added_slots_are_there_or_undone(writer: CatalogWriter, tmp_path: Path) 
     assert not load(tmp_path).is_complete
     writer.undo_add_slots()
     assert load(tmp_path).is_complete
+    writer.close(is_clean=False)
+
+
+def test_a_reader_forgets_names_whose_slots_were_undone(writer: CatalogWriter, tmp_path: Path) -> None:
+    names = (tmp_path / NAMES_FILE).read_bytes()
+    writer.add_slots([(b"u", b"C")])
+    added = (tmp_path / NAMES_FILE).read_bytes().removeprefix(names)
+    with (tmp_path / NAMES_FILE).open("ab") as file:
+        file.write(added)  # an `add_slots` that fails before it is complete
+    reader = load(tmp_path)
+    assert reader.names == [*NAMES, (b"u", b"C"), (b"u", b"C")]
+    writer.undo_add_slots()
+    assert not reader.load()
+    assert reader.names == [*NAMES, (b"u", b"C")]
+    assert reader.is_complete
     writer.close(is_clean=False)
 
 

@@ -14,14 +14,18 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from dafka.storage.filelog.entries import partition_seed
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo
-from dafka.storage.filelog import open_filelog
+from dafka.storage import DeletesPartitions, PartitionInfo
+from dafka.storage.filelog import open_filelog, reading
+from dafka.storage.filelog.catalog import GOOD, CatalogReader
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
-from dafka.storage.filelog.partition import EARLIEST_FILE
+from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog
+from dafka.storage.filelog.recovery import Recovery
+from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.syncing import Syncer
 
 PARTITION = Partition("orders", "A")
@@ -107,6 +111,95 @@ async def test_what_a_writer_synced_is_not_synced_again(folder: Path, tmp_path: 
     calls.clear()
     async with open_filelog(str(copy)):
         assert f"{0:020}.log" not in calls
+
+
+async def test_a_reset_that_fails_leaves_no_partition_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_filelog(str(folder)) as storage:
+        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
+            await storage.reset_to(PARTITION, 50)
+        assert await storage.partitions() == {}
+        assert list(folder.rglob("*.log")) == []
+        async with open_filelog(str(folder), read_only=True) as reader:
+            assert await reader.partitions() == {}
+        await storage.append([batch(0, 10)])
+        assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
+
+
+async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its files would be read again each time that the file log is opened."""
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10)])
+        await storage.trim(PARTITION, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", fail)
+            with pytest.raises(StorageError, match="Input/output error"):
+                await storage.delete_partitions([PARTITION])
+        catalog = CatalogReader(str(folder))
+        catalog.load()
+        state, head = catalog.loaded_slot(0, partition_seed(b"orders", b"A"))
+        assert (state, head.end) == (GOOD, 10)
+        await storage.append([batch(10, 5)])
+        assert await storage.read(PARTITION, 10, 100) == batch(10, 5)
+
+
+async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = SegmentIndex.decode
+
+    def decode_and_note(data: bytes) -> SegmentIndex | None:
+        index = decode(data)
+        decoded.extend([] if index is None else [index.base])
+        return index
+
+    async with open_filelog(f"{folder}?segment_bytes=300000") as storage:
+        for sequence in range(40):
+            await storage.append([RecordBatch(PARTITION, sequence, [b"x" * 30_000])])
+    monkeypatch.setattr(reading, "INDEXES_MAX", 2)
+    async with open_filelog(str(folder), read_only=True) as storage:
+        monkeypatch.setattr(SegmentIndex, "decode", decode_and_note)
+        for sequence in (5, 15, 2, 25, 7, 12):
+            assert await storage.read(PARTITION, sequence, 1) is not None
+    first, second, third, *_ = sorted(int(path.stem) for path in folder.rglob("*.index"))
+    assert decoded == [first, second, third, second]
+
+
+async def test_a_reader_without_a_catalog_sees_what_was_trimmed(folder: Path) -> None:
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 10)])
+        (folder / "catalog.heads").unlink()
+        async with open_filelog(str(folder), read_only=True) as reader:
+            for earliest in (0, 4, 7):
+                await writer.trim(PARTITION, earliest)
+                assert (await reader.partitions())[PARTITION].earliest_sequence == earliest
+                assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10 - earliest)
+
+
+async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rescan = Recovery.rescan_partition
+    missing: list[str] = []
+
+    def fail_once(self: Recovery, log: PartitionLog, known: Head | None = None) -> bool:
+        if not missing:
+            missing.append(log.folder)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", log.folder)
+        return rescan(self, log, known)
+
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 10)])
+    (folder / "catalog.heads").unlink()
+    monkeypatch.setattr(Recovery, "rescan_partition", fail_once)
+    async with open_filelog(str(folder), read_only=True) as reader:
+        assert (await reader.partitions())[PARTITION].end_sequence == 10
+    assert len(missing) == 1
 
 
 async def test_a_new_segment_is_durable_before_the_others_are_dropped(folder: Path, calls: list[str]) -> None:
@@ -226,6 +319,29 @@ def test_paths_that_stand_for_no_name_are_passed_over(tmp_path: Path) -> None:
     assert list(walk_names(str(tmp_path))) == [(b"orders", str(tmp_path / "orders"))]
     assert list(walk_names(str(tmp_path), unexpected=unexpected)) == [(b"orders", str(tmp_path / "orders"))]
     assert sorted(map(os.path.basename, unexpected)) == ["%2", "file", "Ä"]
+
+
+async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> None:
+    """Writing it again takes the longer, the more partitions there are."""
+    other = Partition("orders", "B")
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10), RecordBatch(other, 0, [b""])])
+        await storage.delete_partitions([other])
+    before = (folder / "catalog.names").stat().st_ino
+    async with open_filelog(str(folder)) as storage:
+        assert set(await storage.partitions()) == {PARTITION}
+        assert (folder / "catalog.names").stat().st_ino == before
+
+
+async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -> None:
+    """They have no index."""
+    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+        for first in (0, 10, 20):
+            await storage.append([batch(first, 10)])
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+        assert len(files) == 6, "three segments, the catalog and the marker"
+        assert (await storage.statistics()).stored_bytes == sum(path.stat().st_size for path in files)
 
 
 async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> None:

@@ -14,6 +14,7 @@ from dafka.storage import PartitionInfo, Storage, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.json_lines import ImportSummary, JsonLineError, export_lines, format_lines, import_lines
+from dafka.storage.tools.partitions import read_next
 
 ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
@@ -119,6 +120,15 @@ async def test_progress() -> None:
     lines = lists(*await exported(storage))
     await import_lines(MemoryStorage(), lines, progress=lambda done, total: importing.append((done, total)))
     assert importing == [(5, None)]
+    importing.clear()
+    lines = lists(*await exported(await memory(batch(0, 7))))
+    await import_lines(storage, lines, progress=lambda done, total: importing.append((done, total)))
+    assert importing == [(7, None)], "lines of records that are held are done, too"
+
+
+async def test_the_next_records_end_where_the_listed_ones_end() -> None:
+    storage = await memory(RecordBatch(ORDERS, 5, [b"x"] * 7, stored_at=[50] * 7))
+    assert await read_next(storage, ORDERS, 6, 9) == RecordBatch(ORDERS, 6, [b"x"] * 3, stored_at=[50] * 3)
 
 
 async def test_lines_are_appended_many_at_a_time() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch
 from dafka.storage import open_storage
+from dafka.storage.memory import open_memory
 
 A, B = Partition("t", "A"), Partition("t", "B")
 ONE = RECORD_MEMORY_BYTES + 1
@@ -14,6 +15,12 @@ ONE = RECORD_MEMORY_BYTES + 1
 
 def batch(partition: Partition, first: int, end: int) -> RecordBatch:
     return RecordBatch(partition, first, [b"x"] * (end - first))
+
+
+async def test_a_storage_in_memory_is_opened_for_writing() -> None:
+    async with open_memory("") as storage:
+        await storage.append([batch(A, 0, 2)])
+        assert (await storage.partitions())[A].end_sequence == 2
 
 
 @pytest.mark.parametrize(

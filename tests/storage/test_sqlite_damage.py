@@ -16,6 +16,7 @@ from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage
 from dafka.storage.sqlite.connection import PAGE_BYTES
+from dafka.storage.sqlite.damage import _unreadable
 from dafka.storage.tools.verify import verify_storage
 
 PARTITION = Partition("orders", "A" * 32)
@@ -127,6 +128,41 @@ async def test_find_damage_compares_rows_with_records(path: Path, statement: str
         damage(path, statement)
         found = [str(each) for each in await storage.find_damage()]
         assert any(reason in each for each in found), found
+
+
+async def test_a_damaged_time_is_reported_once(path: Path) -> None:
+    """The row of the partition has another time than a damaged record; that is not a second damage."""
+    damage(path, "PRAGMA writable_schema = ON")
+    damage(path, "UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 999")
+    async with open_storage(f"sqlite:{path}") as storage:
+        found = await storage.find_damage()
+    assert [(each.partition, each.first_sequence, each.end_sequence) for each in found] == [(PARTITION, 999, 1000)]
+    assert "the time decreases" in str(found[0])
+
+
+def test_damage_that_prevents_the_check_of_a_partition_names_it() -> None:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    assert str(_unreadable("s.db", error)) == "s.db: database disk image is malformed"
+    assert str(_unreadable("s.db", error, PARTITION)) == f"s.db: database disk image is malformed, at {PARTITION}"
+
+
+@pytest.mark.parametrize("column", ["topic", "address"])
+async def test_a_damaged_name_is_refused(path: Path, column: str) -> None:
+    damage(path, "ALTER TABLE partitions RENAME TO old")
+    damage(path, "CREATE TABLE partitions AS SELECT * FROM old")
+    damage(path, f"UPDATE partitions SET {column} = NULL WHERE id = 1")
+    with pytest.raises(StorageError, match="the name of partition 1 is damaged"):
+        async with open_storage(f"sqlite:{path}"):
+            pass
+
+
+async def test_a_time_is_found_although_later_records_are_missing(path: Path) -> None:
+    partition = Partition("orders", "C")
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([RecordBatch(partition, 0, [b""] * 10, stored_at=range(10))])
+    damage(path, "DELETE FROM records WHERE partition_id = 3 AND sequence >= 4")
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        assert [await storage.find_sequence_by_time(partition, time_ms) for time_ms in (0, 2, 3)] == [0, 2, 3]
 
 
 def open_files() -> list[str]:

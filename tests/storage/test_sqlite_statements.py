@@ -215,6 +215,8 @@ def info(earliest: int, end: int, content_bytes: int = 0, earliest_at: int | Non
         (TrimLimits(before_time=51), info(5, 9), True),
         (TrimLimits(before_time=1), info(5, 9, earliest_at=None), True),
         (TrimLimits(), info(5, 9), False),
+        (TrimLimits(), info(5, 9, earliest_at=0), False),
+        (TrimLimits(before_time=51), info(9, 9, earliest_at=None), False),
     ],
 )
 def test_a_limit_is_exceeded_by_one_too_many(limits: TrimLimits, held: PartitionInfo, is_exceeded: bool) -> None:

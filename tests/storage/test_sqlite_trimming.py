@@ -66,6 +66,14 @@ async def test_trim_of_many_records_uses_short_transactions_that_do_not_sync(url
         assert await storage.find_damage() == []
 
 
+async def test_records_without_content_have_no_bytes_to_drop(url: str) -> None:
+    async with open_storage(url) as storage:
+        await storage.append([RecordBatch(PARTITION, 0, [b"", b"", b"abc"])])
+        await storage.trim(PARTITION, 2)
+        assert (await storage.partitions())[PARTITION].content_bytes == 3
+        assert await storage.find_damage() == []
+
+
 async def test_appends_run_between_steps_of_retention(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, COUNT)])

@@ -201,7 +201,12 @@ async def test_times_that_decrease(storage: DamagedStorage) -> None:
     await backwards.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
     assert (await verify_storage(backwards)).damages == ()
     even = [7, 7, 7, 7, 7]
-    for times, later_times in (([7, 8, 6, 7, 7], even), (even, [7, 8, 6, 7, 7]), ([7, 7, 7, 7, 8], even)):
+    for times, later_times in (
+        ([7, 8, 6, 7, 7], even),
+        (even, [7, 8, 6, 7, 7]),
+        ([7, 7, 7, 7, 8], even),
+        ([7, 7, 7, 7, 8], [7, 8, 8, 8, 9]),
+    ):
         backwards.times, backwards.later_times = times, later_times
         (damage,) = (await verify_storage(backwards)).damages
         assert damage.reason == "the times of its records decrease"
@@ -232,6 +237,43 @@ async def test_records_appended_meanwhile_are_not_damage(storage: DamagedStorage
     growing = Growing()
     await growing.append([batch(0, 10)])
     assert await verify_storage(growing) == Verification(1, 12, 14, (), ())
+
+
+async def test_only_the_records_that_are_listed_are_read() -> None:
+    """Records that are appended after the listing are not a difference from it."""
+    storage = DamagedStorage()
+    await storage.append([RecordBatch(ORDERS, 5, [b"x"] * 7, stored_at=[7] * 7)])
+    storage.listed = {ORDERS: PartitionInfo(5, 10, 5, 7, 7)}
+    found = await verify_storage(storage)
+    assert found.records == 5
+    assert not [damage for damage in found.damages if damage.partition is not None]
+
+
+async def test_partitions_that_shrink_meanwhile_are_read_from_where_they_begin() -> None:
+    """Retention runs in all partitions of a topic at the same time."""
+    other = Partition(ORDERS.topic, "B")
+    reads: list[tuple[str, int]] = []
+
+    class Shrinking(MemoryStorage):
+        async def read(
+            self,
+            partition: Partition,
+            first_sequence: int,
+            count: int,
+            bytes_max: int = READ_BYTES,
+            *,
+            with_times: bool = False,
+        ) -> RecordBatch | None:
+            reads.append((partition.address, first_sequence))
+            if len(reads) == 1:
+                await self.trim(ORDERS, 4)
+                await self.trim(other, 6)
+            return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+
+    shrinking = Shrinking()
+    await shrinking.append([batch(0, 10), batch(0, 10, other)])
+    assert await verify_storage(shrinking) == Verification(2, 10, 10, (), ())
+    assert reads == [("A", 0), ("A", 4), ("B", 6)]
 
 
 async def test_damage_that_the_storage_finds(storage: DamagedStorage) -> None:

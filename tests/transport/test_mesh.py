@@ -12,8 +12,9 @@ import zmq
 from dafka.config import NodeConfig
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import AddressInUseError
-from dafka.transport import Socket, open_context, open_mesh
+from dafka.transport import Mesh, Socket, open_context, open_mesh
 from dafka.transport.plain_subscriber import PlainSubscriber
+from dafka.wire.batch import iter_frames
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
@@ -70,6 +71,37 @@ async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
             assert min(numbers) >= 0
 
 
+async def receive_until(mesh: Mesh, last: bytes) -> list[list[bytes]]:
+    """Return the messages up to the one with this topic frame."""
+    found: list[list[bytes]] = []
+    while not found or found[-1][0] != last:
+        items, _ = await mesh.subscriber.receive()
+        found += [list(frames) for frames in iter_frames(items)]
+    return found
+
+
+async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
+    with trio.fail_after(20):
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
+            for mesh, prefixes in ((two, (b"Bt", b"Mt", b"end")), (three, (b"Mt", b"end"))):
+                for prefix in prefixes:
+                    mesh.subscriber.subscribe(prefix)
+                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
+                missing = {b"\1" + prefix for prefix in prefixes}
+                while missing:
+                    missing -= {frames[0] for frames in await one.publisher.receive_many()}
+            assert one.publisher.is_wanted(b"Mt")
+            one.publisher.send_many([[b"Bt", b"batch"], [b"Mt", b"single"], [b"end"]])
+            assert await receive_until(two, b"end") == [[b"Bt", b"batch"], [b"end"]]
+            assert await receive_until(three, b"end") == [[b"Mt", b"single"], [b"end"]]
+            three.subscriber.unsubscribe(b"Mt")
+            three.subscriber.subscribe(b"last")
+            while [b"\1last"] not in await one.publisher.receive_many():
+                pass
+            assert not one.publisher.is_wanted(b"Mt")
+            assert one.publisher.is_wanted(b"Bt")
+
+
 async def test_files_and_threads_are_released_when_the_block_ends() -> None:
     await settle_threads()
     before = held()
@@ -122,7 +154,7 @@ async def test_messages_sent_before_closing_still_arrive() -> None:
                         received.extend(await subscriber.receive_many())
 
                 async with open_mesh(NodeConfig(bind=CONFIG.bind, linger_ms=10_000), 10_000) as mesh:
-                    subscriber.subscribe(b"")
+                    subscriber.subscribe(b"topic")
                     subscriber.connect(mesh.endpoint)
                     await mesh.publisher.receive_many()
                     mesh.publisher.send_many(messages)
@@ -140,10 +172,10 @@ async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_rece
         try:
             stuck.set_options(rcvhwm=1, rcvbuf=4096)
             async with open_mesh(config, 0) as mesh:
-                stuck.subscribe(b"")
+                stuck.subscribe(b"topic")
                 stuck.connect(mesh.endpoint)
                 await mesh.publisher.receive_many()
-                mesh.publisher.send_many([[b"%d" % number, b"." * 10_000] for number in range(5000)])
+                mesh.publisher.send_many([[b"topic", b"." * 10_000] for _ in range(5000)])
                 before = trio.current_time()
             assert 0.1 <= trio.current_time() - before < 1.5
         finally:

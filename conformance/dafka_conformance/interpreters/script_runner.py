@@ -301,9 +301,16 @@ class _ScriptRunner:
         prefix = await self._prefix(step)
         peer = await self._any_peer()
         is_there = await self._testbed.wait(lambda: peer.subscriptions[prefix] > 0)
-        shown = f"{prefix[:1].decode('latin-1')} {self._testbed.trace.show(prefix[1:]) if prefix[1:] else ''}".strip()
-        text = f"the {self._role.title} has no subscription for {step.message} ({shown})"
+        text = f"the {self._role.title} has no subscription for {step.message} ({self._show_prefix(prefix)})"
+        wider = [each for each, count in peer.subscriptions.items() if count > 0 and prefix.startswith(each)]
+        if wider:
+            text += f"; it subscribes to {self._show_prefix(max(wider, key=len))} instead"
         self._testbed.require_clause(clause, is_there, text)
+
+    def _show_prefix(self, prefix: bytes) -> str:
+        """Return a subscription as readable text."""
+        topic = f" {self._testbed.trace.show(prefix[1:])}" if prefix[1:] else ""
+        return f"{prefix[:1].decode('latin-1')}{topic}" or "everything"
 
     async def _never_subscribes(self, step: Step, clause: str) -> None:
         prefix = await self._prefix(step)

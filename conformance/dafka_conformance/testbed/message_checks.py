@@ -53,6 +53,7 @@ class MessageChecks:
         peers: The roles of the scripted peers, by address.
         is_alone: Whether the cluster has no nodes beside the target and the peers. If it has, messages about those
             nodes are not checked.
+        consumed_topic: The only topic that the target consumes, if it is a consumer; otherwise empty.
         message_names: The names of the messages that arrived, for the clauses that they follow.
 
     Args:
@@ -75,6 +76,7 @@ class MessageChecks:
     ) -> None:
         self.addresses: set[bytes] = set()
         self.is_alone = True
+        self.consumed_topic = b""
         self.peers: dict[bytes, Role] = {}
         self.message_names: set[str] = set()
         self._grammar = grammar
@@ -259,7 +261,10 @@ class MessageChecks:
             text = f"the topic frame of {name} is {shown}, which is not a partition's address"
             self._report(f"topic.{name}", text, index, "topic", reading)
         partition = self._partition_of(message)
-        if partition is not None and subject != partition.topic:
+        if partition is not None and self.consumed_topic not in {b"", partition.topic}:
+            own, other = self._trace.show(self.consumed_topic), self._trace.show(partition.topic)
+            self._report("subject.exact", f"a consumer of {own} requested records of {other}", index)
+        elif partition is not None and subject != partition.topic:
             wanted = self._trace.show(partition.topic)
             text = f"the subject of {name} is {self._trace.show(subject)}, not the partition's topic {wanted}"
             self._report("subject.sent", text, index, "subject")

@@ -117,6 +117,7 @@ class Testbed(TargetNodes):
             UnmetError: It sends no beacon, or its endpoint cannot be connected to.
         """
         self.topic = topic if topic is not None else self.topic
+        self.message_checks.consumed_topic = self.topic if self.role is Role.CONSUMER else b""
         self.reset = reset
         request = Request(
             self.role,

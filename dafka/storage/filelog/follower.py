@@ -115,13 +115,12 @@ class PartitionFollower:
         if (head.earliest, head.base) != (log.head.earliest, log.head.base):
             log.bases = ()
         log.head = head
-        if log.slot < len(self._slots):
-            self._slots[log.slot] = data
+        self._slots[log.slot] = data
         return True
 
     def _scan_files(self, log: PartitionLog) -> bool:
         """Update a partition by its files; return False if it does not exist."""
-        if log.slot >= 0 and log.slot < len(self._slots):
+        if log.slot >= 0:
             self._slots[log.slot] = b""
         for _ in range(ATTEMPTS):
             with suppress(FileNotFoundError):  # the writer has just dropped a segment
