@@ -232,7 +232,7 @@ def len_of(ends: list[int], end: int) -> int:
 
 async def test_a_prefix_of_the_batches_of_an_append_may_stay(tmp_path: Path) -> None:
     folder = tmp_path / "log"
-    contents = [b"%d" % sequence for sequence in range(70_000)]  # three record batches
+    contents = [b"%d" % sequence for sequence in range(5_000)]  # three record batches
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 3, stored_at=5)])
         await storage.append([RecordBatch(FIRST, 3, contents, stored_at=[9] * len(contents))])

@@ -173,7 +173,7 @@ def test_entries_after_damage_are_found(path: Path) -> None:
 
 @pytest.mark.parametrize("form", [EntrySegment, BatchSegment])
 @pytest.mark.parametrize(
-    "gap", [8, 60, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
+    "gap", [9, 60, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
 )
 def test_a_block_after_a_gap_of_any_size_is_found(gap: int, form: type[Segment], path: Path) -> None:
     """The gap is searched in pieces. The block may begin with a piece, or across the border of two."""

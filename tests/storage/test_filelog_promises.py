@@ -14,7 +14,6 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from dafka.storage.filelog.entries import partition_seed
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
@@ -22,10 +21,10 @@ from dafka.storage import DeletesPartitions, PartitionInfo
 from dafka.storage.filelog import open_filelog, reading
 from dafka.storage.filelog.catalog import GOOD, CatalogReader
 from dafka.storage.filelog.files import FilePool
+from dafka.storage.filelog.index import decode_rows
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
-from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog
+from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog, partition_seed
 from dafka.storage.filelog.recovery import Recovery
-from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.syncing import Syncer
 
 PARTITION = Partition("orders", "A")
@@ -151,19 +150,17 @@ async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
 
 async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    decode = SegmentIndex.decode
 
-    def decode_and_note(data: bytes) -> SegmentIndex | None:
-        index = decode(data)
-        decoded.extend([] if index is None else [index.base])
-        return index
+    def decode_and_note(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
+        decoded.append(base)
+        return decode_rows(data, base)
 
     async with open_filelog(f"{folder}?segment_bytes=300000") as storage:
         for sequence in range(40):
             await storage.append([RecordBatch(PARTITION, sequence, [b"x" * 30_000])])
     monkeypatch.setattr(reading, "INDEXES_MAX", 2)
     async with open_filelog(str(folder), read_only=True) as storage:
-        monkeypatch.setattr(SegmentIndex, "decode", decode_and_note)
+        monkeypatch.setattr(reading, "decode_rows", decode_and_note)
         for sequence in (5, 15, 2, 25, 7, 12):
             assert await storage.read(PARTITION, sequence, 1) is not None
     first, second, third, *_ = sorted(int(path.stem) for path in folder.rglob("*.index"))
@@ -340,7 +337,7 @@ async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -
         for first in (0, 10, 20):
             await storage.append([batch(first, 10)])
         files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-        assert len(files) == 6, "three segments, the catalog and the marker"
+        assert len(files) == 9, "three segments and their times, the catalog and the marker"
         assert (await storage.statistics()).stored_bytes == sum(path.stat().st_size for path in files)
 
 
