@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from dafka.errors import StorageFormatError
-from dafka.records import Partition, Record, RecordBatch
+from dafka.records import Partition, Record, RecordBatch, record_bytes
 from dafka.storage import open_storage, read_range
 from dafka.storage.filelog import layout, open_filelog
 from dafka.storage.filelog.entry_segment import MAGIC_BYTES
@@ -42,8 +42,9 @@ async def read_everything(url: str, *, read_only: bool) -> dict[Partition, list[
             async for batch in records:
                 found[partition] += batch
             assert len(found[partition]) == info.count
-            assert sum(len(record.value or b"") for record in found[partition]) == info.content_bytes
-        assert (await verify_storage(storage)).damages == ()
+            assert sum(map(record_bytes, found[partition])) == info.content_bytes
+        # A reader cannot repair what a killed process leaves of the catalog.
+        assert read_only or (await verify_storage(storage)).damages == ()
         return found
 
 
@@ -83,9 +84,7 @@ async def test_the_file_log_of_the_release_before_is_read_continued_and_migrated
             batch = RecordBatch(partition, end, [b"new"], keys=[b"key"], timestamps=[7], stored_at=[2 * 10**12])
             await storage.append([batch])
             assert await storage.read(partition, end, 9, with_times=True) == batch
-        assert {path: path.read_bytes() for path in files if path.stat().st_size} == {
-            path: data for path, data in files.items() if data
-        }
+        assert all(path.read_bytes() == data for path, data in files.items() if data)
     assert len(old_segments(folder)) == 6
     whole = await read_everything(url, read_only=False)
     for partition, records in expected.items():

@@ -208,6 +208,10 @@ class CatalogWriter:
         """Write one slot."""
         write_at(self._heads_fd, [encode_slot(seed, state, head)], _HEADER_BYTES + slot * SLOT_BYTES)
 
+    def forget_slot(self, slot: int) -> None:
+        """Make one slot invalid, so that the files are read instead until it is written again."""
+        write_at(self._heads_fd, [bytes(SLOT_BYTES)], _HEADER_BYTES + slot * SLOT_BYTES)
+
     def sync(self) -> None:
         """Make the catalog durable."""
         os.fsync(self._names_fd)

@@ -195,7 +195,10 @@ class LogWriter:
         size = file_size(path)
         files = [log.log_path(base), *log.side_paths(base)]
         before = sum(map(file_size, files))
-        self._mark_changing(log)
+        if base == log.head.base:  # readers would trust the length in a slot that is only changing
+            self.catalog.forget_slot(log.slot)
+        else:
+            self._mark_changing(log)
         try:
             replace_file(log.stored_path(base), rows)
             for index_path in (log.index_path(base), log.time_index_path(base)):
