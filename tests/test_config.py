@@ -64,7 +64,7 @@ def test_defaults_are_those_of_libdafka() -> None:
     assert (config.tower.sub, config.tower.pub) == ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5557")
     assert config.producer.head_interval_ms == 1000
     assert config.consumer.offset_reset == "latest"
-    assert {part.high_watermark for part in (config.producer, config.consumer, config.store)} == {1_000_000}
+    assert {part.high_watermark for part in (config.consumer, config.store)} == {1_000_000}
     assert config.node.wire == "auto"
 
 
@@ -97,6 +97,8 @@ def test_every_setting_has_an_environment_variable(section: str, name: str) -> N
     choices = {
         "wire": "libdafka",
         "bind": "tcp://h:1",
+        "record_batches": "off",
+        "compression": "zstd",
         "advertise": "h",
         "offset_reset": "earliest",
         "level": "debug",

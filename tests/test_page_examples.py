@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def commands(page: Path, folder: Path) -> list[str]:
 
 
 def test_first_chapter_of_the_tutorial_works(dafka: Dafka, tmp_path: Path) -> None:
-    version, up, live, produce, again, topics, status = commands(TUTORIAL, tmp_path)
+    version, up, live, produce, again, with_keys, keyed, topics, status = commands(TUTORIAL, tmp_path)
     assert dafka.run(*version.split()[1:]).status == 0
     dafka.start_up(*up.split()[2:])
     consumer = dafka.start_consumer(*live.split()[2:])
@@ -84,5 +85,10 @@ def test_first_chapter_of_the_tutorial_works(dafka: Dafka, tmp_path: Path) -> No
     assert dafka.node(*publish.split()[1:], stdin=content).status == 0
     assert consumer.wait_output(3) == ["tea\n", "coffee\n", "cake\n"]
     assert dafka.node(*again.split()[1:]).output.decode().split() == ["tea", "coffee", "cake"]
+    lines, _, publish = with_keys.partition(" | ")
+    content = subprocess.run(["sh", "-c", lines], capture_output=True, check=True).stdout
+    assert dafka.node(*shlex.split(publish)[1:], stdin=content).status == 0
+    printed = dafka.node(*shlex.split(keyed)[1:]).output.decode()
+    assert printed == "alice ordered tea (origin=tutorial)\nbob ordered cake (origin=tutorial)\n"
     assert b"orders" in dafka.run(*topics.split()[1:]).output
     assert b"orders" in dafka.node(*status.split()[1:]).output

@@ -42,14 +42,14 @@ PROGRAMS = {
         dafka produce --close-timeout-ms 1000s --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
     """,
     "mydafka-consume": """
-        wire=rfc46 output=content start=--from-beginning
+        wire=rfc46 format='%s\\n' start=--from-beginning
         if [ "$1" = --from ]; then
-            output=full
+            format='%t %p %o %s\\n'
             if [ "$2" = end ]; then start=-v; fi
             shift 2
         fi
         if [ "$1" = --wire ]; then wire=$2; shift 2; fi
-        dafka consume --output "$output" "$start" --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
+        dafka consume --format "$format" "$start" --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
     """,
 }
 """The programs of the page's example, as wrappers of this project's command."""

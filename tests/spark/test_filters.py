@@ -140,7 +140,7 @@ def test_pushed_and_remaining_filters_select_exactly_the_rows(filters: list[Filt
         (EqualTo(("stored_at",), at(50) + timedelta(microseconds=1)), 0),
         (GreaterThan(("stored_at",), at(50) - timedelta(microseconds=1)), 84),
         (LessThanOrEqual(("stored_at",), at(50) + timedelta(microseconds=999)), 72),
-        (IsNotNull(("value",)), 144),
+        (IsNotNull(("offset",)), 144),
     ],
 )
 def test_a_pushed_filter_limits_what_is_read(each: Filter, count: int) -> None:
@@ -163,6 +163,7 @@ def test_a_list_of_offsets_is_read_from_the_first_to_the_last() -> None:
         EqualTo(("topic", "x"), "orders"),
         EqualTo(("other",), "orders"),
         IsNotNull(("other",)),
+        IsNotNull(("value",)),
         EqualTo(("stored_at",), datetime(2026, 1, 1)),
         EqualTo(("offset",), None),
     ],
