@@ -191,7 +191,7 @@ def test_a_block_after_a_gap_of_any_size_is_found(gap: int, form: type[Segment],
 def test_segments_have_names_of_twenty_ascii_digits() -> None:
     assert is_segment_name(f"{7:020}.log", ".log")
     assert is_segment_name(f"{2**64 - 1:020}.log", ".log")
-    others = ["7.log", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
+    others = ["7.log", f"{7:020}.txt", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
     others += [f"{digit * 20}.log" for digit in ("\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}")]
     assert [name for name in others if is_segment_name(name, ".log")] == []
 

@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
+from dafka.batches import encoding
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import DeletesPartitions, PartitionInfo
 from dafka.storage.filelog import open_filelog, reading
-from dafka.storage.filelog.catalog import GOOD, CatalogReader
+from dafka.storage.filelog.catalog import GOOD, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.index import decode_rows
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
@@ -251,6 +253,63 @@ async def test_an_empty_segment_that_a_killed_process_left_behind_hides_no_recor
         assert await storage.find_damage() == []
 
 
+async def test_entries_that_were_read_in_part_have_a_limit_of_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, sizes = 20_000, []
+    keep = reading.LogReader._keep_partial_read
+
+    def keep_and_note(self: reading.LogReader, *arguments: Any) -> None:
+        keep(self, *arguments)
+        sizes.append(self._partial_read_bytes)
+
+    monkeypatch.setattr(reading, "PARTIAL_READ_BYTES_MAX", limit)
+    monkeypatch.setattr(reading.LogReader, "_keep_partial_read", keep_and_note)
+    async with open_filelog(str(folder)) as storage:
+        for first in range(0, 100, 10):
+            await storage.append([RecordBatch(PARTITION, first, [b"x" * 500] * 10)])
+        for first in range(0, 100, 10):
+            assert await storage.read(PARTITION, first, 3) is not None
+    assert len(sizes) == 10
+    assert limit / 2 < max(sizes) <= limit
+
+
+async def test_a_segment_of_an_incomplete_reset_hides_no_record(folder: Path) -> None:
+    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+        for first in (0, 10, 20):
+            await storage.append([batch(first, 10)])
+    (sorted(folder.rglob("*.log"))[0].with_name(f"{99:020}.log")).touch()
+    for catalog in folder.glob("catalog.*"):
+        catalog.unlink()
+    async with open_filelog(str(folder)) as storage:
+        assert not storage.repairs
+        found = [await storage.read(PARTITION, first, 100) for first in (0, 10, 20)]
+        assert found == [batch(0, 10), batch(10, 10), batch(20, 10)]
+        await storage.append([batch(30, 10)])
+
+
+async def test_a_deleted_partition_stays_deleted_although_its_slot_could_not_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Partition("orders", "B")
+    write_slot = CatalogWriter.write_slot
+
+    def fail_for_good(self: CatalogWriter, slot: int, seed: int, state: int, head: Head) -> None:
+        if state == GOOD:
+            raise OSError(errno.EIO, "Input/output error")
+        write_slot(self, slot, seed, state, head)
+
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10)])
+        with monkeypatch.context() as patch:
+            patch.setattr(CatalogWriter, "write_slot", fail_for_good)
+            await storage.delete_partitions([PARTITION])
+        await storage.append([RecordBatch(other, 0, [b""])])
+        async with open_filelog(str(folder), read_only=True) as reader:
+            assert set(await reader.partitions()) == {other}
+
+
 async def test_fsync_batch_is_the_default(folder: Path, tmp_path: Path, calls: list[str]) -> None:
     for options in ("", "?fsync=batch"):
         async with open_filelog(f"{folder}{options}") as storage:
@@ -329,6 +388,26 @@ async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> Non
     async with open_filelog(str(folder)) as storage:
         assert set(await storage.partitions()) == {PARTITION}
         assert (folder / "catalog.names").stat().st_ino == before
+
+
+async def test_records_without_content_have_no_bytes_after_a_recovery(folder: Path) -> None:
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([RecordBatch(PARTITION, 0, [b"", b"", b""])])
+        await storage.trim(PARTITION, 1)
+    (folder / "catalog.heads").unlink()
+    async with open_filelog(str(folder)) as storage:
+        info = (await storage.partitions())[PARTITION]
+        assert (info.earliest_sequence, info.end_sequence, info.content_bytes) == (1, 3, 0)
+
+
+async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "CONTENT_BYTES_MAX", 5)
+    async with open_filelog(str(folder)) as storage:
+        with pytest.raises(StorageError, match="at most 5 bytes, not 6"):
+            await storage.append([RecordBatch(PARTITION, 0, [b"123456"])])
+        await storage.append([RecordBatch(PARTITION, 0, [b"12345"])])
 
 
 async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -> None:

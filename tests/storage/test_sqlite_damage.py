@@ -137,7 +137,7 @@ async def test_a_damaged_time_is_reported_once(path: Path) -> None:
     async with open_storage(f"sqlite:{path}") as storage:
         found = await storage.find_damage()
     assert [(each.partition, each.first_sequence, each.end_sequence) for each in found] == [(PARTITION, 999, 1000)]
-    assert "the time decreases" in str(found[0])
+    assert "its time decreases" in str(found[0])
 
 
 def test_damage_that_prevents_the_check_of_a_partition_names_it() -> None:

@@ -154,6 +154,16 @@ async def test_partitions_may_be_deleted_while_retention_drops_their_records(
         assert {each: info.count for each, info in (await opened.partitions()).items()} == {PARTITION: 0}
 
 
+async def test_a_deleted_topic_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    """A program may use a new topic each day."""
+    async with open_storage(f"sqlite:{tmp_path / 's.db'}") as opened:
+        assert isinstance(opened, SqliteStorage)
+        await opened.append([batch(0), RecordBatch(Partition("bills", "B"), 0, [b"0"])])
+        await opened.delete_partitions([PARTITION])
+        assert set(opened._known_rows) == {Partition("bills", "B")}
+        assert set(opened._topics) == {"bills"}
+
+
 async def test_records_that_are_dropped_while_a_read_looks_for_damage_are_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

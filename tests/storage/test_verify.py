@@ -131,6 +131,8 @@ async def test_a_reason_does_not_repeat_the_partition(storage: DamagedStorage, m
 async def test_adjacent_damage_is_joined(storage: DamagedStorage) -> None:
     storage.corrupt = {sequence: sequence + 1 for sequence in range(2, 9)}
     assert ranges(await verify_storage(storage)) == [(2, 9)]
+    storage.corrupt = {1: 2, 5: 6, 6: 7}
+    assert ranges(await verify_storage(storage)) == [(1, 2), (5, 7)]
 
 
 async def test_wrong_ends_of_damage_are_limited(storage: DamagedStorage) -> None:

@@ -23,6 +23,9 @@ INSERT_BYTES_MAX = 16 * 2**20
 INSERT_RECORDS_MAX = 50_000
 """The maximum number of records in one INSERT."""
 
+RUNS_MAX = 8
+"""The maximum number of runs of equal numbers in a column that are told apart by the positions of the rows."""
+
 NUMBER_DIGITS = 20
 """The width of a number in a table of digits: any number of 64 bits, with its sign."""
 
@@ -119,10 +122,12 @@ class _Rows:
         distinct = set(numbers)
         if min(distinct) < -(2**63) or max(distinct) >= 2**63:  # JSON would make it a floating-point number
             raise OverflowError("a time is too large for SQLite, expected at most 64 bits")
-        if len(distinct) > 1:
+        starts = [0, *(at for at, (one, other) in enumerate(pairwise(numbers), 1) if one != other)]
+        if len(starts) > RUNS_MAX:
             return self._number_of_row(numbers, has_null=_NULL in distinct)
-        (number,) = distinct
-        return self.constant(None if number == _NULL else number)
+        runs = [self.constant(None if numbers[start] == _NULL else numbers[start]) for start in starts]
+        cases = " ".join(f"WHEN key < {end} THEN {run}" for run, end in zip(runs, starts[1:], strict=False))
+        return f"CASE {cases} ELSE {runs[-1]} END" if cases else runs[-1]
 
     def _number_of_row(self, numbers: Sequence[int], *, has_null: bool) -> str:
         if self._elements is None:

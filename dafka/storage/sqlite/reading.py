@@ -18,6 +18,7 @@ from types import NoneType
 
 import attrs
 
+from dafka.batches import Repeated
 from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, record_bytes
@@ -54,12 +55,11 @@ _FIRST_TIMESTAMP = """
      WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2) AND sequence = ?3)
 """
 
-# A record that is not plain has a length of NULL: one with a key, headers or another timestamp than the first one.
+# A record that is not plain, but has a key or headers, has a length of NULL.
 _SELECT_LENGTHS = f"""
-    SELECT json_group_array(
-               CASE WHEN key IS NULL AND headers IS NULL AND timestamp IS {_FIRST_TIMESTAMP} THEN length(content) END
-           ),
-           max(sequence), {_FIRST_TIMESTAMP}
+    SELECT json_group_array(CASE WHEN key IS NULL AND headers IS NULL THEN length(content) END), max(sequence),
+           {_FIRST_TIMESTAMP}, typeof(sum(timestamp)), count(timestamp),
+           json_group_array(timestamp - {_FIRST_TIMESTAMP})
     {_RUN}
 """
 
@@ -198,7 +198,7 @@ def _read_run(
     """Read the records as one row. Return None if they are too few or anything is not as expected."""
     key = (*to_columns(partition), first_sequence)
     try:
-        lengths_text, last, timestamp = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
+        lengths_text, last, *times = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
         is_plain = "null" not in lengths_text
         if not is_plain:
             lengths_text, last = reader.execute(_SELECT_SIZES, (*key, first_sequence + count)).fetchone()
@@ -213,12 +213,12 @@ def _read_run(
             found, last, kind, data = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
             if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
                 return None
-            timestamps = _read_timestamps([timestamp])
+            timestamps = _add_timestamps(*times)
             run = RecordBatch(
                 partition,
                 first_sequence,
                 PackedContents(data, lengths),
-                timestamps=timestamps and timestamps * kept,
+                timestamps=None if timestamps is None else timestamps[:kept],
             )
         if not with_times:
             return run
@@ -272,6 +272,25 @@ def _read_timestamps(column: Sequence[object]) -> list[int] | None:
     if not kinds <= {int, NoneType}:
         raise ValueError("a timestamp is damaged")
     return [NO_TIMESTAMP if timestamp is None else timestamp for timestamp in column]  # type: ignore[misc]
+
+
+def _add_timestamps(first: object, kind: str, known: int, deltas_text: str) -> Sequence[int] | None:
+    """Return the timestamps of a run. Raise `ValueError` if one is missing or not a number.
+
+    Args:
+        first: The first one.
+        kind: The type of their sum.
+        known: How many there are.
+        deltas_text: A JSON list of their differences from the first one.
+    """
+    count = deltas_text.count(",") + 1
+    if first is None and known == 0:
+        return None
+    if type(first) is not int or kind != "integer" or known != count:
+        raise ValueError("timestamps are missing or damaged")
+    if deltas_text == f"[{'0,' * (count - 1)}0]":
+        return Repeated(first, count)
+    return [first + delta for delta in json.loads(deltas_text)]
 
 
 def _none_if_empty(column: Sequence[bytes | None]) -> Sequence[bytes | None] | None:
