@@ -24,7 +24,7 @@ from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.files import FilePool, read_file
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times
 from dafka.storage.filelog.partition import Head, PartitionLog
-from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, ReadBuffer, Segment
+from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, Segment
 from dafka.storage.filelog.versions import as_segment, is_of_batches
 
 READ_RECORDS_MAX = 2**15
@@ -32,6 +32,9 @@ READ_RECORDS_MAX = 2**15
 
 FEW_RECORDS = 256
 """A read of at most this many records begins with a small piece of the file."""
+
+FEW_READ_BYTES = 80 * 1024
+"""The size of that piece, in bytes: a record batch as `encode_records` makes it, with its header."""
 
 INDEXES_MAX = 512
 """The maximum number of cached indexes."""
@@ -200,7 +203,7 @@ class LogReader:
 
     def _read_segment(self, segment: Segment, first_sequence: int, count: int, bytes_max: int) -> RecordBatch:
         buffer = segment.open_buffer(
-            HEADER_READ_BYTES if count <= FEW_RECORDS else min(bytes_max, BODY_READ_BYTES) + HEADER_READ_BYTES
+            FEW_READ_BYTES if count <= FEW_RECORDS else min(bytes_max, BODY_READ_BYTES) + FEW_READ_BYTES
         )
         parts: list[RecordBatch] = []
         records_max = READ_RECORDS_MAX
