@@ -191,6 +191,9 @@ class RecordBatch:
             first_sequence: The sequence of the first record. Sequences and partitions of the records do not count.
             records: The records.
             now_ms: The timestamp of records without one.
+
+        Returns:
+            The batch.
         """
         return cls(
             partition,

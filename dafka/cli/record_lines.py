@@ -73,6 +73,9 @@ def make_formatter(output: str, null: str = NULL) -> Formatter:
         output: `value` for the values alone; `full` for topic, partition, sequence, timestamp, key, headers and value;
             or `json`.
         null: What stands for a null value, or for the key of a record without one. JSON has a null of its own.
+
+    Returns:
+        The formatter, which takes a batch.
     """
     encoded = os.fsencode(null)
     if output == "value":
@@ -90,6 +93,9 @@ def parse_template(template: str, null: str = NULL) -> Formatter:
     Args:
         template: Text with fields such as `%s`, and escapes such as `\n`.
         null: What stands for a null value, or for the key of a record without one.
+
+    Returns:
+        The formatter, which takes a batch.
 
     Raises:
         ValueError: A field or an escape is unknown; the message says what is expected.
@@ -119,6 +125,9 @@ def parse_separator(text: str) -> bytes:
     Args:
         text: The separator.
 
+    Returns:
+        At least one byte.
+
     Raises:
         ValueError: It is empty, has an unknown escape, or has a line feed.
     """
@@ -135,6 +144,9 @@ def parse_header(text: str) -> Header:
 
     Args:
         text: The header.
+
+    Returns:
+        The name and the value.
 
     Raises:
         ValueError: There is no name, or it is not UTF-8.
@@ -154,6 +166,9 @@ def parse_timestamp(text: str) -> int:
 
     Args:
         text: This number, or a date and time in ISO 8601, which is UTC if it names no offset.
+
+    Returns:
+        The number.
 
     Raises:
         ValueError: It is neither, or before 1970.

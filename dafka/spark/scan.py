@@ -126,6 +126,9 @@ class _OpenStore:
         Args:
             url: The store.
 
+        Returns:
+            The statement, and the expressions by the names of the columns.
+
         Raises:
             DriverError: If it cannot be opened.
         """

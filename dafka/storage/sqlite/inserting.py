@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 
+from dafka.batches import Repeated
 from dafka.contents import has_null, pack
 from dafka.records import NO_TIMESTAMP, Header, RecordBatch
 from dafka.storage.sqlite.headers import encode_headers
@@ -119,10 +120,15 @@ class _Rows:
 
     def numbers(self, numbers: Sequence[int]) -> str:
         """Bind a number for each row; -1 is NULL."""
-        distinct = set(numbers)
+        distinct = {numbers.value} if isinstance(numbers, Repeated) else set(numbers)
         if min(distinct) < -(2**63) or max(distinct) >= 2**63:  # JSON would make it a floating-point number
             raise OverflowError("a time is too large for SQLite, expected at most 64 bits")
-        starts = [0, *(at for at, (one, other) in enumerate(pairwise(numbers), 1) if one != other)]
+        if len(distinct) > RUNS_MAX:
+            return self._number_of_row(numbers, has_null=_NULL in distinct)
+        starts = [0]
+        if len(distinct) > 1:
+            lengths = (sum(1 for _ in run) for _, run in groupby(numbers))
+            starts = [*accumulate(lengths, initial=0)][:-1]
         if len(starts) > RUNS_MAX:
             return self._number_of_row(numbers, has_null=_NULL in distinct)
         runs = [self.constant(None if numbers[start] == _NULL else numbers[start]) for start in starts]

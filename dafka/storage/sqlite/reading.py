@@ -275,13 +275,19 @@ def _read_timestamps(column: Sequence[object]) -> list[int] | None:
 
 
 def _add_timestamps(first: object, kind: str, known: int, deltas_text: str) -> Sequence[int] | None:
-    """Return the timestamps of a run. Raise `ValueError` if one is missing or not a number.
+    """Return the timestamps of a run.
 
     Args:
         first: The first one.
         kind: The type of their sum.
         known: How many there are.
         deltas_text: A JSON list of their differences from the first one.
+
+    Returns:
+        The timestamps; None if there are none.
+
+    Raises:
+        ValueError: One is missing, or not a number.
     """
     count = deltas_text.count(",") + 1
     if first is None and known == 0:
