@@ -12,11 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, count, repeat
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from dafka.contents import count_bytes, count_within, has_null, join_contents
+from dafka.contents import PackedContents, count_bytes, count_within, has_null, join_contents
 from dafka.errors import EncodingError
 
 __all__ = [
@@ -334,6 +334,9 @@ def _join_column(
     columns = [column(batch) for batch in batches]
     if all(each is None for each in columns):
         return None
+    packed: list[Any] = [each for each in columns if isinstance(each, PackedContents)]
+    if len(packed) == len(columns):
+        return join_contents(packed)
     joined: list[_Item] = []
     for batch, each in zip(batches, columns, strict=True):
         joined += [missing] * len(batch) if each is None else each

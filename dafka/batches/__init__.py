@@ -14,7 +14,7 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
-from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, encode_records
+from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, encode_records, slice_records
 
 __all__ = [
     "ENCODED_BYTES_MAX",
@@ -38,5 +38,6 @@ __all__ = [
     "read_header",
     "scan_batches",
     "slice_batch",
+    "slice_records",
     "with_base_offset",
 ]

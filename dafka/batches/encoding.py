@@ -132,17 +132,46 @@ def slice_batch(data: bytes | memoryview, start: int, end: int, *, bytes_max: in
         EncodingError: No record is left.
     """
     batch = decode_batch(data, bytes_max=bytes_max)
-    header = batch.header
-    if (start, end) == (0, header.count):
+    if (start, end) == (0, batch.header.count):
         return bytes(data)
     part = batch[start:end]
+    return encode_part(
+        batch.header, start, part.values, keys=part.keys, headers=part.headers, timestamps=part.timestamps
+    )
+
+
+def encode_part(
+    header: BatchHeader,
+    start: int,
+    values: Sequence[bytes | None],
+    *,
+    timestamps: int | Sequence[int],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
+) -> bytes:
+    """Return a batch with some of the records of another, which was decoded before.
+
+    Args:
+        header: The header of the other batch.
+        start: The index of the first record in it.
+        values: See `encode_batch`.
+        timestamps: See `encode_batch`.
+        keys: See `encode_batch`.
+        headers: See `encode_batch`.
+
+    Returns:
+        The batch, with the compression and the other fields of the other one.
+
+    Raises:
+        EncodingError: An argument is not what a batch can contain.
+    """
     sequence = header.base_sequence
     return encode_batch(
         header.base_offset + start,
-        part.values,
-        keys=part.keys,
-        headers=part.headers,
-        timestamps=part.timestamps,
+        values,
+        keys=keys,
+        headers=headers,
+        timestamps=timestamps,
         compression=header.compression,
         timestamp_type=header.timestamp_type,
         leader_epoch=header.leader_epoch,

@@ -20,7 +20,7 @@ COMMANDS = {
     "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
     "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, and each store's lag."),
     "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
-    "storage": ("dafka.cli.storage", "Inspect, copy, trim and delete records."),
+    "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and migrate records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
     "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),

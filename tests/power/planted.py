@@ -88,6 +88,7 @@ def failed_append_not_rewritten(patch: Patch) -> None:
         appends = self._plan_appends(batches)
         folders = self._begin_segments(appends)
         for each in appends:
+            self._write_rows(each)
             with self.pool.open_file(each.path) as fd:
                 files.write_at(fd, each.buffers, each.position)
         for _ in range(5):  # tries to sync again what Linux has forgotten

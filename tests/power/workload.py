@@ -22,7 +22,7 @@ import trio
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage
-from dafka.storage.filelog import damage, open_filelog, segment, writer
+from dafka.storage.filelog import index, open_filelog, writer
 from dafka.storage.sqlite import connection, open_sqlite, write_ahead_log
 from tests.power import planted
 from tests.power.recording import fail_syncs, mark
@@ -184,9 +184,8 @@ def shrink_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(write_ahead_log, "CHECKPOINT_BYTES", 24 * 4096)
     patch.setattr(write_ahead_log, "LOG_BYTES_MAX", 40 * 4096)
     patch.setattr(connection, "PAGE_BYTES", 4096)
-    for module in (segment, writer, damage):
-        if hasattr(module, "ROW_EVERY_BYTES"):
-            patch.setattr(module, "ROW_EVERY_BYTES", 1000)
+    for module in (index, writer):
+        patch.setattr(module, "ROW_EVERY_BYTES", 1000)
 
 
 def main() -> None:

@@ -110,15 +110,15 @@ async def test_missing_folder_is_created_only_by_a_writer_in_an_existing_folder(
 async def test_newer_version_is_refused(folder: Path) -> None:
     await make_store(folder)
     path = folder / "filelog.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
     assert "is damaged" in str(await failure(folder))
     identity = path.read_text().partition('"identity": "')[2][:32]
-    crc = crc32c(f"dafka file log 2 {identity}".encode())
-    path.write_text(f'{{"format": "dafka file log", "version": 2, "identity": "{identity}", "crc32c": {crc}}}')
+    crc = crc32c(f"dafka file log 3 {identity}".encode())
+    path.write_text(f'{{"format": "dafka file log", "version": 3, "identity": "{identity}", "crc32c": {crc}}}')
     for read_only in (False, True):
         error = await failure(folder, read_only=read_only)
         assert type(error) is StorageFormatError
-        assert str(error) == f"{folder} has version 2, expected at most 1; upgrade dafka"
+        assert str(error) == f"{folder} has version 3, expected at most 2; upgrade dafka"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ async def test_reads_of_empty_records_are_limited(folder: Path) -> None:
         await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
         found = await storage.read(PARTITION, 0, 10**9)
         assert found is not None
-        assert len(found) == READ_RECORDS_MAX
+        assert READ_RECORDS_MAX // 2 < len(found) <= READ_RECORDS_MAX
 
 
 async def test_small_reads_of_a_large_entry_read_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +482,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     real = os.fdatasync
 
     def count(fd: int) -> None:
-        counts[Path(os.readlink(f"/proc/self/fd/{fd}")).parent.name] += 1
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.suffix == ".log":
+            counts[path.parent.name] += 1
         real(fd)
 
     monkeypatch.setattr(os, "fdatasync", count)

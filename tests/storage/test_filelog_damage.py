@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from pathlib import Path
 
 import attrs
 import pytest
 
+from dafka.batches import encode_records, read_header
 from dafka.errors import StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.filelog import open_filelog
 from dafka.storage.filelog.partition import PartitionLog
-from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.writer import LogWriter
 
 FIRST = Partition("orders", "A" * 8)
@@ -225,31 +226,44 @@ def len_of(ends: list[int], end: int) -> int:
     """Return the size of the first appends of the test above, up to an end sequence."""
     starts = ends[: ends.index(end)]
     return sum(
-        36 + 4 * (past - start) + sum(len(content(n)) for n in range(start, past))
-        for start, past in zip(starts, ends[1:], strict=False)
+        len(encode_records(batch(start, past - start))[0]) for start, past in zip(starts, ends[1:], strict=False)
     )
 
 
-async def test_append_of_several_entries_is_valid_only_as_a_whole(tmp_path: Path) -> None:
+async def test_a_prefix_of_the_batches_of_an_append_may_stay(tmp_path: Path) -> None:
     folder = tmp_path / "log"
-    contents = [b"%d" % sequence for sequence in range(10_000)]  # more than fit into two entries
+    contents = [b"%d" % sequence for sequence in range(5_000)]  # three record batches
     async with open_filelog(str(folder)) as storage:
-        await storage.append([batch(0, 3)])
-        await storage.append([RecordBatch(FIRST, 3, contents)])
+        await storage.append([batch(0, 3, stored_at=5)])
+        await storage.append([RecordBatch(FIRST, 3, contents, stored_at=[9] * len(contents))])
     (log,) = folder.rglob("*.log")
     data = log.read_bytes()
+    first, second, _ = (read_header(part).count for part in encode_records(RecordBatch(FIRST, 3, contents)))
+    ends = [3, 3 + first, 3 + first + second]
     flipped = bytearray(data)
-    flipped[len(data) // 2] ^= 1  # in the second of three entries
-    for changed in (data[:-1], data[: len(data) // 2], data[: len(data) // 4], flipped):
+    flipped[-5] ^= 1
+    wanted = [(data[: len(data) // 4], ends[0]), (data[: len(data) // 2], ends[1]), (data[:-1], ends[2])]
+    for changed, end in (*wanted, (bytes(flipped), ends[2])):
+        files = Files.keep(folder)
         for name in ("catalog.heads", "catalog.names"):
             (folder / name).unlink()
         log.write_bytes(changed)
-        async with open_filelog(str(folder), read_only=True) as storage:
-            assert (await storage.partitions())[FIRST].end_sequence == 3
-        async with open_filelog(str(folder)) as storage:
-            assert (await storage.partitions())[FIRST].end_sequence == 3
-            (damage,) = storage.repairs
-            assert damage.first_sequence == 3
+        for read_only in (True, False):
+            async with open_filelog(str(folder), read_only=read_only) as storage:
+                assert (await storage.partitions())[FIRST] == PartitionInfo(
+                    0, end, content_bytes(contents, end), 5, 9 if end > 3 else 5
+                )
+                assert not await storage.find_damage() or read_only
+                assert [damage.first_sequence for damage in storage.repairs] == ([] if read_only else [end])
+                found = await storage.read(FIRST, end - 1, 9, with_times=True)
+                assert found is not None
+                assert found.stored_at == [9 if end > 3 else 5]
+        files.restore()
+
+
+def content_bytes(contents: list[bytes], end: int) -> int:
+    """Return the size of the records of the test above."""
+    return sum(len(content(number)) for number in range(3)) + sum(map(len, contents[: end - 3]))
 
 
 async def test_damage_in_the_middle_stays_and_is_reported(tmp_path: Path) -> None:
@@ -307,14 +321,11 @@ async def test_wrong_index_is_not_used(tmp_path: Path) -> None:
         await storage.read(FIRST, 0, 1)
     (index,) = folder.rglob("*.index")
     data = index.read_bytes()
-    changes = [b"", data[:-30], data[24:], bytes(len(data))]
-    lying = SegmentIndex.decode(data)
-    assert lying is not None
-    assert len(lying.rows) > 5
-    lying.rows = [(sequence, position + 7, time) for sequence, position, time in lying.rows]
-    changes.append(lying.encode())
-    lying.rows = [(sequence + 50, position - 7, time) for sequence, position, time in lying.rows]
-    changes.append(lying.encode())
+    rows = [struct.unpack(">II", data[at : at + 8]) for at in range(0, len(data), 8)]
+    assert len(rows) > 3
+    changes = [data[:-3], bytes(len(data))]
+    for offset, position in ((0, 7), (50, -7)):
+        changes.append(b"".join(struct.pack(">II", row[0] + offset, row[1] + position) for row in rows))
     for changed in changes:
         index.write_bytes(changed)
         async with open_filelog(str(folder)) as storage:
@@ -473,5 +484,5 @@ async def test_find_damage(tmp_path: Path) -> None:
         "/notes.txt: not a file of a file log",
         "/topics/orders/README: not a file of a file log",
         "/topics/orders/a b: not a file of a file log",
-        f"orders/AAAAAAAA, sequences 9 to 16: lost or damaged (/topics/orders/AAAAAAAA/{logs[0].name})",
+        f"orders/AAAAAAAA, sequences 5 to 8: lost or damaged (/topics/orders/AAAAAAAA/{logs[0].name})",
     }

@@ -28,7 +28,11 @@ async def test_no_file_is_left(tmp_path: Path) -> None:
         found = [
             str(each.relative_to(tmp_path / "log" / "topics")) for each in (tmp_path / "log" / "topics").rglob("*")
         ]
-        assert sorted(found) == ["orders", f"orders/{'B' * 32}", f"orders/{'B' * 32}/{3:020}.log"]
+        assert sorted(found) == [
+            "orders",
+            f"orders/{'B' * 32}",
+            *(f"orders/{'B' * 32}/{3:020}.{suffix}" for suffix in ("log", "stored")),
+        ]
 
 
 async def test_another_process_sees_a_deletion(tmp_path: Path) -> None:

@@ -1,34 +1,24 @@
-"""The encoding of names, entries and indexes, and that docs/reference/filelog-format.md describes it."""
+"""The names and files of a file log: as docs/reference/filelog-format.md describes them, and as others read them."""
 
 from __future__ import annotations
 
 import os
 import struct
+import warnings
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka.batches import Compression, check_crc, decode_records, read_header
 from dafka.errors import StorageError
-from dafka.records import Partition, RecordBatch, decode_text
+from dafka.records import Partition, RecordBatch, decode_text, join
 from dafka.storage.filelog import open_filelog
-from dafka.storage.filelog.entries import (
-    CONTENT_BYTES_MAX,
-    ENTRY_BYTES_MAX,
-    ENTRY_RECORDS_MAX,
-    FLAG_FIRST,
-    FLAG_MORE,
-    HEADER_BYTES,
-    Run,
-    check_run,
-    encode_entries,
-    parse_header,
-    read_body,
-    segment_seed,
-)
 from dafka.storage.filelog.layout import (
     encode_name,
     escape_name,
@@ -37,7 +27,13 @@ from dafka.storage.filelog.layout import (
     unescape_name,
     walk_names,
 )
-from dafka.storage.filelog.segment import ROW_EVERY_BYTES, SegmentIndex
+from dafka.storage.filelog.partition import segment_seed
+from tests.batches.samples import BYTES_MAX, SHAPES, Records
+from tests.batches.test_foreign import NAMES, Rows, foreign_batches, rows
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # importing kafka-python uses what Python deprecates
+    from kafka.record.memory_records import MemoryRecords as KafkaRecords
 
 SAFE = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.%")
 
@@ -106,97 +102,22 @@ async def test_name_that_cannot_be_encoded_is_refused(tmp_path: Path, name: str)
         assert await storage.load_positions("name") == {}
 
 
-runs = st.lists(
-    st.tuples(st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.integers(-(2**63), 2**63 - 1)),
-    min_size=1,
-    max_size=5,
-)
-
-
-@given(runs, st.integers(0, 2**32), st.integers(0, 2**63), st.integers(0, 2**32 - 1))
-def test_entries_are_read_as_they_were_written(
-    parts: list[tuple[list[bytes], int]], position: int, first_sequence: int, seed: int
-) -> None:
-    wanted = []
-    sequence = first_sequence
-    for contents, stored_at in parts:
-        wanted.append(Run(sequence, contents, stored_at))
-        sequence += len(contents)
-    entries, buffers = encode_entries(wanted, position, seed)
-    data = b"".join(buffers)
-    assert entries[-1].next_position == position + len(data)
-    offset = 0
-    for number, (entry, run) in enumerate(zip(entries, wanted, strict=True)):
-        assert parse_header(data, offset, position + offset, seed) == entry
-        assert parse_header(data, offset, position + offset + 1, seed) is None
-        assert parse_header(data, offset, position + offset, seed ^ 1) is None
-        assert bool(entry.flags & FLAG_FIRST) == (number == 0)
-        assert bool(entry.flags & FLAG_MORE) == (number < len(wanted) - 1)
-        assert read_body(entry, data, offset + HEADER_BYTES) == run.contents
-        assert (entry.first_sequence, entry.stored_at) == (run.first_sequence, run.stored_at)
-        offset = entry.next_position - position
-
-
-def test_entries_are_bounded() -> None:
-    sizes = [10, ENTRY_BYTES_MAX + 1, 0, ENTRY_BYTES_MAX, 1, *([0] * (2 * ENTRY_RECORDS_MAX)), 5]
-    entries, _ = encode_entries([Run(0, [bytes(size) for size in sizes], 1)], 0, 0)
-    assert sum(entry.records for entry in entries) == len(sizes)
-    assert [entry.records for entry in entries[:3]] == [1, 1, 2]
-    for entry in entries:
-        assert entry.records <= ENTRY_RECORDS_MAX
-        assert entry.content_bytes <= ENTRY_BYTES_MAX or entry.records == 1
-
-
-@pytest.mark.parametrize(
-    "run",
-    [Run(2**64 - 2, [b"", b""], 0), Run(-1, [b""], 0), Run(0, [b""], 2**63), Run(0, [b""], -(2**63) - 1)],
-)
-def test_records_that_an_entry_cannot_hold_are_refused(run: Run) -> None:
-    with pytest.raises(StorageError, match=r"^a/b: expected (sequences|a time) .*, not"):
-        check_run(Partition("a", "b"), run)
-
-
-def test_content_that_is_too_large_is_refused() -> None:
-    class Large(bytes):
-        def __len__(self) -> int:
-            return CONTENT_BYTES_MAX + 1
-
-    with pytest.raises(StorageError, match=r"^a/b: expected contents of at most 4294967291 bytes, not 4294967292$"):
-        check_run(Partition("a", "b"), Run(0, [Large()], 0), is_large=True)
-
-
-def test_index_is_sparse_and_survives_encoding() -> None:
-    index = SegmentIndex.empty(7)
-    contents = [bytes(1000)] * 10
-    position = 0
-    for number in range(100):
-        entries, _ = encode_entries([Run(7 + 10 * number, contents, 1000 + number)], position, 0)
-        index.add_entry(entries[0])
-        position = index.length
-    assert len(index.rows) == 15
-    assert all(later[1] - earlier[1] >= ROW_EVERY_BYTES for earlier, later in pairwise(index.rows))
-    assert (index.base, index.end_sequence, index.content_bytes) == (7, 1007, 1_000_000)
-    data = index.encode()
-    assert SegmentIndex.decode(data) == index
-    for place in range(0, len(data), 11):
-        assert SegmentIndex.decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]) is None
-    assert index.locate_sequence(7) == (7, 0)
-    assert index.locate_sequence(506)[0] in range(430, 507)
-    assert index.locate_time(1050)[0] in range(430, 507)
-    assert index.locate_time(0) == (7, 0)
-
-
-def read_by_the_page(folder: Path) -> dict[tuple[str, str], list[tuple[int, int, bytes]]]:
+def programs_of_the_page() -> dict[str, Any]:
     """The reading program of docs/reference/filelog-format.md, extracted."""
     page = Path(__file__).parents[2] / "docs" / "reference" / "filelog-format.md"
     program = page.read_text().partition("```python\n")[2].partition("```")[0]
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(program, str(page), "exec"), names)
-    found: dict[tuple[str, str], list[tuple[int, int, bytes]]] = {}
-    for path in sorted(folder.rglob("*.log")):
-        parts = path.relative_to(folder / "topics").parts
-        key = (parts[0], parts[1])
-        found.setdefault(key, []).extend(names["read_segment"](str(path)))  # type: ignore[operator]
+    return names
+
+
+def read_by_the_page(folder: Path, suffix: str = ".log") -> dict[tuple[str, str], list[Any]]:
+    """Return what the program of the page reads, by topic and address."""
+    read = programs_of_the_page()["read_segment" if suffix == ".log" else "read_times"]
+    found: dict[tuple[str, str], list[Any]] = {}
+    for path in sorted(folder.rglob(f"*{suffix}")):
+        topic, address, _ = path.relative_to(folder / "topics").parts
+        found.setdefault((topic, address), []).extend(read(str(path)))
     return found
 
 
@@ -211,26 +132,109 @@ async def test_documented_program_reads_the_files(tmp_path: Path) -> None:
             )
             await storage.append([RecordBatch(second, 100 + sequence, contents, stored_at=[5] * 6)])
     assert read_by_the_page(folder) == {
-        ("orders", "A"): [(number, 10 + number % 6 // 3 if number < 6 else 11, b"%d" % number) for number in range(60)],
-        ("a%2Fb", "%FF"): [(100 + number, 5, b"%d" % number) for number in range(60)],
+        ("orders", "A"): [(number, -1, None, b"%d" % number, []) for number in range(60)],
+        ("a%2Fb", "%FF"): [(100 + number, -1, None, b"%d" % number, []) for number in range(60)],
+    }
+    assert read_by_the_page(folder, ".stored") == {
+        ("orders", "A"): [(3, 10), (6, 11), *((number, 11) for number in range(12, 61, 6))],
+        ("a%2Fb", "%FF"): [(100 + number, 5) for number in range(6, 61, 6)],
     }
 
 
-async def test_header_is_as_documented(tmp_path: Path) -> None:
+async def test_documented_program_reads_every_part_of_a_record(tmp_path: Path) -> None:
+    expected: list[Any] = []
+    async with open_filelog(str(tmp_path / "log")) as storage:
+        for name in NAMES:
+            records = SHAPES[name]
+            first = len(expected)
+            await storage.append([make_batch(Partition("orders", "A"), first, records)])
+            expected += rows(records, first)
+    assert read_by_the_page(tmp_path / "log") == {("orders", "A"): expected}
+
+
+def make_batch(partition: Partition, first: int, records: Records) -> RecordBatch:
+    return RecordBatch(
+        partition, first, records.values, keys=records.keys, headers=records.headers, timestamps=records.times
+    )
+
+
+async def test_rows_of_times_are_as_documented(tmp_path: Path) -> None:
     async with open_filelog(str(tmp_path / "log")) as storage:
         await storage.append(
-            [RecordBatch(Partition("orders", "A"), 7, [b"seven", b"", b"nine"], stored_at=[99, 99, 99])]
+            [RecordBatch(Partition("orders", "A"), 7, [b"seven", None, b"nine"], stored_at=[99, 99, 100])]
         )
     (path,) = (tmp_path / "log").rglob("*.log")
     assert path.name == "00000000000000000007.log"
-    data = path.read_bytes()
-    body = struct.pack(">3I", 5, 0, 4) + b"sevennine"
-    seed = crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1)))
-    seed = crc32c(struct.pack(">Q", 7), seed)
-    assert seed == segment_seed(crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1))), 7)
-    header = struct.pack(">HHIQIqI", 0xDAF1, 1, len(body), 7, 3, 99, crc32c(body))
-    assert data == header + struct.pack(">I", crc32c(header, seed)) + body
     assert os.stat(path).st_mode & 0o777 == 0o644 & ~_umask()
+    seed = crc32c(struct.pack(">Q", 7), crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1))))
+    assert seed == segment_seed(crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1))), 7)
+    expected = b""
+    for row in ((9, 99, 5), (10, 100, 9)):
+        data = struct.pack(">QqQ", *row)
+        expected += data + struct.pack(">I", crc32c(data, seed))
+    assert path.with_suffix(".stored").read_bytes() == expected
+
+
+@pytest.mark.parametrize("reader", [KafkaRecords, AioRecords])
+async def test_segments_are_read_by_others(reader: type[Any], tmp_path: Path) -> None:
+    """With all compressions, as they came and as they were appended one by one."""
+    partition = Partition("orders", "A")
+    expected: Rows = []
+    first = 5
+    async with open_filelog(str(tmp_path / "log")) as storage:
+        for compression in Compression:
+            for name in NAMES:
+                records = SHAPES[name]
+                data = records.encode(first, compression=compression)
+                await storage.append([decode_records(partition, data, bytes_max=BYTES_MAX)])
+                expected += rows(records, first)
+                first = expected[-1][0] + 1
+        for name in NAMES:
+            records = SHAPES[name]
+            await storage.append([make_batch(partition, first, records)])
+            expected += rows(records, first)
+            first = expected[-1][0] + 1
+    (path,) = (tmp_path / "log").rglob("*.log")
+    read: Rows = []
+    for batch in foreign_batches(reader, path.read_bytes()):
+        assert batch.validate_crc()
+        read += [(each.offset, each.timestamp, each.key, each.value, list(each.headers)) for each in batch]
+    assert read == expected
+
+
+async def test_batches_are_stored_and_read_as_they_came(tmp_path: Path) -> None:
+    partition = Partition("orders", "A")
+    encoded: list[bytes] = []
+    first = 0
+    for compression in Compression:
+        encoded.append(SHAPES["everything"].encode(first, compression=compression, leader_epoch=7))
+        first += 500
+    batch = join([decode_records(partition, data, bytes_max=BYTES_MAX) for data in encoded])
+    async with open_filelog(str(tmp_path / "log")) as storage:
+        await storage.append([batch])
+        found = await storage.read(partition, 0, 10_000)
+        assert found is not None
+        assert found == batch
+        assert found.encoded == tuple(encoded)
+        middle = await storage.read(partition, 700, 1000)
+        assert middle is not None
+        assert middle == batch.between(700, 1700)
+        assert [check_crc(data).base_offset for data in middle.encoded] == [700, 1000, 1500]
+        assert [read_header(data).compression for data in middle.encoded] == [*Compression][1:4]
+        assert middle.encoded[1] == encoded[2]
+    (path,) = (tmp_path / "log").rglob("*.log")
+    assert path.read_bytes() == b"".join(encoded)
+
+
+async def test_batches_that_do_not_continue_the_partition_are_refused(tmp_path: Path) -> None:
+    partition = Partition("orders", "A")
+    first, second = (SHAPES["one"].encode(offset) for offset in (0, 2))
+    async with open_filelog(str(tmp_path / "log")) as storage:
+        for encoded, message in (((first, second), "begins at 2, expected 1"), ((first[:-1],), "is malformed")):
+            values = [b"value"] * len(encoded)
+            with pytest.raises(StorageError, match=message):
+                await storage.append([RecordBatch(partition, 0, values, encoded=encoded)])
+        assert await storage.partitions() == {}
 
 
 def _umask() -> int:

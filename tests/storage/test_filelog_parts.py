@@ -1,16 +1,20 @@
-"""The parts of a file log by themselves: entries, indexes, buffers of reads, the pool of files, the catalog."""
+"""The parts of a file log by themselves: segments, indexes, times, buffers of reads, the pool of files, the catalog."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
-from dafka.errors import StorageError
+from dafka.batches import encode_batch, with_base_offset
 from dafka.records import Partition
-from dafka.storage.filelog import catalog, entries
+from dafka.storage.filelog import catalog
+from dafka.storage.filelog.batch_segment import BatchSegment
+from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.catalog import (
     CHANGING,
     CLOSED,
@@ -25,30 +29,23 @@ from dafka.storage.filelog.catalog import (
     decode_slot,
     encode_slot,
 )
-from dafka.storage.filelog.entries import (
+from dafka.storage.filelog.entry_segment import (
     FLAG_FIRST,
     FLAG_MORE,
     HEADER,
     HEADER_BYTES,
     MAGIC,
-    SEQUENCE_END_MAX,
-    Run,
-    check_run,
-    encode_entries,
+    EntrySegment,
     parse_header,
-    partition_seed,
     read_body,
-    segment_seed,
 )
 from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folders, read_file, remove_folders, write_at
-from dafka.storage.filelog.partition import Head, is_segment_name
-from dafka.storage.filelog.segment import (
-    HEADER_READ_BYTES,
-    ReadBuffer,
-    SegmentIndex,
-    extend_index,
-    iterate_entries,
-)
+from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times, is_beginning
+from dafka.storage.filelog.partition import Head, PartitionLog, is_segment_name, partition_seed, segment_seed
+from dafka.storage.filelog.segment import HEADER_READ_BYTES, ReadBuffer, Segment
+from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, repair_rows
+from dafka.storage.filelog.versions import as_segment
+from tests.storage.old_filelog import Run, encode_append
 
 SEED = segment_seed(partition_seed(b"t", b"A"), 7)
 NAMES = [(b"t", b"A"), (b"t", b"B"), (b"", b"\xff")]
@@ -56,7 +53,7 @@ HEAD = Head(earliest=3, end=9, content_bytes=5, earliest_at=1, latest_at=2, base
 
 
 def encoded(*runs: Run, position: int = 0) -> bytes:
-    return b"".join(encode_entries(runs, position, SEED)[1])
+    return encode_append(runs, position, SEED)
 
 
 def with_header(fields: tuple[int, ...], position: int = 0) -> bytes:
@@ -105,107 +102,250 @@ def test_each_byte_of_an_entry_is_protected() -> None:
         assert entry is None or read_body(entry, bytes(damaged), HEADER_BYTES) is None
 
 
-def test_an_append_of_several_entries_names_its_first_and_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "ENTRY_RECORDS_MAX", 2)
-    made, buffers = encode_entries([Run(7, [b"x"] * 5, 50), Run(12, [b"y"], 51)], 10, SEED)
-    assert [(each.first_sequence, each.records, each.flags) for each in made] == [
-        (7, 2, FLAG_FIRST | FLAG_MORE),
-        (9, 2, FLAG_MORE),
-        (11, 1, FLAG_MORE),
-        (12, 1, 0),
-    ]
-    assert made[0].position == 10
-    assert made[-1].next_position == 10 + len(b"".join(buffers))
-
-
-@pytest.mark.parametrize(
-    ("run", "is_allowed"),
-    [
-        (Run(0, [b""], 0), True),
-        (Run(-1, [b""], 0), False),
-        (Run(SEQUENCE_END_MAX - 1, [b""], 0), True),
-        (Run(SEQUENCE_END_MAX, [b""], 0), False),
-        (Run(0, [b""], 2**63 - 1), True),
-        (Run(0, [b""], 2**63), False),
-        (Run(0, [b""], -(2**63)), True),
-        (Run(0, [b""], -(2**63) - 1), False),
-        (Run(0, [b"12345", b"1"], 0), True),
-        (Run(0, [b"1", b"123456", b"1"], 0), False),
-    ],
-)
-def test_what_an_entry_cannot_hold_is_refused(run: Run, is_allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "CONTENT_BYTES_MAX", 5)
-    if is_allowed:
-        check_run(Partition("t", "A"), run, is_large=True)
-    else:
-        with pytest.raises(StorageError):
-            check_run(Partition("t", "A"), run, is_large=True)
-
-
 # Segments
 
 
+opened = ExitStack()
+"""The files that a test has opened."""
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    with opened:
+        yield
+
+
+def open_log(path: Path, base: int = 7, end: int = 10**9) -> Segment:
+    """Return a segment at its place in a file log, open."""
+    log = PartitionLog(Partition("t", "A"), str(path.parent.parent.parent))
+    assert log.log_path(base) == str(path)
+    pool = FilePool(os.O_RDWR)
+    opened.callback(pool.close)
+    with pool.open_file(str(path)) as fd:
+        return as_segment(log, base, end, fd, path.stat().st_size, pool, build_index)
+
+
+def build_index(segment: Segment) -> SegmentIndex:
+    index = SegmentIndex.empty(segment.base)
+    for block in segment.iterate(segment.open_buffer(), 0, segment.base):
+        index.add_block(block)
+    return index
+
+
+def batches(*sizes: int) -> list[bytes]:
+    """Return record batches of 1, 2, ... records of these sizes, from sequence 7 on."""
+    found, sequence = [], 7
+    for count, size in enumerate(sizes, 1):
+        found.append(encode_batch(sequence, [b"%d" % sequence + bytes(size)] * count, timestamps=100 + size))
+        sequence += count
+    return found
+
+
 @pytest.fixture
-def segment(tmp_path: Path) -> Path:
-    """A segment of five entries with two records each. The third entry has a damaged header."""
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "t" / "A" / f"{7:020}.log"
+    found.parent.mkdir(parents=True)
+    return found
+
+
+def firsts(segment: Segment) -> list[int]:
+    return [block.first_sequence for block in segment.iterate(segment.open_buffer(10), 0, 7)]
+
+
+def test_the_form_of_a_segment_is_known_even_if_it_is_damaged(path: Path) -> None:
+    for data, form in ((encoded(Run(7, [b"abc"], 50)), EntrySegment), (batches(10)[0], BatchSegment)):
+        for at in range(len(data)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            assert type(open_log(path)) is form, at
+
+
+def test_entries_after_damage_are_found(path: Path) -> None:
     data = b""
     for number in range(5):
         data += encoded(Run(7 + 2 * number, [b"a" * 40, b"b"], 50 + number), position=len(data))
-    size = len(data) // 5
     damaged = bytearray(data)
-    damaged[2 * size + 5] ^= 1
-    path = tmp_path / "7.log"
+    damaged[2 * len(data) // 5 + 5] ^= 1
     path.write_bytes(bytes(damaged))
-    return path
+    assert firsts(open_log(path)) == [7, 9, 13, 15]
+    path.write_bytes(bytes(damaged[:-1]))
+    assert firsts(open_log(path)) == [7, 9, 13], "an entry must end within the limit"
 
 
-def test_entries_after_damage_are_found(segment: Path) -> None:
-    with segment.open("rb") as file:
-        limit = segment.stat().st_size
-        found = list(iterate_entries(ReadBuffer(file.fileno(), limit, 10), 0, 7, SEED))
-        assert [each.first_sequence for each in found] == [7, 9, 13, 15]
-        found = list(iterate_entries(ReadBuffer(file.fileno(), limit - 1, 10), 0, 7, SEED))
-        assert [each.first_sequence for each in found] == [7, 9, 13], "an entry must end within the limit"
-        assert [each.first_sequence for each in iterate_entries(ReadBuffer(file.fileno(), limit, 10), 0, 10, SEED)] == [
-            13,
-            15,
-        ], "an entry before the expected sequence is not from this place"
-
-
+@pytest.mark.parametrize("form", [EntrySegment, BatchSegment])
 @pytest.mark.parametrize(
-    "gap", [1, 2, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
+    "gap", [9, 60, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
 )
-def test_an_entry_after_a_gap_of_any_size_is_found(gap: int, tmp_path: Path) -> None:
-    """The gap is searched in pieces. The entry may begin with a piece, or across the border of two."""
-    path = tmp_path / "7.log"
-    path.write_bytes(b"?" * gap + encoded(Run(7, [b"a", b"b"], 50), position=gap))
-    with path.open("rb") as file:
-        found = list(iterate_entries(ReadBuffer(file.fileno(), path.stat().st_size, 10), 0, 7, SEED))
-    assert [(each.position, each.first_sequence, each.records) for each in found] == [(gap, 7, 2)]
+def test_a_block_after_a_gap_of_any_size_is_found(gap: int, form: type[Segment], path: Path) -> None:
+    """The gap is searched in pieces. The block may begin with a piece, or across the border of two."""
+    run = Run(7, [b"a"], 50)
+    for more in range(0, 70, 7):
+        begin = bytes([0xDA if form is EntrySegment else 0, 0xF1]) + b"?" * (gap + more - 2)
+        data = encoded(run, position=len(begin)) if form is EntrySegment else batches(10)[0]
+        path.write_bytes(begin + data)
+        segment = open_log(path)
+        assert type(segment) is form
+        found = list(segment.iterate(segment.open_buffer(10), 0, 7))
+        assert [(each.position, each.first_sequence, each.records) for each in found] == [(gap + more, 7, 1)]
 
 
-def test_an_index_is_as_good_as_the_segment(segment: Path) -> None:
+def test_segments_have_names_of_twenty_ascii_digits() -> None:
+    assert is_segment_name(f"{7:020}.log", ".log")
+    assert is_segment_name(f"{2**64 - 1:020}.log", ".log")
+    others = ["7.log", f"{7:020}.txt", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
+    others += [f"{digit * 20}.log" for digit in ("\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}")]
+    assert [name for name in others if is_segment_name(name, ".log")] == []
+
+
+def test_batches_after_any_damaged_byte_are_found(path: Path) -> None:
+    parts = batches(40, 3, 50, 0, 20)  # from sequences 7, 8, 10, 13, 17
+    begin, end = len(parts[0]) + len(parts[1]), len(b"".join(parts[:3]))
+    for at in range(begin, end):
+        damaged = bytearray(b"".join(parts))
+        damaged[at] ^= 0x41
+        path.write_bytes(bytes(damaged))
+        segment = open_log(path)
+        assert [first for first in firsts(segment) if first != 10] == [7, 8, 13, 17], at
+        buffer = segment.open_buffer()
+        for block in segment.iterate(buffer, 0, 7):
+            # The leader epoch, which Kafka rewrites, is not protected.
+            assert (segment.decode(buffer, block) is None) is (
+                block.first_sequence == 10 and not begin + 12 <= at < begin + 16
+            )
+
+
+def test_a_batch_at_another_place_of_its_partition_is_damage(path: Path) -> None:
+    parts = batches(40, 3, 50)
+    path.write_bytes(parts[0] + with_base_offset(parts[1], 9) + parts[2])
+    assert firsts(open_log(path)) == [7, 10]
+    path.write_bytes(parts[0] + parts[2])
+    assert firsts(open_log(path)) == [7]
+
+
+def test_a_copy_of_batches_within_a_damaged_record_is_not_taken_for_batches(path: Path) -> None:
+    copy = encode_batch(9, [b"wrong"] * 3, timestamps=0) + encode_batch(12, [b"wrong"], timestamps=0)
+    first = encode_batch(7, [b"x", copy], timestamps=0)
+    data = bytearray(first + encode_batch(9, [b"right"], timestamps=0) + encode_batch(10, [b"right"], timestamps=0))
+    data[9] ^= 1  # the length of the first batch
+    path.write_bytes(bytes(data))
+    segment = open_log(path)
+    buffer = segment.open_buffer()
+    found = [segment.decode(buffer, block) for block in segment.iterate(buffer, 0, 7)]
+    assert [(each.first_sequence, list(each.values)) for each in found if each] == [(9, [b"right"]), (10, [b"right"])]
+
+
+def test_the_tail_of_a_segment_ends_with_its_last_good_batch(path: Path) -> None:
+    parts = batches(40, 3, 50)
+    whole = b"".join(parts)
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        tail = open_log(path).scan_tail(0, 7)
+        ends = {0: 7, len(parts[0]): 8, len(parts[0] + parts[1]): 10, len(whole): 13}
+        length = max(end for end in ends if end <= size)
+        assert (tail.length, tail.end, tail.damaged) == (length, ends[length], [])
+    damaged = bytearray(whole)
+    damaged[len(parts[0]) + 70] ^= 1
+    path.write_bytes(bytes(damaged))
+    tail = open_log(path).scan_tail(0, 7)
+    assert (tail.length, tail.end, tail.damaged) == (len(whole), 13, [(len(parts[0]), 8, 10)])
+
+
+# Indexes
+
+
+def block_at(sequence: int, position: int, size: int, time: int = 0) -> Block:
+    return Block(position, size, sequence, 2, 0, max_timestamp=time)
+
+
+def test_an_index_is_as_kafka_has_it() -> None:
     index = SegmentIndex.empty(7)
-    limit = segment.stat().st_size
-    with segment.open("rb") as file:
-        extend_index(index, file.fileno(), limit, SEED)
-    assert (index.base, index.end_sequence, index.length, index.content_bytes) == (7, 17, limit, 4 * 41)
-    assert (index.first_stored_at, index.last_stored_at) == (50, 54)
-    assert SegmentIndex.decode(index.encode()) == index
-    for at in range(len(index.encode())):
-        damaged = bytearray(index.encode())
-        damaged[at] ^= 1
-        assert SegmentIndex.decode(bytes(damaged)) is None
-    assert SegmentIndex.decode(b"") is None
-    assert SegmentIndex.decode(index.encode()[24:]) is None
+    for number, time in enumerate((50, 40, 60, 60, 70)):
+        index.add_block(block_at(7 + 2 * number, number * 65536, 65536, time))
+    assert index.rows == [(9, 65536, 10), (11, 131072, 12), (13, 196608, 14), (15, 262144, 16)]
+    offsets, times = index.encode()
+    assert offsets.hex(" ", 4) == "00000003 00010000 00000005 00020000 00000007 00030000 00000009 00040000"
+    assert times.hex(" ", 4).replace(" ", "") == "".join(
+        f"{time:016x}{last:08x}" for time, last in ((50, 1), (60, 5), (70, 9))
+    )
+    assert decode_rows(offsets, 7) == [(last, position) for _, position, last in index.rows]
+    assert decode_times(times, 7) == [(50, 8), (60, 12), (70, 16)]
+    assert decode_rows(offsets[:-1], 7) is None
+    assert decode_rows(offsets + offsets, 7) is None
+    assert decode_times(times[:-1], 7) is None
+    assert decode_times(times + times, 7) is None
+    assert is_beginning((offsets, times), index)
+    index.add_block(block_at(17, 327680, 65536, 80))
+    assert is_beginning((offsets, times), index)
+    assert not is_beginning((offsets[8:], times), index)
+    assert not is_beginning((offsets, None), index)
+
+
+def test_the_last_timestamp_of_an_index_is_that_of_its_end() -> None:
+    index = SegmentIndex.empty(7)
+    index.add_block(block_at(7, 0, 10, 50))
+    assert index.encode() == (b"", (50).to_bytes(8, "big") + (1).to_bytes(4, "big"))
+    assert SegmentIndex.empty(7).encode() == (b"", b"")
 
 
 def test_an_index_locates_the_last_row_before_what_is_sought() -> None:
-    index = SegmentIndex(7, 40, rows=[(10, 100, 50), (20, 200, 60), (30, 300, 60), (35, 350, 70)])
+    index = SegmentIndex(7, 40, rows=[(10, 100, 12), (20, 200, 29), (30, 300, 34), (35, 350, 39)])
     expected = {7: (7, 0), 9: (7, 0), 10: (10, 100), 19: (10, 100), 20: (20, 200), 34: (30, 300), 99: (35, 350)}
     assert {sequence: index.locate_sequence(sequence) for sequence in expected} == expected
-    by_time = {49: (7, 0), 50: (7, 0), 51: (10, 100), 60: (10, 100), 61: (30, 300), 70: (30, 300), 99: (35, 350)}
-    assert {time: index.locate_time(time) for time in by_time} == by_time
+
+
+# Times of storing
+
+
+ROWS = [StoredRow(10, 50, 30), StoredRow(20, 50, 60), StoredRow(21, 70, 61), StoredRow(40, 90, 100)]
+
+
+def rows_in(path: Path, damaged: tuple[int, ...] = ()) -> StoredRows:
+    data = bytearray(b"".join(row.encode(SEED) for row in ROWS))
+    for number in damaged:
+        data[number * ROW_BYTES + 3] ^= 1
+    path.write_bytes(bytes(data))
+    fd = os.open(path, os.O_RDWR)
+    opened.callback(os.close, fd)
+    return StoredRows(fd, 7, SEED)
+
+
+def test_rows_find_sequences_and_times(tmp_path: Path) -> None:
+    rows = rows_in(tmp_path / "7.stored")
+    assert [rows.find_sequence(sequence) for sequence in (7, 9, 10, 20, 39, 40)] == [0, 0, 1, 2, 3, 4]
+    assert [rows.find_time(time) for time in (0, 50, 51, 70, 90, 91)] == [0, 0, 2, 2, 3, 4]
+    assert [tuple(run) for run in rows.runs(15, 30)] == [(10, 20, 50, 30), (20, 21, 70, 1), (21, 30, 90, None)]
+    assert decode_row(ROWS[0].encode(SEED), SEED + 1) is None
+
+
+def test_records_of_a_damaged_row_count_as_those_of_the_next_one(tmp_path: Path) -> None:
+    rows = rows_in(tmp_path / "7.stored", damaged=(0, 2))
+    assert [rows.find_sequence(sequence) for sequence in (7, 10, 20, 39, 40)] == [1, 1, 3, 3, 4]
+    assert [tuple(run) for run in rows.runs(7, 40)] == [(7, 20, 50, 60), (20, 40, 90, 40)]
+    assert [tuple(run) for run in rows_in(tmp_path / "7.stored", damaged=(3,)).runs(20, 40)] == [(20, 21, 70, 1)]
+
+
+@pytest.mark.parametrize(
+    ("end", "damaged", "last"),
+    [
+        (40, (), StoredRow(40, 90, 100)),
+        (20, (), StoredRow(20, 50, 60)),
+        (35, (), StoredRow(35, 90, 61 + 14)),
+        (45, (), StoredRow(45, 90, 100 + 5)),
+        (40, (3,), StoredRow(40, 70, 61 + 19)),
+        (40, (0, 1, 2, 3), StoredRow(40, 99, 33)),
+        (7, (), StoredRow(7, 0, 0)),
+    ],
+)
+def test_rows_are_made_to_fit_their_segment(
+    end: int, damaged: tuple[int, ...], last: StoredRow, tmp_path: Path
+) -> None:
+    path = tmp_path / "7.stored"
+    rows_in(path, damaged)
+    fd = os.open(path, os.O_RDWR)
+    size, found = repair_rows(fd, 7, SEED, end, lambda first, stop: stop - first, 99)
+    os.close(fd)
+    assert found == last
+    assert size == path.stat().st_size
+    assert end == 7 or decode_row(path.read_bytes()[-ROW_BYTES:], SEED) == last
 
 
 def test_a_read_that_the_system_cuts_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +372,6 @@ def test_a_read_that_the_system_cuts_short_is_continued(tmp_path: Path, monkeypa
 
 
 # Files
-
-
-def test_segments_have_names_of_twenty_ascii_digits() -> None:
-    assert is_segment_name(f"{7:020}.log", ".log")
-    assert is_segment_name(f"{2**64 - 1:020}.log", ".log")
-    others = ["7.log", f"{7:020}.txt", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
-    others += [f"{digit * 20}.log" for digit in ("\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}")]
-    assert [name for name in others if is_segment_name(name, ".log")] == []
 
 
 def test_a_pool_closes_the_files_that_were_not_used_lately(tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
+from dafka.batches import encoding
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import DeletesPartitions, PartitionInfo
-from dafka.storage.filelog import appends, entries, open_filelog, reading
+from dafka.storage.filelog import open_filelog, reading
 from dafka.storage.filelog.catalog import GOOD, CatalogReader, CatalogWriter
-from dafka.storage.filelog.entries import partition_seed
 from dafka.storage.filelog.files import FilePool
+from dafka.storage.filelog.index import decode_rows
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
-from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog
+from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog, partition_seed
 from dafka.storage.filelog.recovery import Recovery
-from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.syncing import Syncer
 
 PARTITION = Partition("orders", "A")
@@ -152,19 +152,17 @@ async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
 
 async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    decode = SegmentIndex.decode
 
-    def decode_and_note(data: bytes) -> SegmentIndex | None:
-        index = decode(data)
-        decoded.extend([] if index is None else [index.base])
-        return index
+    def decode_and_note(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
+        decoded.append(base)
+        return decode_rows(data, base)
 
     async with open_filelog(f"{folder}?segment_bytes=300000") as storage:
         for sequence in range(40):
             await storage.append([RecordBatch(PARTITION, sequence, [b"x" * 30_000])])
     monkeypatch.setattr(reading, "INDEXES_MAX", 2)
     async with open_filelog(str(folder), read_only=True) as storage:
-        monkeypatch.setattr(SegmentIndex, "decode", decode_and_note)
+        monkeypatch.setattr(reading, "decode_rows", decode_and_note)
         for sequence in (5, 15, 2, 25, 7, 12):
             assert await storage.read(PARTITION, sequence, 1) is not None
     first, second, third, *_ = sorted(int(path.stem) for path in folder.rglob("*.index"))
@@ -405,12 +403,11 @@ async def test_records_without_content_have_no_bytes_after_a_recovery(folder: Pa
 async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (appends, entries):
-        monkeypatch.setattr(module, "CONTENT_BYTES_MAX", 5)
+    monkeypatch.setattr(encoding, "CONTENT_BYTES_MAX", 5)
     async with open_filelog(str(folder)) as storage:
         with pytest.raises(StorageError, match="at most 5 bytes, not 6"):
             await storage.append([RecordBatch(PARTITION, 0, [b"123456"])])
-        await storage.append([RecordBatch(PARTITION, 0, [b"12345", b"12345"])])
+        await storage.append([RecordBatch(PARTITION, 0, [b"12345"])])
 
 
 async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -> None:
@@ -419,7 +416,7 @@ async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -
         for first in (0, 10, 20):
             await storage.append([batch(first, 10)])
         files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-        assert len(files) == 6, "three segments, the catalog and the marker"
+        assert len(files) == 9, "three segments and their times, the catalog and the marker"
         assert (await storage.statistics()).stored_bytes == sum(path.stat().st_size for path in files)
 
 

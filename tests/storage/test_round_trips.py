@@ -6,15 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
-import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.errors import StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch, decode_text, record_bytes
 from dafka.storage import Storage, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
@@ -83,20 +81,29 @@ async def expect_round_trips(some: list[RecordBatch], folder: Path) -> None:
     async with AsyncExitStack() as stack:
         opened = [
             await stack.enter_async_context(open_storage(url))
-            for url in (f"sqlite:{folder}/1.db?synchronous=OFF", f"sqlite:{folder}/2.db?synchronous=OFF", "memory:")
+            for url in (
+                f"sqlite:{folder}/1.db?synchronous=OFF",
+                f"sqlite:{folder}/2.db?synchronous=OFF",
+                "memory:",
+                f"filelog:{folder}/4?fsync=never&segment_bytes=2000",
+                f"filelog:{folder}/5?fsync=never",
+            )
         ]
-        first, second, third = opened
+        first, second, third, fourth, fifth = opened
         await first.append(appended[:1])
         await first.append(appended[1:])
         await copy_storage(first, third)
-        await import_lines(second, lines_of(third))
+        await copy_storage(third, fourth)
+        await copy_storage(fourth, fifth)
+        await import_lines(second, lines_of(fifth))
         for storage in opened:
             assert await read_everything(storage) == expected
             assert (await verify_storage(storage)).damages == ()
         for record in expected[-3:]:  # short reads take another way than long ones
-            found = await first.read(PARTITION, record.sequence, 1, with_times=True)
-            assert found is not None
-            assert list(found) == [record]
+            for storage in (first, fourth):
+                found = await storage.read(PARTITION, record.sequence, 1, with_times=True)
+                assert found is not None
+                assert list(found) == [record]
 
 
 @settings(max_examples=12, deadline=None)
@@ -133,28 +140,3 @@ async def test_exports_of_earlier_versions_are_imported() -> None:
         Record(PARTITION, 3, b"three", stored_at=30),
         Record(PARTITION, 4, b"\xff\0", stored_at=40),
     ]
-
-
-@pytest.mark.parametrize(
-    ("part", "what"),
-    [
-        ({"keys": [None, b""]}, "sequence 1 has a key"),
-        ({"headers": [(("a", None),), ()]}, "sequence 0 has headers"),
-        ({"values": [b"0", None]}, "sequence 1 has no value"),
-    ],
-)
-async def test_a_file_log_refuses_what_it_cannot_hold(tmp_path: Path, part: dict[str, Any], what: str) -> None:
-    plain = RecordBatch(PARTITION, 0, [b"0", b"1"], timestamps=[5, 6], stored_at=[7, 7])
-    other = Partition("orders", "B")
-    batch = attrs.evolve(plain, **part)
-    async with open_storage(f"filelog:{tmp_path}/log") as storage:
-        with pytest.raises(StorageUnsupportedError, match=f"^orders/A: {what}, and a file log holds only values; use"):
-            await storage.append([plain.moved_to(other, 0), batch])
-        assert await storage.partitions() == {}
-        await storage.append([plain])
-        assert await storage.read(PARTITION, 0, 9) == attrs.evolve(plain, timestamps=None, stored_at=None)
-        source = MemoryStorage()
-        await source.append([plain, WHOLE.moved_to(PARTITION, 2)])
-        with pytest.raises(StorageUnsupportedError, match="sequence 2 has a key"):
-            await copy_storage(source, storage)
-        assert (await storage.partitions())[PARTITION].end_sequence == 2

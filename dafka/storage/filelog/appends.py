@@ -1,16 +1,25 @@
-"""Planning an append to one partition: the entries to write, and the segment and position to write them to."""
+"""Planning an append to one partition: the record batches to write, and the segment and position to write them to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
 from typing import cast
 
 import attrs
 
-from dafka.records import RecordBatch
-from dafka.storage.filelog.entries import CONTENT_BYTES_MAX, Entry, Run, check_run, encode_entries, estimate_bytes
+from dafka.batches import encode_records, iter_batches
+from dafka.contents import PackedContents, has_null, pack
+from dafka.errors import BatchError, EncodingError, StorageError
+from dafka.records import Partition, RecordBatch, join
+from dafka.storage.filelog.batch_segment import SEQUENCE_END_MAX
+from dafka.storage.filelog.blocks import Block
+from dafka.storage.filelog.index import OFFSET_MAX
 from dafka.storage.filelog.partition import Head, PartitionLog
+from dafka.storage.filelog.stored import ROW_BYTES, StoredRow
 from dafka.storage.plugin_helpers import split_by_time
+
+TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1
 
 
 @attrs.define
@@ -23,8 +32,9 @@ class PlannedAppend:
         head: The state of the partition after the append.
         begins_segment: Whether a new segment must be created.
         position: The position in the segment to write to.
-        entries: The entries to write.
+        blocks: The record batches to write.
         buffers: Their bytes.
+        rows: When the records were stored, for the `.stored` file.
         is_prepared: Whether the segment has been prepared.
         is_created: Whether a new segment has been created.
     """
@@ -34,8 +44,9 @@ class PlannedAppend:
     head: Head
     begins_segment: bool
     position: int
-    entries: list[Entry]
+    blocks: list[Block]
     buffers: list[bytes]
+    rows: list[StoredRow]
     is_prepared: bool = False
     is_created: bool = False
 
@@ -43,6 +54,22 @@ class PlannedAppend:
     def path(self) -> str:
         """The path of the segment."""
         return self.log.log_path(self.head.base)
+
+    @property
+    def stored_path(self) -> str:
+        """The path of the file that says when its records were stored."""
+        return self.log.stored_path(self.head.base)
+
+    @property
+    def stored_position(self) -> int:
+        """The position in that file to write to."""
+        return 0 if self.begins_segment else self.log.stored_length
+
+    @property
+    def encoded_rows(self) -> bytes:
+        """The bytes to write there."""
+        seed = self.log.segment_seed(self.head.base)
+        return b"".join([row.encode(seed) for row in self.rows])
 
 
 def plan_append(
@@ -58,7 +85,7 @@ def plan_append(
 
     Args:
         log: The partition.
-        batches: The batches to append, which continue the partition and have only values.
+        batches: The batches to append, which continue the partition.
         time_ms: The current time.
         segment_bytes: The size at which a new segment begins, in bytes.
         segment_ms: The age at which a new segment begins, in milliseconds.
@@ -71,39 +98,111 @@ def plan_append(
         StorageError: If the records cannot be stored.
     """
     head = log.head
-    first_sequence = batches[0].first_sequence
-    runs = list(_split_runs(batches, time_ms, head.latest_at if head.end else None))
-    content_bytes = sum(batch.content_bytes for batch in batches)
-    for run in runs:
-        check_run(log.partition, run, is_large=content_bytes > CONTENT_BYTES_MAX)
-    size = estimate_bytes(batches[-1].end_sequence - first_sequence, content_bytes)
-    is_full = head.length > 0 and (head.length + size > segment_bytes or runs[0].stored_at - head.base_at >= segment_ms)
+    batches = [_pack_values(batch) for batch in batches]
+    first_sequence, end_sequence = batches[0].first_sequence, batches[-1].end_sequence
+    check_sequences(log.partition, first_sequence, end_sequence)
+    made = list(_make_rows(log.partition, batches, time_ms, head.latest_at if head.end else None))
+    rows = [row for row, after in pairwise(made) if row.stored_at != after.stored_at] + made[-1:]
+    buffers = [data for part in _join_unencoded(batches) for data in _encode(part)]
+    size = sum(map(len, buffers))
+    if size > OFFSET_MAX:
+        raise StorageError(f"{log.partition}: expected at most {OFFSET_MAX} bytes of records at once, not {size}")
+    is_full = head.length > 0 and (
+        log.is_tail_old
+        or head.length + size > min(segment_bytes, OFFSET_MAX)
+        or end_sequence - head.base > OFFSET_MAX
+        or rows[0].stored_at - head.base_at >= segment_ms
+    )
     begins_segment = is_new or is_full or first_sequence != head.end
     base, position = (first_sequence, 0) if begins_segment else (head.base, head.length)
-    entries, buffers = encode_entries(runs, position, log.segment_seed(base))
+    blocks = list(_find_blocks(log.partition, buffers, first_sequence, position))
+    if blocks[-1].end_sequence != end_sequence:
+        raise StorageError(f"{log.partition}: record batches end at {blocks[-1].end_sequence}, not at {end_sequence}")
+    content_bytes = rows[-1].content_bytes
+    before = 0 if begins_segment else log.segment_content_bytes
     is_empty = head.earliest == head.end
     new_head = Head(
         earliest=first_sequence if is_empty else head.earliest,
-        end=batches[-1].end_sequence,
-        content_bytes=head.content_bytes + sum(entry.content_bytes for entry in entries),
-        earliest_at=entries[0].stored_at if is_empty else head.earliest_at,
-        latest_at=entries[-1].stored_at,
+        end=end_sequence,
+        content_bytes=head.content_bytes + content_bytes,
+        earliest_at=rows[0].stored_at if is_empty else head.earliest_at,
+        latest_at=rows[-1].stored_at,
         base=base,
-        length=entries[-1].next_position,
-        base_at=head.base_at if position else entries[0].stored_at,
-        closed_bytes=head.closed_bytes + (head.length if begins_segment else 0),
+        length=position + size,
+        base_at=head.base_at if position else rows[0].stored_at,
+        closed_bytes=head.closed_bytes + (head.length if begins_segment else 0) + ROW_BYTES * len(rows),
     )
-    return PlannedAppend(log, is_new, new_head, begins_segment, position, entries, buffers)
+    rows = [row._replace(content_bytes=before + row.content_bytes) for row in rows]
+    return PlannedAppend(log, is_new, new_head, begins_segment, position, blocks, buffers, rows)
 
 
-def _split_runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None) -> Iterator[Run]:
+def check_sequences(partition: Partition, first_sequence: int, end_sequence: int) -> None:
+    """Raise `StorageError` if record batches cannot have these sequences."""
+    if first_sequence < 0 or end_sequence > SEQUENCE_END_MAX:
+        raise StorageError(
+            f"{partition}: expected sequences from 0 to {SEQUENCE_END_MAX - 1}, "
+            f"not {first_sequence} to {end_sequence - 1}"
+        )
+
+
+def _pack_values(batch: RecordBatch) -> RecordBatch:
+    """Return a batch with its values in one piece, where that is possible: dividing it is then quick."""
+    if batch.encoded or isinstance(batch.values, PackedContents) or has_null(batch.values):
+        return batch
+    return attrs.evolve(batch, values=pack(cast(Sequence[bytes], batch.values)))
+
+
+def _make_rows(
+    partition: Partition, batches: list[RecordBatch], time_ms: int, latest_at: int | None
+) -> Iterator[StoredRow]:
+    """Yield rows, of which several in a row may have the same time. Sizes count from the beginning of the append."""
+    total = 0
     for batch in batches:
         if batch.stored_at is None:
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
-            yield Run(batch.first_sequence, cast(Sequence[bytes], batch.values), latest_at)
+            total += batch.content_bytes
+            yield StoredRow(batch.end_sequence, latest_at, total)
             continue
-        earliest_allowed = latest_at if latest_at is not None else batch.stored_at[0]
-        for part in split_by_time(batch, time_ms, earliest_allowed):
+        for part in split_by_time(batch, time_ms, latest_at if latest_at is not None else batch.stored_at[0]):
             assert part.stored_at is not None
             latest_at = part.stored_at[0]
-            yield Run(part.first_sequence, cast(Sequence[bytes], part.values), latest_at)
+            if not TIME_MIN <= latest_at <= TIME_MAX:
+                raise StorageError(
+                    f"{partition}: expected a time in milliseconds since 1970, within 64 bits, not {latest_at}"
+                )
+            total += part.content_bytes
+            yield StoredRow(part.end_sequence, latest_at, total)
+
+
+def _join_unencoded(batches: Sequence[RecordBatch]) -> Iterator[RecordBatch]:
+    """Yield the batches; consecutive ones that are not record batches yet as one."""
+    for is_encoded, group in groupby(batches, key=lambda batch: bool(batch.encoded)):
+        if is_encoded:
+            yield from group
+        else:
+            yield join([attrs.evolve(batch, stored_at=None) for batch in group])
+
+
+def _encode(batch: RecordBatch) -> tuple[bytes, ...]:
+    try:
+        return encode_records(batch)
+    except EncodingError as error:
+        raise StorageError(f"{batch.partition}: sequences {batch.first_sequence} on: {error}") from None
+
+
+def _find_blocks(partition: Partition, buffers: list[bytes], sequence: int, position: int) -> Iterator[Block]:
+    """Yield the record batches to write. Raise `StorageError` if they do not continue the partition."""
+    for data in buffers:
+        try:
+            for start, header in iter_batches(data):
+                if header.base_offset != sequence:
+                    raise StorageError(
+                        f"{partition}: a record batch begins at {header.base_offset}, expected {sequence}"
+                    )
+                yield Block(position + start, header.size, sequence, header.count, header.crc, header.max_timestamp)
+                sequence = header.end_offset
+        except BatchError as error:
+            raise StorageError(
+                f"{partition}: a record batch from sequence {sequence} on is malformed: {error}"
+            ) from None
+        position += len(data)

@@ -18,9 +18,8 @@ from functools import cache
 
 from crc32c import crc32c
 
-from dafka.storage.filelog.entries import partition_seed
 from dafka.storage.filelog.files import read_file, replace_file, write_at
-from dafka.storage.filelog.partition import Head
+from dafka.storage.filelog.partition import Head, partition_seed
 
 NAMES_FILE = "catalog.names"
 HEADS_FILE = "catalog.heads"
@@ -208,6 +207,10 @@ class CatalogWriter:
     def write_slot(self, slot: int, seed: int, state: int, head: Head) -> None:
         """Write one slot."""
         write_at(self._heads_fd, [encode_slot(seed, state, head)], _HEADER_BYTES + slot * SLOT_BYTES)
+
+    def forget_slot(self, slot: int) -> None:
+        """Make one slot invalid, so that the files are read instead until it is written again."""
+        write_at(self._heads_fd, [bytes(SLOT_BYTES)], _HEADER_BYTES + slot * SLOT_BYTES)
 
     def sync(self) -> None:
         """Make the catalog durable."""

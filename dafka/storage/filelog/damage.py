@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 
 from dafka.errors import StorageError
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import HEADS_FILE, NAMES_FILE, CatalogReader, decode_slot
-from dafka.storage.filelog.entries import partition_seed
-from dafka.storage.filelog.files import FilePool, is_temporary_file, read_file
+from dafka.storage.filelog.files import is_temporary_file, read_file
+from dafka.storage.filelog.index import SegmentIndex, is_beginning
 from dafka.storage.filelog.layout import LOCK_FILE, MARKER_FILE, TOPICS_FOLDER, read_identity, walk_names
 from dafka.storage.filelog.partition import (
     EARLIEST_FILE,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
+    SUFFIXES,
     Head,
     PartitionLog,
     find_bases,
     is_segment_name,
+    partition_seed,
     read_earliest_file,
 )
 from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
-from dafka.storage.filelog.segment import HEADER_READ_BYTES, ReadBuffer, SegmentIndex, iterate_entries
+from dafka.storage.filelog.reading import LogReader
+from dafka.storage.filelog.segment import Segment
+from dafka.storage.filelog.stored import ROW_BYTES, StoredRows
+from dafka.storage.filelog.versions import is_of_batches
 
 _KNOWN_FILES = {MARKER_FILE, LOCK_FILE, TOPICS_FOLDER, POSITIONS_FOLDER, NAMES_FILE, HEADS_FILE}
 
@@ -64,7 +68,7 @@ def _check_catalog(folder: str) -> Iterator[Damage]:
             )
 
 
-def find_partition_damage(log: PartitionLog, pool: FilePool) -> Iterator[Damage]:
+def find_partition_damage(log: PartitionLog, reader: LogReader) -> Iterator[Damage]:
     """Yield the damage of a partition. Raises `OSError`."""
     head = log.head
     try:
@@ -72,13 +76,14 @@ def find_partition_damage(log: PartitionLog, pool: FilePool) -> Iterator[Damage]
     except ValueError:
         yield Damage(f"{log.folder}/{EARLIEST_FILE}", "damaged", log.partition)
     for name in os.listdir(log.folder):
-        is_known = is_segment_name(name, LOG_SUFFIX) or is_segment_name(name, INDEX_SUFFIX) or name == EARLIEST_FILE
+        is_known = name == EARLIEST_FILE or any(is_segment_name(name, suffix) for suffix in SUFFIXES)
         if not is_known and not is_temporary_file(name):
             yield Damage(f"{log.folder}/{name}", "not a file of a file log")
     bases = [base for base in find_bases(log.folder) if base <= head.base]
     for base, end in zip(bases, [*bases[1:], head.end][: len(bases)], strict=True):
         try:
-            yield from _check_segment(log, head, base, end, pool)
+            with reader.open_segment(log, head, base) as segment:
+                yield from _check_segment(segment, head, end)
         except FileNotFoundError:
             if end > log.head.earliest:  # otherwise it has just been trimmed
                 raise
@@ -87,27 +92,40 @@ def find_partition_damage(log: PartitionLog, pool: FilePool) -> Iterator[Damage]
         yield _lost(log, log.log_path(head.earliest), head.earliest, first)
 
 
-def _check_segment(log: PartitionLog, head: Head, base: int, end: int, pool: FilePool) -> Iterator[Damage]:
-    path = log.log_path(base)
-    with pool.open_file(path) as fd:
-        size = os.fstat(fd).st_size
-        limit = head.length if base == head.base else size
-        built = SegmentIndex.empty(base)
-        for entry in iterate_entries(ReadBuffer(fd, limit, HEADER_READ_BYTES), 0, base, log.segment_seed(base)):
-            if entry.first_sequence != built.end_sequence:
-                yield _lost(log, f"{path} at byte {built.length}", built.end_sequence, entry.first_sequence)
-            built.add_entry(entry)
+def _check_segment(segment: Segment, head: Head, end: int) -> Iterator[Damage]:
+    log, base, path = segment.log, segment.base, segment.path
+    built = SegmentIndex.empty(base)
+    for block in segment.iterate(segment.open_buffer(), 0, base):
+        if block.first_sequence != built.end_sequence:
+            yield _lost(log, f"{path} at byte {built.length}", built.end_sequence, block.first_sequence)
+        built.add_block(block)
     if built.end_sequence != end:
         yield _lost(log, path, built.end_sequence, end)
-    elif built.length != limit:
-        yield Damage(path, f"{limit - built.length} bytes follow the last record")
-    data = read_file(log.index_path(base))
-    if data is not None:
-        index = SegmentIndex.decode(data)
-        is_grown = base == head.base  # the file was written when the storage was last closed
-        rows = None if index is None else built.rows[: len(index.rows)] if is_grown else built.rows
-        if index is None or index.base != base or index.rows != rows or not (is_grown or index.length == limit):
-            yield Damage(log.index_path(base), "damaged: it is not used, and can be deleted")
+    elif built.length != segment.limit:
+        yield Damage(path, f"{segment.limit - built.length} bytes follow the last record")
+    if not is_of_batches(segment):
+        return
+    files = (read_file(log.index_path(base)), read_file(log.time_index_path(base)))
+    # The files of the active segment were written when the storage was last closed.
+    is_right = is_beginning(files, built) if base == head.base else files == built.encode()
+    if files != (None, None) and not is_right:
+        yield Damage(log.index_path(base), "damaged: it is not used, and can be deleted")
+    if segment.limit and not _is_stored_file_whole(segment, min(end, built.end_sequence)):
+        yield Damage(log.stored_path(base), "damaged: the times of some records are those of others")
+
+
+def _is_stored_file_whole(segment: Segment, end: int) -> bool:
+    """Return whether there are rows for all records of a segment, and none of them is damaged."""
+    path = segment.log.stored_path(segment.base)
+    try:
+        with segment.pool.open_file(path) as fd:
+            rows = StoredRows(fd, segment.base, segment.log.segment_seed(segment.base))
+            found = [row for _, row in rows.iterate(0)]
+            is_aligned = os.fstat(fd).st_size % ROW_BYTES == 0
+    except FileNotFoundError:
+        return False
+    increases = all(earlier.end_sequence < later.end_sequence for earlier, later in pairwise(found))
+    return is_aligned and len(found) >= rows.count and bool(found) and found[-1].end_sequence >= end and increases
 
 
 def _lost(log: PartitionLog, location: str, first_sequence: int, end_sequence: int) -> Damage:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-OPEN_FILES_MAX = 128
+OPEN_FILES_MAX = 256
 """The maximum number of open files: far below the usual limit of a process, which is 1,024."""
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -36,13 +36,21 @@ class FilePool:
         self._lock = threading.Lock()
 
     @contextmanager
-    def open_file(self, path: str) -> Iterator[int]:
-        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`."""
+    def open_file(self, path: str, *, is_created: bool = False) -> Iterator[int]:
+        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`.
+
+        Args:
+            path: The file.
+            is_created: Whether to create a missing file.
+
+        Yields:
+            The descriptor.
+        """
         with self._lock:
             file = self._files.get(path)
             if file is None:
                 # Opened under the lock: a file that was unlinked and dropped must not be added again.
-                file = self._files[path] = _File(os.open(path, self._flags))
+                file = self._files[path] = _File(self._open(path, is_created=is_created))
             else:
                 self._files.move_to_end(path)
             file.users += 1
@@ -55,6 +63,9 @@ class FilePool:
                 file.users -= 1
                 if file.is_dropped and not file.users:
                     os.close(file.fd)
+
+    def _open(self, path: str, *, is_created: bool) -> int:
+        return os.open(path, self._flags | os.O_CREAT if is_created else self._flags, 0o644)
 
     def open_paths(self) -> list[str]:
         """Return the paths of the files that are open."""
@@ -131,8 +142,7 @@ def file_size(path: str) -> int:
 
 def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
     """Write a file so that either the old contents or the new ones are found, completely. Raises `OSError`."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}{TEMPORARY_SUFFIX}")
+    temporary = temporary_path(path)
     try:
         with open(temporary, "wb", buffering=0) as file:
             write_at(file.fileno(), [data], 0)
@@ -144,7 +154,7 @@ def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
             os.unlink(temporary)
         raise
     if is_durable:
-        sync_folder(folder)
+        sync_folder(os.path.dirname(path))
 
 
 def sync_folder(path: str) -> None:
@@ -185,6 +195,12 @@ def remove_folders(path: str, top: str) -> str:
     return path
 
 
+def temporary_path(path: str) -> str:
+    """Return the path of the file that will replace another one."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}{TEMPORARY_SUFFIX}")
+
+
 def is_temporary_file(name: str) -> bool:
-    """Return whether a file was left behind by `replace_file` when its process was killed."""
+    """Return whether a file was to replace another one when its process was killed."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)

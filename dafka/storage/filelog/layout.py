@@ -24,7 +24,10 @@ MARKER_FILE = "filelog.json"
 LOCK_FILE = "filelog.lock"
 TOPICS_FOLDER = "topics"
 FORMAT = "dafka file log"
-VERSION = 1
+VERSION = 2
+
+VERSIONS = (1, VERSION)
+"""The versions that are read. In version 1, segments consist of entries; one that is written becomes version 2."""
 
 PART_LENGTH_MAX = 200
 """The maximum length of a part of a path, in bytes. File systems allow 255; the rest is for suffixes."""
@@ -50,6 +53,11 @@ def read_identity(folder: str) -> str:
         StorageFormatError: If the folder holds no file log, or one of a newer version.
         StorageError: If the folder does not exist.
     """
+    return _read_marker(folder)[1]
+
+
+def _read_marker(folder: str) -> tuple[int, str]:
+    """Return the version and the identity."""
     path = f"{folder}/{MARKER_FILE}"
     if not os.path.isdir(folder):
         if os.path.lexists(folder):
@@ -66,9 +74,9 @@ def read_identity(folder: str) -> str:
         is_valid = False
     if not is_valid:
         raise StorageFormatError(f"{folder} cannot be opened: {MARKER_FILE} is damaged, or not that of a file log")
-    if version != VERSION:
+    if version not in VERSIONS:
         raise StorageFormatError(f"{folder} has version {version}, expected at most {VERSION}; upgrade dafka")
-    return str(identity)
+    return int(version), str(identity)
 
 
 def prepare_folder(folder: str) -> None:
@@ -94,12 +102,23 @@ def prepare_folder(folder: str) -> None:
 
 
 def create_identity(folder: str) -> str:
-    """Make an empty folder a file log, and return the identity of the file log. Raises as `read_identity` does."""
-    if _is_empty(folder):
-        document = {"format": FORMAT, "version": VERSION, "identity": (identity := new_address())}
-        document["crc32c"] = _crc(VERSION, identity)
+    """Make an empty folder a file log, and an older one one of this version, which older releases refuse.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The identity of the file log.
+
+    Raises:
+        StorageFormatError: As `read_identity` does.
+        OSError: If the folder cannot be read or changed.
+    """
+    version, identity = (0, new_address()) if _is_empty(folder) else _read_marker(folder)
+    if version != VERSION:
+        document = {"format": FORMAT, "version": VERSION, "identity": identity, "crc32c": _crc(VERSION, identity)}
         replace_file(f"{folder}/{MARKER_FILE}", json.dumps(document).encode() + b"\n")
-    return read_identity(folder)
+    return identity
 
 
 def _is_empty(folder: str) -> bool:

@@ -8,6 +8,7 @@ the disk.
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from bisect import bisect_right
 from typing import NamedTuple
@@ -16,12 +17,16 @@ from crc32c import crc32c
 
 from dafka.records import Partition
 from dafka.storage.base import PartitionInfo
-from dafka.storage.filelog.entries import partition_seed, segment_seed
 from dafka.storage.filelog.files import read_file, replace_file
 from dafka.storage.filelog.layout import encode_name, name_to_parts
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+STORED_SUFFIX = ".stored"
+SUFFIXES = (LOG_SUFFIX, STORED_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+"""The files of a segment; all but the first may be missing."""
+
 EARLIEST_FILE = "earliest"
 """The file that holds the earliest sequence if it is not the first one of a segment."""
 
@@ -72,7 +77,20 @@ class PartitionLog:
         slot: The slot of the partition in the catalog; -1 if it has none yet.
     """
 
-    __slots__ = ("_head", "_info", "bases", "folder", "is_tail_dirty", "lock", "partition", "seed", "slot")
+    __slots__ = (
+        "_head",
+        "_info",
+        "bases",
+        "folder",
+        "is_tail_dirty",
+        "is_tail_old",
+        "lock",
+        "partition",
+        "seed",
+        "segment_content_bytes",
+        "slot",
+        "stored_length",
+    )
 
     def __init__(self, partition: Partition, topics: str, slot: int = -1) -> None:
         self.partition = partition
@@ -85,8 +103,19 @@ class PartitionLog:
         """Protects changes of an index, and the listing of segments."""
         self.is_tail_dirty = False
         """Whether the end of the active segment holds a failed append that could not be truncated."""
+        self.is_tail_old = False
+        """Whether the active segment is of version 1, so that the next append begins another one."""
+        self.stored_length = -1
+        """The size of the `.stored` file of the active segment; -1 if it has not been checked."""
+        self.segment_content_bytes = 0
+        """The total size of the records of the active segment, if that file has been checked."""
         self._head = Head()
         self._info: PartitionInfo | None = None
+
+    def forget_tail(self) -> None:
+        """Forget what is known of the active segment, because another one takes its place."""
+        self.is_tail_old = False
+        self.stored_length = -1
 
     @property
     def name(self) -> tuple[bytes, bytes]:
@@ -124,8 +153,20 @@ class PartitionLog:
         """Return the path of the index of a segment."""
         return f"{self.folder}/{base:0{BASE_DIGITS}}{INDEX_SUFFIX}"
 
+    def time_index_path(self, base: int) -> str:
+        """Return the path of the index of timestamps of a segment."""
+        return f"{self.folder}/{base:0{BASE_DIGITS}}{TIME_INDEX_SUFFIX}"
+
+    def stored_path(self, base: int) -> str:
+        """Return the path of the file that says when the records of a segment were stored."""
+        return f"{self.folder}/{base:0{BASE_DIGITS}}{STORED_SUFFIX}"
+
+    def side_paths(self, base: int) -> list[str]:
+        """Return the paths of the files beside a segment."""
+        return [self.stored_path(base), self.index_path(base), self.time_index_path(base)]
+
     def segment_seed(self, base: int) -> int:
-        """Return the seed of the CRCs of a segment's headers."""
+        """Return the seed of the CRCs of a segment and its `.stored` file."""
         return segment_seed(self.seed, base)
 
     def list_bases(self) -> tuple[int, ...]:
@@ -150,6 +191,16 @@ class PartitionLog:
         return (bases[number - 1] if number else end), end
 
 
+def partition_seed(topic: bytes, address: bytes) -> int:
+    """Return the seed of a partition's CRCs."""
+    return crc32c(topic + address, crc32c(struct.pack(">HH", len(topic), len(address))))
+
+
+def segment_seed(seed: int, base: int) -> int:
+    """Return the seed of a segment's CRCs, in a partition with this seed."""
+    return crc32c(base.to_bytes(8, "big"), seed)
+
+
 def find_bases(folder: str) -> tuple[int, ...]:
     """Return the first sequences of the segments in a folder, in order; none if it does not exist. Raises `OSError`."""
     try:
@@ -160,7 +211,7 @@ def find_bases(folder: str) -> tuple[int, ...]:
 
 
 def is_segment_name(name: str, suffix: str) -> bool:
-    """Return whether a file has the name of a segment or an index, depending on the suffix."""
+    """Return whether a file has the name of a segment, or of a file beside one, depending on the suffix."""
     digits = name[:BASE_DIGITS]
     return (
         len(name) == BASE_DIGITS + len(suffix)

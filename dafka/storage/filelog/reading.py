@@ -1,7 +1,7 @@
 """Reading a partition: its records, their times, and the size of a range. Any number of threads may read concurrently.
 
-The page cache of the system caches the contents. This module caches only little: the indexes used last, the positions
-where earlier reads ended, and entries that were read only partially.
+The page cache of the system caches the records. This module caches only little: the indexes used last, the positions
+where earlier reads ended, and blocks that were read only partially.
 """
 
 from __future__ import annotations
@@ -10,32 +10,31 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from dafka.contents import PackedContents, count_bytes, count_within, join_contents
-from dafka.errors import StorageCorruptError
-from dafka.records import RecordBatch
-from dafka.storage.filelog.entries import HEADER_BYTES, Entry
-from dafka.storage.filelog.files import FilePool, read_file
-from dafka.storage.filelog.partition import Head, PartitionLog
-from dafka.storage.filelog.segment import (
-    BODY_READ_BYTES,
-    HEADER_READ_BYTES,
-    ReadBuffer,
-    SegmentIndex,
-    extend_index,
-    iterate_entries,
-    read_body_at,
-    read_entry_at,
-)
+import attrs
 
-READ_RECORDS_MAX = 16_384
+from dafka.batches import HEADER_BYTES, Repeated, slice_records
+from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX
+from dafka.errors import StorageCorruptError
+from dafka.records import RecordBatch, join
+from dafka.storage.filelog.blocks import Block
+from dafka.storage.filelog.files import FilePool, read_file
+from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times
+from dafka.storage.filelog.partition import Head, PartitionLog
+from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, Segment
+from dafka.storage.filelog.versions import as_segment, is_of_batches
+
+READ_RECORDS_MAX = 2**15
 """The maximum number of records in one read; it limits reads of empty records."""
 
 FEW_RECORDS = 256
 """A read of at most this many records begins with a small piece of the file."""
+
+FEW_READ_BYTES = 80 * 1024
+"""The size of that piece, in bytes: a record batch as `encode_records` makes it, with its header."""
 
 INDEXES_MAX = 512
 """The maximum number of cached indexes."""
@@ -44,30 +43,21 @@ CURSORS_MAX = 4096
 """The maximum number of cached positions where reads ended."""
 
 PARTIAL_READ_BYTES_MAX = 32 * 2**20
-"""The maximum size of the cached entries that were read partially, in bytes."""
+"""The maximum size of the cached blocks that were read partially, in bytes."""
 
 ATTEMPTS = 3
 """The number of times that a read is tried while another process drops or replaces segments."""
 
 
 class _PartialRead(NamedTuple):
-    entry: Entry
-    contents: PackedContents
+    """The records of a block, of which some were read, and the position after it."""
+
+    records: RecordBatch
+    next_position: int
 
     @property
     def memory_bytes(self) -> int:
-        return self.entry.body_bytes
-
-
-class _Segment(NamedTuple):
-    """An open segment; its first `limit` bytes are valid."""
-
-    path: str
-    base: int
-    end_sequence: int
-    seed: int
-    fd: int
-    limit: int
+        return self.records.content_bytes + sum(map(len, self.records.encoded))
 
 
 class LogReader:
@@ -96,17 +86,15 @@ class LogReader:
             if not head.earliest <= first_sequence < head.end or count < 1:
                 return None
             try:
-                with self._segment(log, head, first_sequence) as segment:
+                with self.open_segment(log, head, first_sequence) as segment:
                     if segment.base > first_sequence:
                         raise FileNotFoundError
-                    return self._read_segment(
-                        log, segment, first_sequence, min(count, READ_RECORDS_MAX), bytes_max, with_times
-                    )
+                    records = self._read_segment(segment, first_sequence, count, bytes_max)
+                    return _with_times(segment, records) if with_times else records
             except (FileNotFoundError, StorageCorruptError) as error:
                 # The segment may have been trimmed or replaced, possibly by another process.
-                path = log.log_path(log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
-                    self.drop_segment(path)
+                    self.drop_segment(log, log.find_segment(head, first_sequence)[0])
                     log.bases = ()
                     self._refresh(log)
                 now = log.head
@@ -126,59 +114,51 @@ class LogReader:
         first = bisect_right(bases, False, key=lambda base: self._segment_stored_at(log, head, base) >= stored_at)
         start = max(bases[first - 1] if first else 0, head.earliest)
         try:
-            with self._segment(log, head, start) as segment:
-                sequence, position = self.get_index(log, segment).locate_time(stored_at)
-                for entry in iterate_entries(
-                    ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), position, sequence, segment.seed
-                ):
-                    if entry.stored_at >= stored_at:
-                        return max(entry.first_sequence, head.earliest)
-                return segment.end_sequence
+            with self.open_segment(log, head, start) as segment:
+                return min(max(segment.find_time(stored_at), head.earliest), head.end)
         except FileNotFoundError:
             return min(max(log.find_segment(head, start)[1], log.head.earliest), head.end)
 
     def find_stored_at(self, log: PartitionLog, head: Head, sequence: int) -> int:
         """Return the time of a record; if it is damaged, that of a later one or of the earliest. Raises `OSError`."""
-        with suppress(FileNotFoundError), self._segment(log, head, sequence) as segment:
-            entry = self._locate(log, segment, ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), sequence)
-            if entry is not None:
-                return entry.stored_at
+        with suppress(FileNotFoundError), self.open_segment(log, head, sequence) as segment:
+            for run in segment.runs(sequence):
+                return run.stored_at
         return head.earliest_at
 
     def find_last_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
         """Return the time of the last record of a segment; if it is missing, that of the partition's first record."""
-        with suppress(FileNotFoundError):
-            return self.load_index(log, head, base).last_stored_at
+        with suppress(FileNotFoundError), self.open_segment(log, head, base) as segment:
+            return segment.last_stored_at()
         return head.earliest_at
 
     def count_content_bytes(self, log: PartitionLog, head: Head, first_sequence: int, end_sequence: int) -> int:
-        """Return the total size of the contents of a range, approximate if a body is damaged. Raises `OSError`."""
+        """Return the total size of the contents of a range, approximate if some are damaged. Raises `OSError`."""
         total = 0
         while first_sequence < end_sequence:
             _, segment_end = log.find_segment(head, first_sequence)
             stop = min(segment_end, end_sequence)
-            with suppress(FileNotFoundError), self._segment(log, head, first_sequence) as segment:
-                total += self._count_segment_bytes(log, segment, first_sequence, stop)
+            with suppress(FileNotFoundError), self.open_segment(log, head, first_sequence) as segment:
+                total += count_segment_bytes(segment, first_sequence, stop)
             first_sequence = stop
         return total
 
     def load_index(self, log: PartitionLog, head: Head, base: int) -> SegmentIndex:
         """Return the current index of a segment. Raises `OSError`."""
-        with self._segment(log, head, base) as segment:
-            return self.get_index(log, segment)
+        with self.open_segment(log, head, base) as segment:
+            return self.get_index(segment)
 
-    def get_index(self, log: PartitionLog, segment: _Segment) -> SegmentIndex:
-        """Return the index of an open segment: from the cache, its file, or the headers. Raises `OSError`."""
-        with log.lock:
-            index = self._cached_index(segment.path)
-            if index is None:
-                index = SegmentIndex.decode(read_file(log.index_path(segment.base)) or b"")
-                if index is None or not _matches_segment(index, segment):
-                    index = SegmentIndex.empty(segment.base)
+    def get_index(self, segment: Segment) -> SegmentIndex:
+        """Return the index of an open segment: from the cache, its files, or the headers. Raises `OSError`."""
+        with segment.log.lock:
+            path = segment.path
+            index = self._cached_index(path) or _read_index(segment)
             # An index that goes further, because of a concurrent append, is as good.
             if index.length < segment.limit:
-                extend_index(index, segment.fd, segment.limit, segment.seed)
-            self._cache_index(segment.path, index)
+                for block in segment.iterate(segment.open_buffer(), index.length, index.end_sequence):
+                    index.add_block(block)
+                index.length = segment.limit
+            self._cache_index(path, index)
         return index
 
     def start_index(self, log: PartitionLog, base: int) -> None:
@@ -186,21 +166,23 @@ class LogReader:
         with log.lock:
             self._cache_index(log.log_path(base), SegmentIndex.empty(base))
 
-    def extend_cached_index(self, log: PartitionLog, base: int, entries: list[Entry]) -> None:
-        """Add appended entries to the index of a segment, if it is cached and ends where they begin."""
+    def extend_cached_index(self, log: PartitionLog, base: int, blocks: list[Block]) -> None:
+        """Add appended blocks to the index of a segment, if it is cached and ends where they begin."""
         with log.lock:
             index = self._cached_index(log.log_path(base))
-            if index is not None and index.length == entries[0].position:
-                for entry in entries:
-                    index.add_entry(entry)
+            if index is not None and index.length == blocks[0].position:
+                for block in blocks:
+                    index.add_block(block)
 
     def find_cached_index(self, log: PartitionLog, base: int) -> SegmentIndex | None:
         """Return the index of a segment if it is cached."""
         return self._cached_index(log.log_path(base))
 
-    def drop_segment(self, path: str) -> None:
+    def drop_segment(self, log: PartitionLog, base: int) -> None:
         """Drop the cached data of a segment that was removed, or may have been replaced."""
+        path = log.log_path(base)
         self.pool.drop(path)
+        self.pool.drop(log.stored_path(base))
         with self._lock:
             self._indexes.pop(path, None)
             for key in [key for key in self._cursors if key[0] == path]:
@@ -209,94 +191,73 @@ class LogReader:
                 self._partial_read_bytes -= self._partial_reads.pop(key).memory_bytes
 
     @contextmanager
-    def _segment(self, log: PartitionLog, head: Head, sequence: int) -> Iterator[_Segment]:
+    def open_segment(self, log: PartitionLog, head: Head, sequence: int) -> Iterator[Segment]:
+        """Open the segment that should hold a sequence. Raises `OSError`."""
         base, end = log.find_segment(head, sequence)
         path = log.log_path(base)
         if self._refresh is not None and not self.pool.is_in_place(path):
-            self.drop_segment(path)  # the writer has deleted the partition, and begun it again
+            self.drop_segment(log, base)  # the writer has deleted the partition, and begun it again
         with self.pool.open_file(path) as fd:
             limit = head.length if base == head.base else os.fstat(fd).st_size
-            yield _Segment(path, base, end, log.segment_seed(base), fd, limit)
+            yield as_segment(log, base, end, fd, limit, self.pool, self.get_index)
 
-    def _read_segment(
-        self, log: PartitionLog, segment: _Segment, first_sequence: int, count: int, bytes_max: int, with_times: bool
-    ) -> RecordBatch:
-        buffer = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES if count <= FEW_RECORDS else BODY_READ_BYTES)
-        parts: list[Sequence[bytes]] = []
-        times: list[int] = []
+    def _read_segment(self, segment: Segment, first_sequence: int, count: int, bytes_max: int) -> RecordBatch:
+        buffer = segment.open_buffer(
+            FEW_READ_BYTES if count <= FEW_RECORDS else min(bytes_max, BODY_READ_BYTES) + FEW_READ_BYTES
+        )
+        parts: list[RecordBatch] = []
+        records_max = READ_RECORDS_MAX
         sequence, stop = first_sequence, min(first_sequence + count, segment.end_sequence)
-        partial_read = self._take_partial_read(segment, sequence)
-        entry = partial_read.entry if partial_read else self._locate(log, segment, buffer, sequence)
-        if entry is None or entry.first_sequence > sequence:
-            raise _corrupt_error(
-                log, segment, sequence, segment.end_sequence if entry is None else entry.first_sequence
-            )
+        current = self._take_partial_read(segment, sequence) or self._read_first(segment, buffer, sequence)
         while True:
-            contents = partial_read.contents if partial_read else read_body_at(buffer, entry)
-            if contents is None:
-                if not parts:
-                    raise _corrupt_error(log, segment, sequence, min(entry.end_sequence, segment.end_sequence))
-                break
-            begin = sequence - entry.first_sequence
-            part = contents[begin : min(stop - entry.first_sequence, entry.records)]
-            part = part[: max(count_within(part, bytes_max), 0 if parts else 1)]
-            end = begin + len(part)
-            parts.append(part)
-            times += [entry.stored_at] * len(part) if with_times else ()
-            bytes_max -= count_bytes(part)
-            sequence = entry.first_sequence + end
-            if end < entry.records:
-                self._keep_partial_read(segment, sequence, _PartialRead(entry, contents))
-                break
-            next_entry = (
-                read_entry_at(buffer, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
+            part = current.records.between(sequence, stop)
+            if part.content_bytes > bytes_max or len(part) > records_max:
+                if parts:  # a record batch is taken apart only if it alone is too much
+                    self._keep_partial_read(segment, sequence, current)
+                    break
+                part = part.within(bytes_max).between(sequence, sequence + records_max)
+            parts.append(slice_records(current.records, sequence, part.end_sequence))
+            sequence, bytes_max, records_max = (
+                part.end_sequence,
+                bytes_max - part.content_bytes,
+                records_max - len(part),
             )
-            if next_entry is None or next_entry.first_sequence != sequence:
-                self._keep_cursor(segment, sequence, entry.next_position)
+            if sequence < current.records.end_sequence:
+                self._keep_partial_read(segment, sequence, current)
                 break
-            entry, partial_read = next_entry, None
-        return RecordBatch(log.partition, first_sequence, join_contents(parts), stored_at=times if with_times else None)
+            is_over = sequence >= stop or bytes_max <= 0 or records_max <= 0
+            block = None if is_over else segment.block_at(buffer, current.next_position, sequence)
+            records = segment.decode(buffer, block) if block is not None and _may_fit(block, bytes_max) else None
+            if block is None or records is None:
+                self._keep_cursor(segment, sequence, current.next_position)
+                break
+            current = _PartialRead(records, block.next_position)
+        return join(parts)
 
-    def _locate(self, log: PartitionLog, segment: _Segment, buffer: ReadBuffer, sequence: int) -> Entry | None:
-        """Return the entry with a sequence; if it is damaged, the next one, if any."""
+    def _read_first(self, segment: Segment, buffer: ReadBuffer, sequence: int) -> _PartialRead:
+        """Return the records of the block with a sequence. Raise `StorageCorruptError` if it is damaged."""
+        block = self._locate(segment, buffer, sequence)
+        if block is None or block.first_sequence > sequence:
+            end_sequence = segment.end_sequence if block is None else block.first_sequence
+            raise _corrupt_error(segment, sequence, end_sequence)
+        records = segment.decode(buffer, block)
+        if records is None:
+            end_sequence = segment.find_damage_end(buffer, block)
+            raise _corrupt_error(segment, sequence, min(end_sequence, segment.end_sequence))
+        return _PartialRead(records, block.next_position)
+
+    def _locate(self, segment: Segment, buffer: ReadBuffer, sequence: int) -> Block | None:
+        """Return the block with a sequence; if it is damaged, the next one, if any."""
         with self._lock:
             position = self._cursors.pop((segment.path, sequence), None)
-        entry = None if position is None else read_entry_at(buffer, position, segment.seed)
-        if entry is not None and entry.first_sequence <= sequence < entry.end_sequence:
-            return entry
-        row_sequence, position = self.get_index(log, segment).locate_sequence(sequence)
-        for entry in iterate_entries(buffer, position, row_sequence, segment.seed):
-            if entry.end_sequence > sequence:
-                return entry
-        return None
+        block = None if position is None else segment.block_at(buffer, position, sequence)
+        return segment.locate(buffer, sequence) if block is None else block
 
     def _segment_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
-        with suppress(FileNotFoundError), self._segment(log, head, base) as segment:
-            for entry in iterate_entries(
-                ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), 0, base, segment.seed
-            ):
-                return entry.stored_at
+        with suppress(FileNotFoundError), self.open_segment(log, head, base) as segment:
+            for run in segment.runs(base):
+                return run.stored_at
         return head.latest_at
-
-    def _count_segment_bytes(self, log: PartitionLog, segment: _Segment, first_sequence: int, end_sequence: int) -> int:
-        index = self.get_index(log, segment)
-        if first_sequence <= segment.base and end_sequence >= index.end_sequence:
-            return index.content_bytes
-        buffer = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES)
-        sequence, position = index.locate_sequence(first_sequence)
-        total = 0
-        for entry in iterate_entries(buffer, position, sequence, segment.seed):
-            if entry.first_sequence >= end_sequence:
-                break
-            begin = max(first_sequence - entry.first_sequence, 0)
-            end = max(min(end_sequence - entry.first_sequence, entry.records), begin)
-            if begin == 0 and end == entry.records:
-                total += entry.content_bytes
-            elif begin < entry.records:
-                contents = read_body_at(buffer, entry)
-                share = entry.content_bytes * (end - begin) // entry.records
-                total += share if contents is None else contents.ends[end] - contents.ends[begin]
-        return total
 
     def _cached_index(self, path: str) -> SegmentIndex | None:
         with self._lock:
@@ -311,20 +272,20 @@ class LogReader:
             if len(self._indexes) > INDEXES_MAX:
                 self._indexes.popitem(last=False)
 
-    def _keep_cursor(self, segment: _Segment, sequence: int, position: int) -> None:
+    def _keep_cursor(self, segment: Segment, sequence: int, position: int) -> None:
         with self._lock:
             self._cursors[segment.path, sequence] = position
             if len(self._cursors) > CURSORS_MAX:
                 self._cursors.popitem(last=False)
 
-    def _take_partial_read(self, segment: _Segment, sequence: int) -> _PartialRead | None:
+    def _take_partial_read(self, segment: Segment, sequence: int) -> _PartialRead | None:
         with self._lock:
             partial_read = self._partial_reads.pop((segment.path, sequence), None)
             if partial_read is not None:
                 self._partial_read_bytes -= partial_read.memory_bytes
             return partial_read
 
-    def _keep_partial_read(self, segment: _Segment, sequence: int, partial_read: _PartialRead) -> None:
+    def _keep_partial_read(self, segment: Segment, sequence: int, partial_read: _PartialRead) -> None:
         with self._lock:
             before = self._partial_reads.pop((segment.path, sequence), None)
             self._partial_reads[segment.path, sequence] = partial_read
@@ -333,23 +294,68 @@ class LogReader:
                 self._partial_read_bytes -= self._partial_reads.popitem(last=False)[1].memory_bytes
 
 
-def _matches_segment(index: SegmentIndex, segment: _Segment) -> bool:
-    """Return whether the rows of an index are entries of a segment."""
-    if index.base != segment.base or index.length > segment.limit:
-        return False
-    buffer = ReadBuffer(segment.fd, segment.limit, HEADER_BYTES)
-    for sequence, position, stored_at in index.rows:
-        entry = read_entry_at(buffer, position, segment.seed)
-        if entry is None or (entry.first_sequence, entry.stored_at) != (sequence, stored_at):
-            return False
-    return True
+def count_segment_bytes(segment: Segment, first_sequence: int, end_sequence: int) -> int:
+    """Return the total size of the records of a range of a segment, approximate if some are damaged."""
+    if first_sequence <= segment.base and end_sequence >= segment.end_sequence:
+        return segment.content_bytes()
+    total = 0
+    for run in segment.runs(first_sequence):
+        if run.first_sequence >= end_sequence:
+            break
+        begin, end = max(run.first_sequence, first_sequence), min(run.end_sequence, end_sequence)
+        is_whole = (begin, end) == (run.first_sequence, run.end_sequence)
+        if is_whole and run.content_bytes is not None:
+            total += run.content_bytes
+        else:
+            total += segment.count_bytes(begin, end)
+    return total
 
 
-def _corrupt_error(log: PartitionLog, segment: _Segment, sequence: int, end_sequence: int) -> StorageCorruptError:
+def _read_index(segment: Segment) -> SegmentIndex:
+    """Return the index of a segment of record batches as its files have it; an empty one if they cannot be right."""
+    log, base = segment.log, segment.base
+    index = SegmentIndex.empty(base)
+    if not is_of_batches(segment):
+        return index
+    rows = decode_rows(read_file(log.index_path(base)), base)
+    times = decode_times(read_file(log.time_index_path(base)), base)
+    if rows is None or times is None:
+        return index
+    buffer = segment.open_buffer(HEADER_BYTES)
+    for last_sequence, position in rows:
+        block = segment.read_header(buffer, position)
+        if block is None or block.end_sequence - 1 != last_sequence:
+            return SegmentIndex.empty(base)
+        index.rows.append((block.first_sequence, position, last_sequence))
+        index.end_sequence, index.length = block.end_sequence, block.next_position
+    index.times = [time for time in times if time[1] < index.end_sequence]  # one may be of the end at that time
+    index.largest = index.times[-1] if index.times else index.largest
+    return index
+
+
+def _may_fit(block: Block, bytes_max: int) -> bool:
+    """Return whether the records of a block may have at most this size, judged by the size of the block."""
+    return block.size - HEADER_BYTES - RECORD_OVERHEAD_BYTES_MAX * block.records <= bytes_max
+
+
+def _with_times(segment: Segment, records: RecordBatch) -> RecordBatch:
+    times: list[int] = []
+    end = records.end_sequence
+    for run in segment.runs(records.first_sequence):
+        count = min(run.end_sequence, end) - max(run.first_sequence, records.first_sequence)
+        if count == len(records):
+            return attrs.evolve(records, stored_at=Repeated(run.stored_at, count))
+        times += [run.stored_at] * count
+        if run.end_sequence >= end:
+            break
+    return attrs.evolve(records, stored_at=times)
+
+
+def _corrupt_error(segment: Segment, sequence: int, end_sequence: int) -> StorageCorruptError:
     last = end_sequence - 1
     which = f"sequence {sequence} is" if last <= sequence else f"sequences {sequence} to {last} are"
     return StorageCorruptError(
-        f"{log.partition}: {which} damaged or missing in {segment.path}", max(end_sequence, sequence + 1)
+        f"{segment.log.partition}: {which} damaged or missing in {segment.path}", max(end_sequence, sequence + 1)
     )
 
 

@@ -16,13 +16,14 @@ import attrs
 from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
-from dafka.storage.filelog.entries import FLAG_FIRST, FLAG_MORE, SEQUENCE_END_MAX
+from dafka.storage.filelog.entry_segment import SEQUENCE_END_MAX
 from dafka.storage.filelog.files import FilePool, file_size, read_file
+from dafka.storage.filelog.index import is_beginning
 from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
 from dafka.storage.filelog.partition import (
     BASE_DIGITS,
     EARLIEST_FILE,
-    INDEX_SUFFIX,
+    SUFFIXES,
     Head,
     PartitionLog,
     find_bases,
@@ -30,28 +31,17 @@ from dafka.storage.filelog.partition import (
     read_earliest_file,
     write_earliest_file,
 )
-from dafka.storage.filelog.reading import LogReader
-from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, SegmentIndex, iterate_entries, read_body_at
+from dafka.storage.filelog.reading import LogReader, count_segment_bytes
+from dafka.storage.filelog.segment import Segment
+from dafka.storage.filelog.stored import drop_bad_rows, repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
+from dafka.storage.filelog.versions import as_segment, is_of_batches
 from dafka.storage.filelog.writer import LogWriter
+from dafka.storage.plugin_helpers import now_ms
 
 VACANT_MAX = 1000
 """Slots of deleted partitions that a catalog may have in any case. If it has more, and more than of other partitions,
 it is rewritten without them."""
-
-
-@attrs.define
-class _Tail:
-    """The result of scanning the end of a segment: how far it is valid, and which entries before that are damaged."""
-
-    length: int
-    end: int
-    seen_end: int
-    content_bytes: int = 0
-    first_at: int = 0
-    last_at: int = 0
-    damaged: list[tuple[int, int, int]] = attrs.Factory(list)
-    """The position, first sequence and end sequence of damage."""
 
 
 @attrs.define
@@ -91,7 +81,8 @@ class Recovery:
         """Read the files of a partition; return False if there are none. Missing records of `known` are damage."""
         log.bases = find_bases(log.folder)
         for base in log.bases:
-            self.reader.drop_segment(log.log_path(base))
+            self.reader.drop_segment(log, base)
+        log.forget_tail()
         if log.bases:
             self._scan_partition(log)
             self.unsynced.append(log)
@@ -109,7 +100,7 @@ class Recovery:
         for base in log.bases[:-1]:
             if not sizes[base]:  # the process was killed after creating the segment, or the segment was never used
                 self._drop_segment(log, base)
-        self._drop_bad_indexes(log, sizes)
+        self._drop_stray_files(log)
         head = Head(end=SEQUENCE_END_MAX, base=log.bases[-1], length=sizes[log.bases[-1]])
         indexes = [self.reader.load_index(log, head, base) for base in log.bases[:-1]]
         if indexes and not head.length and stored_earliest < head.base != indexes[-1].end_sequence:
@@ -125,16 +116,19 @@ class Recovery:
                     index.end_sequence,
                     next_base,
                 )
-        closed_bytes = sum(sizes[base] + file_size(log.index_path(base)) for base in log.bases[:-1])
-        earliest_file_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
-        start = head._replace(
-            end=head.base,
-            length=0,
-            closed_bytes=closed_bytes + earliest_file_bytes,
-            content_bytes=sum(index.content_bytes for index in indexes),
-            latest_at=max([stored_latest_at, *(index.last_stored_at for index in indexes)]),
-        )
+        start = head._replace(end=head.base, length=0, latest_at=stored_latest_at)
+        for base in log.bases[:-1]:
+            with self.reader.open_segment(log, start, base) as segment:
+                self._repair_stored_file(segment, start)
+                start = start._replace(
+                    latest_at=max(start.latest_at, segment.last_stored_at()),
+                    content_bytes=start.content_bytes + segment.content_bytes(),
+                )
         head = self._scan_tail(log, start, head.length) if head.length else start
+        self._drop_bad_indexes(log, head)
+        side_paths = [f"{log.folder}/{EARLIEST_FILE}", *(path for base in log.bases for path in log.side_paths(base))]
+        closed_bytes = sum(sizes[base] for base in log.bases[:-1]) + sum(map(file_size, side_paths))
+        head = head._replace(closed_bytes=closed_bytes)
         earliest = min(max(log.bases[0], stored_earliest), head.end)
         if earliest < stored_earliest and self.is_writer:
             write_earliest_file(log.folder, earliest, head.latest_at)
@@ -151,25 +145,44 @@ class Recovery:
         """Add what follows the known part of the active segment, and truncate an incomplete append."""
         path = log.log_path(known.base)
         with self.pool.open_file(path) as fd:
-            tail = _scan_segment(fd, size, known.length, known.end, log.segment_seed(known.base))
+            segment = as_segment(log, known.base, SEQUENCE_END_MAX, fd, size, self.pool, self.reader.get_index)
+            tail = segment.scan_tail(known.length, known.end)
             if self.is_writer:
                 for position, first_sequence, end_sequence in tail.damaged:
                     self._add_damage(log, f"{path} at byte {position}", "damaged", first_sequence, end_sequence)
                 if tail.length < size:
                     os.ftruncate(fd, tail.length)
                     os.fsync(fd)
-                    reason = f"truncated: {size - tail.length} bytes at the end are not a complete append"
+                    reason = f"truncated: {size - tail.length} bytes at the end are not complete"
                     self._add_damage(log, path, reason, tail.end, tail.seen_end)
-        if tail.length == known.length:
-            return known
-        return known._replace(
-            end=tail.end,
-            length=tail.length,
-            content_bytes=known.content_bytes + tail.content_bytes,
-            earliest_at=tail.first_at if known.earliest == known.end else known.earliest_at,
-            latest_at=max(known.latest_at, tail.last_at),
-            base_at=known.base_at if known.length else tail.first_at,
-        )
+            if tail.length == known.length:
+                return known
+            segment.end_sequence, segment.limit = tail.end, tail.length
+            self._repair_stored_file(segment, known)
+            first_at = next(segment.runs(known.end)).stored_at
+            return known._replace(
+                end=tail.end,
+                length=tail.length,
+                content_bytes=known.content_bytes + count_segment_bytes(segment, known.end, tail.end),
+                earliest_at=first_at if known.earliest == known.end else known.earliest_at,
+                latest_at=max(known.latest_at, segment.last_stored_at()),
+                base_at=known.base_at if known.length else first_at,
+            )
+
+    def _repair_stored_file(self, segment: Segment, head: Head) -> None:
+        """Fill in when records were stored if a power failure or damage has left that out."""
+        if self.is_writer and is_of_batches(segment):
+            drop_bad_rows(segment)
+            repair_stored_file(segment, head.latest_at or self._find_later_time(segment, head))
+
+    def _find_later_time(self, segment: Segment, head: Head) -> int:
+        """Return the first known time in later segments of a partition; that of recovery if there is none."""
+        for base in [base for base in segment.log.bases if base > segment.base]:
+            with self.reader.open_segment(segment.log, head, base) as later:
+                run = next(later.runs(base), None)
+            if run is not None and run.content_bytes is not None:
+                return run.stored_at
+        return now_ms()
 
     def _read_earliest(self, log: PartitionLog) -> tuple[int, int]:
         try:
@@ -183,57 +196,41 @@ class Recovery:
     def _drop_segment(self, log: PartitionLog, base: int) -> None:
         log.bases = tuple(other for other in log.bases if other != base)
         if self.is_writer:
-            for path in (log.log_path(base), log.index_path(base)):
+            for path in (log.log_path(base), *log.side_paths(base)):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _drop_bad_indexes(self, log: PartitionLog, sizes: dict[int, int]) -> None:
-        """Remove the index files that a power failure left incomplete or outdated. They are never synced."""
+    def _drop_stray_files(self, log: PartitionLog) -> None:
+        """Remove the files beside segments that are not there."""
         if not self.is_writer:
             return
         for name in os.listdir(log.folder):
-            if not is_segment_name(name, INDEX_SUFFIX):
-                continue
-            base, path = int(name[:BASE_DIGITS]), f"{log.folder}/{name}"
-            index = SegmentIndex.decode(read_file(path) or b"")
-            is_grown = base == log.bases[-1]
-            if index is None or base not in log.bases or not (is_grown or index.length == sizes[base]):
+            if (
+                any(is_segment_name(name, suffix) for suffix in SUFFIXES[1:])
+                and int(name[:BASE_DIGITS]) not in log.bases
+            ):
                 with suppress(FileNotFoundError):
-                    os.unlink(path)
+                    os.unlink(f"{log.folder}/{name}")
+
+    def _drop_bad_indexes(self, log: PartitionLog, head: Head) -> None:
+        """Remove the index files that a power failure left incomplete or outdated."""
+        for base in log.bases if self.is_writer else ():
+            with self.reader.open_segment(log, head, base) as segment:
+                paths = (log.index_path(base), log.time_index_path(base))
+                files = (read_file(paths[0]), read_file(paths[1]))
+                if not is_of_batches(segment) or not any(map(os.path.lexists, paths)):
+                    continue
+                index = self.reader.get_index(segment)
+            if not (is_beginning(files, index) if base == head.base else files == index.encode()):
+                for path in paths:
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
 
     def _add_damage(
         self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int
     ) -> None:
         end_sequence = max(end_sequence, first_sequence + 1)
         self.damages.append(Damage(location, reason, log.partition, first_sequence, end_sequence))
-
-
-def _scan_segment(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
-    """Read a segment from a position. Damage is reported only if a complete append follows it."""
-    buffer = ReadBuffer(fd, size, BODY_READ_BYTES)
-    tail = _Tail(position, sequence, sequence)
-    damaged: list[tuple[int, int, int]] = []
-    content_bytes = 0
-    is_complete = False
-    first_at: int | None = None
-    for entry in iterate_entries(buffer, position, sequence, seed):
-        if entry.position != position:
-            damaged.append((position, sequence, entry.first_sequence))
-            is_complete = False
-        if read_body_at(buffer, entry) is None:
-            damaged.append((entry.position, entry.first_sequence, entry.end_sequence))
-            is_complete = False
-        elif entry.flags & FLAG_FIRST:
-            is_complete = True
-        content_bytes += entry.content_bytes
-        first_at = entry.stored_at if first_at is None else first_at
-        position, sequence = entry.next_position, entry.end_sequence
-        tail.seen_end = sequence
-        if is_complete and not entry.flags & FLAG_MORE:
-            tail.length, tail.end, tail.last_at, tail.first_at = position, sequence, entry.stored_at, first_at
-            tail.content_bytes, tail.damaged = content_bytes, damaged.copy()
-            is_complete = False
-    return tail
 
 
 _logger = logging.getLogger("dafka.storage")

@@ -1,8 +1,8 @@
 """Changing partitions: appending records, dropping records, and dropping whole segments.
 
 One thread at a time writes; any number read at the same time (see `partition` for what they share). Each change happens
-completely or not at all if an error occurs. If the process is killed, that holds for each partition separately: an
-append to a partition is there completely or not at all.
+completely or not at all if an error occurs. If the process is killed during an append, some of its first record batches
+may be there, in each partition separately.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import attrs
 from dafka.errors import StorageError, StorageLostError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
-from dafka.storage.filelog.appends import PlannedAppend, plan_append
+from dafka.storage.filelog.appends import PlannedAppend, check_sequences, plan_append
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
-from dafka.storage.filelog.entries import Run, check_run
 from dafka.storage.filelog.files import (
     FilePool,
     ancestors,
@@ -26,13 +25,16 @@ from dafka.storage.filelog.files import (
     make_folders,
     remove_folders,
     replace_file,
+    sync_folder,
     write_at,
 )
+from dafka.storage.filelog.index import ROW_EVERY_BYTES
 from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, PartitionLog, write_earliest_file
 from dafka.storage.filelog.reading import LogReader
-from dafka.storage.filelog.segment import ROW_EVERY_BYTES
+from dafka.storage.filelog.stored import ROW_BYTES, repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
-from dafka.storage.plugin_helpers import now_ms, require_only_values
+from dafka.storage.filelog.versions import is_of_batches
+from dafka.storage.plugin_helpers import now_ms
 
 
 @attrs.define
@@ -98,6 +100,7 @@ class LogWriter:
         try:
             folders = self._begin_segments(appends)
             for append in appends:
+                self._write_rows(append)
                 with self.pool.open_file(append.path) as fd:
                     write_at(fd, append.buffers, append.position)
             self._sync_appended(appends, folders)
@@ -138,9 +141,10 @@ class LogWriter:
         """See `Storage.reset_to`."""
         log = self.find_log(partition)
         if log is None:
-            check_run(partition, Run(next_sequence, [b""], 0))
+            check_sequences(partition, next_sequence, next_sequence + 1)
             log = self._new_log(partition)
-            append = PlannedAppend(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
+            head = Head(next_sequence, next_sequence, base=next_sequence)
+            append = PlannedAppend(log, True, head, True, 0, [], [], [])
             try:
                 self._sync_appended([append], self._begin_segments([append]))
             except BaseException:
@@ -152,7 +156,7 @@ class LogWriter:
             raise StorageSequenceError(
                 f"{partition}: cannot reset to sequence {next_sequence}, expected {log.head.end} or later"
             )
-        check_run(partition, Run(next_sequence, [b""], 0))
+        check_sequences(partition, next_sequence, next_sequence + 1)
         if next_sequence != log.head.earliest:
             self._drop_everything(log, next_sequence)
 
@@ -173,10 +177,48 @@ class LogWriter:
             raise
         del self.logs[log.partition.topic][log.partition]
         log.head, log.bases = Head(), ()
+        log.forget_tail()
         self._vacant[log.partition] = log
         self._pending_slots.discard(log)
         self._write_slot(log, VACANT)
         self.syncer.sync_written([], [remove_folders(log.folder, self.topics_folder)])
+
+    def replace_segment(self, log: PartitionLog, base: int, path: str, rows: bytes) -> None:
+        """Put a file with the same records as record batches, which is durable, in the place of a segment.
+
+        Args:
+            log: The partition.
+            base: The first sequence of the segment.
+            path: The file.
+            rows: The contents of the `.stored` file.
+        """
+        size = file_size(path)
+        files = [log.log_path(base), *log.side_paths(base)]
+        before = sum(map(file_size, files))
+        if base == log.head.base:  # readers would trust the length in a slot that is only changing
+            self.catalog.forget_slot(log.slot)
+        else:
+            self._mark_changing(log)
+        try:
+            replace_file(log.stored_path(base), rows)
+            for index_path in (log.index_path(base), log.time_index_path(base)):
+                with suppress(FileNotFoundError):
+                    os.unlink(index_path)
+            os.replace(path, log.log_path(base))
+        except BaseException:
+            self._write_slot(log, GOOD)
+            raise
+        self.reader.drop_segment(log, base)
+        head = log.head
+        closed_bytes = head.closed_bytes + size + len(rows) - before
+        if base == head.base:
+            log.forget_tail()
+            closed_bytes += head.length - size
+            head = head._replace(length=size)
+        log.head = head._replace(closed_bytes=max(closed_bytes, 0))
+        log.head = log.head._replace(closed_bytes=log.head.closed_bytes + self._write_index(log, base))
+        sync_folder(log.folder)
+        self._write_slot(log, GOOD)
 
     def check_not_removed(self, paths: Iterable[str] | None = None) -> None:
         """Raise `StorageLostError` if a segment is not at its path. Checks all open segments if `paths` is None."""
@@ -197,7 +239,6 @@ class LogWriter:
 
     def _plan_appends(self, batches: Sequence[RecordBatch]) -> list[PlannedAppend]:
         """Plan the append to each partition. Raise before any change if a batch cannot be appended."""
-        require_only_values(batches, "a file log")
         by_partition: dict[Partition, list[RecordBatch]] = {}
         for batch in batches:
             if batch.values:
@@ -214,8 +255,22 @@ class LogWriter:
             log = self.find_log(partition)
             is_new = log is None
             log = log or self._new_log(partition)
+            if log.stored_length < 0 and not is_new:
+                self._check_tail(log)
             appends.append(plan_append(log, wanted, time_ms, self.segment_bytes, self.segment_ms, is_new=is_new))
         return appends
+
+    def _check_tail(self, log: PartitionLog) -> None:
+        """Find out how the active segment can be continued, once after it was found."""
+        head = log.head
+        with self.reader.open_segment(log, head, head.base) as segment:
+            log.is_tail_old = not is_of_batches(segment)
+            log.stored_length = 0
+            if not log.is_tail_old:
+                before = file_size(log.stored_path(head.base))
+                log.stored_length, last = repair_stored_file(segment, head.latest_at)
+                log.segment_content_bytes = last.content_bytes
+                log.head = head._replace(closed_bytes=max(head.closed_bytes + log.stored_length - before, 0))
 
     def _new_log(self, partition: Partition) -> PartitionLog:
         return self._vacant.get(partition) or PartitionLog(partition, self.topics_folder)
@@ -239,6 +294,9 @@ class LogWriter:
             if log.is_tail_dirty:
                 with self.pool.open_file(log.log_path(log.head.base)) as fd:
                     os.ftruncate(fd, log.head.length)
+                if not log.is_tail_old:
+                    with self.pool.open_file(log.stored_path(log.head.base), is_created=True) as fd:
+                        os.ftruncate(fd, log.stored_length)
                 log.is_tail_dirty = False
             append.is_prepared = True
             if append.begins_segment:
@@ -262,8 +320,20 @@ class LogWriter:
         above = ancestors(log.folder, os.path.dirname(self.topics_folder))
         return {folder for folder in above if folder not in self._synced_folders}
 
+    def _write_rows(self, append: PlannedAppend) -> None:
+        """Write when the records are stored: before the records, so that these never lack it while the system runs."""
+        if append.rows:
+            with self.pool.open_file(append.stored_path, is_created=True) as fd:
+                if append.begins_segment:
+                    os.ftruncate(fd, 0)
+                write_at(fd, [append.encoded_rows], append.stored_position)
+
     def _sync_appended(self, appends: Sequence[PlannedAppend], folders: set[str]) -> None:
-        self.syncer.sync_written([append.path for append in appends], folders)
+        full = [append.log for append in appends if append.begins_segment and append.log.head.length]
+        self.syncer.sync_written(
+            [append.path for append in appends] + [log.stored_path(log.head.base) for log in full], folders
+        )
+        self.syncer.sync_later([append.stored_path for append in appends if append.rows])
         self._synced_folders |= folders - {append.log.folder for append in appends}
 
     def _roll_back(self, appends: Iterable[PlannedAppend]) -> None:
@@ -275,9 +345,10 @@ class LogWriter:
                 continue
             if append.begins_segment:
                 if append.is_created:
-                    with suppress(OSError):
-                        os.unlink(append.path)
-                    self.pool.drop(append.path)
+                    for path in (append.path, append.stored_path):
+                        with suppress(OSError):
+                            os.unlink(path)
+                        self.pool.drop(path)
                 if append.is_new:
                     with suppress(OSError):
                         os.rmdir(log.folder)
@@ -286,6 +357,8 @@ class LogWriter:
                 try:
                     with self.pool.open_file(append.path) as fd:
                         os.ftruncate(fd, append.position)
+                    with self.pool.open_file(append.stored_path, is_created=True) as fd:
+                        os.ftruncate(fd, append.stored_position)
                 except OSError:
                     log.is_tail_dirty = True
 
@@ -297,8 +370,11 @@ class LogWriter:
             if before.length:
                 head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, before.base))
             log.bases = (*log.bases, head.base)
-        if append.entries:
-            self.reader.extend_cached_index(log, head.base, append.entries)
+        if append.blocks:
+            self.reader.extend_cached_index(log, head.base, append.blocks)
+        log.stored_length = append.stored_position + ROW_BYTES * len(append.rows)
+        log.segment_content_bytes = append.rows[-1].content_bytes if append.rows else 0
+        log.is_tail_old = log.is_tail_old and not append.begins_segment
         log.head = head
         if append.is_new:
             self._vacant.pop(log.partition, None)
@@ -337,12 +413,14 @@ class LogWriter:
         """Remove segments from the catalog first, so that other processes do not read them, then from the disk."""
         dropped = [base for base in log.list_bases() if base not in kept]
         earliest_file_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
+        if head.base != log.head.base:
+            log.forget_tail()
         log.head = head
         log.bases = kept
         self._write_slot(log, CHANGING)
         closed_bytes = head.closed_bytes
         for base in dropped:
-            closed_bytes -= file_size(log.log_path(base)) + file_size(log.index_path(base))
+            closed_bytes -= sum(map(file_size, (log.log_path(base), *log.side_paths(base))))
             self._unlink(log, base)
         if head.earliest == head.end:
             closed_bytes = earliest_file_bytes
@@ -352,23 +430,27 @@ class LogWriter:
     def _unlink(self, log: PartitionLog, base: int) -> None:
         path = log.log_path(base)
         self._unlinked_in.add(log.folder)
-        for file in (path, log.index_path(base)):
+        for file in (path, *log.side_paths(base)):
             with suppress(FileNotFoundError):
                 os.unlink(file)
-        self.reader.drop_segment(path)
+        self.reader.drop_segment(log, base)
 
     def _write_index(self, log: PartitionLog, base: int) -> int:
-        """Write the index of a segment unless it is short, and return by how many bytes the file has grown.
+        """Write the index of a segment unless it is short, and return by how many bytes its files have grown.
 
-        Errors are ignored: without the file, the next reader rebuilds the index.
+        Errors are ignored: without the files, the next reader rebuilds the index.
         """
+        grown = 0
         with suppress(OSError):
-            index = self.reader.load_index(log, log.head, base)
-            if index.length > ROW_EVERY_BYTES:
-                data, before = index.encode(), file_size(log.index_path(base))
-                replace_file(log.index_path(base), data, is_durable=self.syncer.is_immediate)
-                return len(data) - before
-        return 0
+            with self.reader.open_segment(log, log.head, base) as segment:
+                index = self.reader.get_index(segment)
+                is_needed = is_of_batches(segment) and index.length > ROW_EVERY_BYTES
+            if is_needed:
+                for path, data in zip((log.index_path(base), log.time_index_path(base)), index.encode(), strict=True):
+                    before = file_size(path)
+                    replace_file(path, data, is_durable=self.syncer.is_immediate)
+                    grown += len(data) - before
+        return grown
 
     def _mark_changing(self, log: PartitionLog) -> None:
         self.catalog.write_slot(log.slot, log.seed, CHANGING, log.head)

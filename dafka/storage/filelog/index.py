@@ -1,0 +1,118 @@
+"""The index of a segment: where to begin to search for a sequence.
+
+For segments of record batches it is kept in two files, laid out as Kafka does, so that Kafka's tools can use them. They
+are caches that are checked before they are used. For segments of version 1 it is only built in memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from itertools import pairwise
+
+import attrs
+
+from dafka.records import NO_TIMESTAMP
+from dafka.storage.filelog.blocks import Block
+
+ROW_EVERY_BYTES = 64 * 1024
+"""The approximate distance between two rows of an index, in bytes; finding a record reads the headers between them."""
+
+OFFSET_MAX = 2**31 - 1
+"""The largest relative offset and position that Kafka reads."""
+
+_ROW = struct.Struct(">II")
+_TIME_ROW = struct.Struct(">qI")
+
+
+@attrs.define
+class SegmentIndex:
+    """The index of the first `length` bytes of a segment.
+
+    Attributes:
+        base: The first sequence of the segment.
+        end_sequence: The sequence after the last record that is indexed.
+        length: The size of the indexed part, in bytes.
+        rows: First sequence, position and last sequence of the indexed blocks.
+        times: For some of the rows, in order: the largest timestamp so far, and the last sequence of its block.
+        largest: The largest timestamp, and the last sequence of its block.
+        content_bytes: Version 1: the total size of the records.
+        last_stored_at: Version 1: when the last record was stored.
+    """
+
+    base: int
+    end_sequence: int
+    length: int = 0
+    rows: list[tuple[int, int, int]] = attrs.Factory(list)
+    times: list[tuple[int, int]] = attrs.Factory(list)
+    largest: tuple[int, int] = (NO_TIMESTAMP, 0)
+    content_bytes: int = 0
+    last_stored_at: int = 0
+
+    @classmethod
+    def empty(cls, base: int) -> SegmentIndex:
+        """Return the index of a segment without records."""
+        return cls(base, base)
+
+    def add_block(self, block: Block) -> None:
+        """Add the next block of the segment."""
+        last_sequence = block.end_sequence - 1
+        if block.max_timestamp > self.largest[0]:
+            self.largest = block.max_timestamp, last_sequence
+        if block.position - (self.rows[-1][1] if self.rows else 0) >= ROW_EVERY_BYTES:
+            self.rows.append((block.first_sequence, block.position, last_sequence))
+            if self._has_larger_time():
+                self.times.append(self.largest)
+        self.end_sequence = block.end_sequence
+        self.length = block.next_position
+        self.content_bytes += block.content_bytes
+        self.last_stored_at = block.stored_at
+
+    def locate_sequence(self, sequence: int) -> tuple[int, int]:
+        """Return the first sequence and the position of an indexed block at or before a sequence."""
+        number = bisect_right(self.rows, sequence, key=lambda row: row[0]) - 1
+        return self.rows[number][:2] if number >= 0 else (self.base, 0)
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Return the contents of the two files: that of offsets, and that of timestamps."""
+        times = [*self.times, self.largest] if self._has_larger_time() else self.times
+        return (
+            b"".join(_ROW.pack(last - self.base, position) for _, position, last in self.rows),
+            b"".join(_TIME_ROW.pack(timestamp, last - self.base) for timestamp, last in times),
+        )
+
+    def _has_larger_time(self) -> bool:
+        return self.largest[0] > (self.times[-1][0] if self.times else NO_TIMESTAMP)
+
+
+def decode_rows(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
+    """Return the last sequence and the position of each row of an index; None if it cannot be right."""
+    if not data or len(data) % _ROW.size:
+        return None
+    rows = [(base + offset, position) for offset, position in _ROW.iter_unpack(data)]
+    return rows if _increases([row[0] for row in rows]) and _increases([row[1] for row in rows]) else None
+
+
+def decode_times(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
+    """Return the timestamp and the last sequence of each row of an index of times; None if it cannot be right."""
+    if data is None or len(data) % _TIME_ROW.size:
+        return None
+    times = [(timestamp, base + offset) for timestamp, offset in _TIME_ROW.iter_unpack(data)]
+    return times if _increases([time[0] for time in times]) and _increases([time[1] for time in times]) else None
+
+
+def is_beginning(data: tuple[bytes | None, bytes | None], index: SegmentIndex) -> bool:
+    """Return whether two files are an index as it was when the segment was shorter."""
+    rows, times = index.encode()
+    return (
+        data[0] is not None
+        and data[1] is not None
+        and len(data[0]) % _ROW.size == 0
+        and rows.startswith(data[0])
+        and len(data[1]) % _TIME_ROW.size == 0
+        and times.startswith(data[1][: -_TIME_ROW.size])  # the last row is of the end that the segment had
+    )
+
+
+def _increases(numbers: list[int]) -> bool:
+    return all(earlier < later for earlier, later in pairwise(numbers))

@@ -1,0 +1,196 @@
+"""When the records of a segment were stored, and their size: a file beside the segment, with a row for each append.
+
+The rows are written before the records, and synced with less haste than they. After a power failure rows may be
+missing, and a row may describe more records than there are. `repair_rows` then makes the file fit its segment again.
+Damaged rows are passed over: their records count as stored when those of the next good row were.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from dafka.storage.filelog.blocks import StoredRun
+from dafka.storage.filelog.files import replace_file, write_at
+from dafka.storage.filelog.segment import Segment
+
+_ROW = struct.Struct(">QqQ")
+ROW_BYTES = _ROW.size + 4
+"""The size of a row, in bytes."""
+
+_CHUNK_ROWS = 1024
+
+
+class StoredRow(NamedTuple):
+    """A row of the file.
+
+    Attributes:
+        end_sequence: The sequence after the last record.
+        stored_at: When the records since the row before were stored.
+        content_bytes: The total size of all records of the segment up to there.
+    """
+
+    end_sequence: int
+    stored_at: int
+    content_bytes: int
+
+    def encode(self, seed: int) -> bytes:
+        """Return the bytes of the row, for the segment with this seed."""
+        data = _ROW.pack(*self)
+        return data + crc32c(data, seed).to_bytes(4, "big")
+
+
+def decode_row(data: bytes, seed: int) -> StoredRow | None:
+    """Return a row, or None if it is damaged or of another segment."""
+    if len(data) != ROW_BYTES or crc32c(data[:-4], seed) != int.from_bytes(data[-4:], "big"):
+        return None
+    return StoredRow(*_ROW.unpack_from(data))
+
+
+class StoredRows:
+    """The rows of a segment. Every method raises `OSError`.
+
+    Args:
+        fd: The descriptor of the file; None if there is no file.
+        base: The first sequence of the segment.
+        seed: The seed of the segment's CRCs.
+    """
+
+    def __init__(self, fd: int | None, base: int, seed: int) -> None:
+        self._fd = fd
+        self._base = base
+        self._seed = seed
+        self.count = 0 if fd is None else os.fstat(fd).st_size // ROW_BYTES
+
+    def row_at(self, number: int) -> StoredRow | None:
+        """Return a row, or None if it is damaged."""
+        return self._decode(self._read(number, 1))
+
+    def find_sequence(self, sequence: int) -> int:
+        """Return the number of the first good row that ends after a sequence; `count` if there is none."""
+        return self._find(lambda row: row.end_sequence > sequence)
+
+    def find_time(self, stored_at: int) -> int:
+        """Return the number of the first good row with this time or a later one; `count` if there is none."""
+        return self._find(lambda row: row.stored_at >= stored_at)
+
+    def last_before(self, number: int) -> StoredRow:
+        """Return the last good row before a number; one without records if there is none."""
+        while number > 0:
+            number -= 1
+            row = self.row_at(number)
+            if row is not None:
+                return row
+        return StoredRow(self._base, 0, 0)
+
+    def iterate(self, number: int) -> Iterator[tuple[int, StoredRow]]:
+        """Yield the good rows from a number on, with their numbers."""
+        while number < self.count:
+            data = self._read(number, _CHUNK_ROWS)
+            for offset in range(0, len(data) - ROW_BYTES + 1, ROW_BYTES):
+                row = self._decode(data[offset : offset + ROW_BYTES])
+                if row is not None:
+                    yield number + offset // ROW_BYTES, row
+            number += _CHUNK_ROWS
+
+    def runs(self, sequence: int, end_sequence: int) -> Iterator[StoredRun]:
+        """Yield the runs from the one with a sequence on, up to the end of the segment or of the rows."""
+        number = self.find_sequence(sequence)
+        before = self.last_before(number)
+        for _, row in self.iterate(number):
+            if row.end_sequence <= before.end_sequence or before.end_sequence >= end_sequence:
+                continue
+            content_bytes = row.content_bytes - before.content_bytes if row.end_sequence <= end_sequence else None
+            yield StoredRun(before.end_sequence, min(row.end_sequence, end_sequence), row.stored_at, content_bytes)
+            before = row
+
+    def _find(self, is_reached: Callable[[StoredRow], bool]) -> int:
+        """Return the number of the first good row for which this is true, as it is for all rows after it."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            number, row = self._first_good(middle)
+            if row is None or number >= high or is_reached(row):
+                high = middle
+            else:
+                low = number + 1
+        return self._first_good(low)[0]
+
+    def _first_good(self, number: int) -> tuple[int, StoredRow | None]:
+        row = self.row_at(number) if number < self.count else None
+        return (number, row) if row is not None else next(self.iterate(number), (self.count, None))
+
+    def _read(self, number: int, count: int) -> bytes:
+        assert self._fd is not None
+        return os.pread(self._fd, count * ROW_BYTES, number * ROW_BYTES)
+
+    def _decode(self, data: bytes) -> StoredRow | None:
+        row = decode_row(data, self._seed)
+        return row if row is not None and row.end_sequence > self._base else None
+
+
+def repair_rows(
+    fd: int, base: int, seed: int, end_sequence: int, count_bytes: Callable[[int, int], int], latest_at: int
+) -> tuple[int, StoredRow]:
+    """Make the rows fit their segment.
+
+    Args:
+        fd: The descriptor of the file.
+        base: The first sequence of the segment.
+        seed: The seed of the segment's CRCs.
+        end_sequence: The end of the segment.
+        count_bytes: Returns the total size of the records of a range.
+        latest_at: When records without a row were stored, unless an earlier row has a later time.
+
+    Returns:
+        The size of the file, in bytes, and its last row.
+
+    Raises:
+        OSError: If the file cannot be read or changed.
+    """
+    rows = StoredRows(fd, base, seed)
+    size = os.fstat(fd).st_size
+    kept, last, missing = 0, StoredRow(base, 0, 0), b""
+    if end_sequence > base:
+        kept = rows.find_sequence(end_sequence - 1)
+        row = rows.row_at(kept) if kept < rows.count else None
+        if row is not None and row.end_sequence == end_sequence:
+            kept, last = kept + 1, row
+        else:
+            before = rows.last_before(kept)
+            if row is None and before.end_sequence > base:
+                latest_at = before.stored_at
+            content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
+            last = StoredRow(end_sequence, latest_at if row is None else row.stored_at, content_bytes)
+            missing = last.encode(seed)
+    if kept * ROW_BYTES < size:
+        os.ftruncate(fd, kept * ROW_BYTES)
+    if missing:
+        write_at(fd, [missing], kept * ROW_BYTES)
+    return kept * ROW_BYTES + len(missing), last
+
+
+def drop_bad_rows(segment: Segment) -> None:
+    """Rewrite the `.stored` file of a segment without its damaged rows, if it has any. Raises `OSError`."""
+    log, base = segment.log, segment.base
+    path, seed = log.stored_path(base), log.segment_seed(base)
+    good: list[StoredRow] = []
+    with segment.pool.open_file(path, is_created=True) as fd:
+        rows = StoredRows(fd, base, seed)
+        for _, row in rows.iterate(0):
+            if not good or row.end_sequence > good[-1].end_sequence:
+                good.append(row)
+    if len(good) < rows.count:
+        replace_file(path, b"".join([row.encode(seed) for row in good]))
+        segment.pool.drop(path)
+
+
+def repair_stored_file(segment: Segment, latest_at: int) -> tuple[int, StoredRow]:
+    """Make the `.stored` file of a segment of record batches fit it; see `repair_rows`. Raises `OSError`."""
+    log, base = segment.log, segment.base
+    with segment.pool.open_file(log.stored_path(base), is_created=True) as fd:
+        return repair_rows(fd, base, log.segment_seed(base), segment.end_sequence, segment.count_bytes, latest_at)
