@@ -12,7 +12,7 @@ from dafka.protocol import (
     FetchUnanswered,
     PartitionSilent,
 )
-from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
+from dafka.protocol.actions import Action, Deliver, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard
 from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
@@ -218,6 +218,15 @@ def test_if_the_program_is_behind_live_records_are_dropped_and_fetched_later() -
     assert published(consumer.tick(60.0), wire.Fetch) == []
     assert asked(consumer.records_taken(1, 60.1)) == [(3, 5)]
     assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
+
+
+def test_one_wake_up_brings_little_more_than_the_buffer_takes() -> None:
+    consumer = make_consumer(buffer_bytes_max=100)
+    actions = consumer.receive([live(0, 1), live(1, 2), live(2, 3), live(3, 4)], 0.1)
+    delivered = [action.batch for action in actions if isinstance(action, Deliver)]
+    assert [batch.first_sequence for batch in delivered] == [0, 1]
+    consumer.records_buffered(sum(batch.memory_bytes for batch in delivered))
+    assert asked(consumer.records_taken(100, 60.0)) == [(2, 2)]
 
 
 def test_records_fetched_before_the_pause_are_accepted_up_to_twice_the_limit() -> None:

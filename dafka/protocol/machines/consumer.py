@@ -58,6 +58,7 @@ class ConsumerMachine:
         self.topics: dict[str, float] = {}
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.buffered_bytes = 0
+        self._arriving_bytes = 0  # delivered by the present call of `receive`, and not buffered yet
         self.records_unrecoverable = 0
         self.discarded: Counter[str] = Counter()
         self._config = config
@@ -111,7 +112,9 @@ class ConsumerMachine:
                 self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._skip_unrecoverable(only_new=True) + self._due_get_heads(now) + self._due_fetches(now)
+        actions += self._skip_unrecoverable(only_new=True) + self._due_get_heads(now) + self._due_fetches(now)
+        self._arriving_bytes = 0
+        return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Take subscriptions, which show that a peer has connected: greet stores, ask for heads, repeat FETCHes."""
@@ -218,10 +221,11 @@ class ConsumerMachine:
         else:
             self.reassembler.note_answer(now)
         limit = self._config.consumer.buffer_bytes_max * (1 if run.requestor is None else 2)
-        if self.buffered_bytes >= limit:
+        if self.buffered_bytes + self._arriving_bytes >= limit:
             self.reassembler.drop_batch(batch)
             return actions
         for ready in self.reassembler.add_batch(batch):
+            self._arriving_bytes += ready.memory_bytes
             actions.append(Deliver(ready))
         return actions
 
@@ -326,6 +330,6 @@ class ConsumerMachine:
         return self._greet_store(store, now)
 
     def _due_fetches(self, now: float) -> list[Action]:
-        if self.buffered_bytes >= self._config.consumer.buffer_bytes_max:
+        if self.buffered_bytes + self._arriving_bytes >= self._config.consumer.buffer_bytes_max:
             return []
         return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)]
