@@ -10,7 +10,7 @@ from typing import TypeAlias, overload
 import attrs
 
 from dafka.batches.varints import read_varint, write_varint
-from dafka.contents import PackedContents, pack
+from dafka.contents import PackedContents, count_bytes, pack
 from dafka.errors import EncodingError
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -201,8 +201,4 @@ class RecordColumns:
 
 def column_bytes(column: Sequence[bytes | None] | None) -> int:
     """Return the total size of a column of values or keys, in bytes."""
-    if column is None:
-        return 0
-    if isinstance(column, PackedContents):
-        return len(column.data)
-    return sum([len(item) for item in column if item is not None])
+    return 0 if column is None else count_bytes(column)

@@ -9,6 +9,7 @@ from typing import cast
 
 from dafka.batches import Repeated
 from dafka.config import Config
+from dafka.contents import has_null, pack
 from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
 from dafka.wire import Dialect
@@ -169,6 +170,8 @@ def make_batch(
     if not any(isinstance(each, (ProducerRecord, Record)) for each in records[:1]):
         values = cast(Sequence[bytes | None], records)
         check_values(values, bytes_max)
+        if len(values) > 1 and not has_null(values):
+            values = pack(cast(Sequence[bytes], values))  # further steps then take no time for each record
         return RecordBatch(partition, 0, values, timestamps=Repeated(now_ms, len(values)))
     for each in records:
         if not isinstance(each, (ProducerRecord, Record)):
