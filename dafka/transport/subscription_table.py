@@ -52,7 +52,8 @@ class SubscriptionTable:
         """
         prefixes = self._of_connection[connection]
         if prefix in prefixes:
-            return []
+            # The first one may have come from an earlier connection with the same descriptor, just before it ended.
+            return [(True, told) for told in sorted(self._find_told(prefix, prefixes))]
         before = self._find_told(prefix, prefixes)
         prefixes.add(prefix)
         self._counts[prefix] += 1

@@ -59,10 +59,20 @@ def test_a_publisher_without_batches_tells_everything() -> None:
     assert table.is_wanted(SINGLE)
 
 
+def test_a_repeated_subscription_tells_the_same_again() -> None:
+    table = SubscriptionTable(sends_batches=True)
+    for prefix in (SINGLE, BATCH):
+        table.subscribe(1, prefix)
+    assert table.subscribe(1, SINGLE) == []
+    assert table.subscribe(1, BATCH) == [(True, BATCH)]
+    assert table.forget_connection(1)
+    assert not table.is_wanted(BATCH)
+
+
 def test_a_subscription_counts_once_for_each_connection() -> None:
     table = SubscriptionTable(sends_batches=True)
     table.subscribe(1, SINGLE)
-    assert table.subscribe(1, SINGLE) == []
+    assert table.subscribe(1, SINGLE) == [(True, SINGLE)]
     table.unsubscribe(1, SINGLE)
     assert table.unsubscribe(1, SINGLE) == []
     assert not table.has(SINGLE)
