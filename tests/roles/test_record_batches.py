@@ -8,11 +8,13 @@ from typing import get_args
 
 import pytest
 import trio
+import trio.testing
 
-from dafka import Config, Producer, ProducerRecord, Record
+from dafka import Config, Partition, Producer, ProducerRecord, Record, RecordBatch, wire
 from dafka.batches import Compression, decode_batch, read_header
 from dafka.config import CompressionName, RecordBatches
 from dafka.endpoints import PeerEndpoint
+from dafka.roles.linger import Linger
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import Mesh, open_mesh
 from dafka.wire.batch import iter_frames
@@ -93,13 +95,17 @@ async def test_a_head_does_not_overtake_records_that_wait(dafka_cluster: Cluster
             await producer.wait_stored()
 
 
-async def test_records_that_wait_are_sent_when_the_producer_is_closed(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.with_producer(linger_ms=3_600_000, head_interval_ms=3_600_000, min_stores=0)
-    async with dafka_cluster.producer("hello", config) as producer:
+async def test_records_that_wait_are_sent_when_the_node_ends() -> None:
+    sent: list[wire.BatchedMessage] = []
+    linger = Linger(3600, sent.extend)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(linger.run)
         for number in range(3):
-            await producer.send(b"%d" % number)
-    found = await receive_records(dafka_cluster, dafka_cluster.config, producer, 3)
-    assert [each.value for each in found] == [b"0", b"1", b"2"]
+            linger.publish([wire.RecordRun(RecordBatch(Partition("hello", "A"), number, [b"%d" % number]))])
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent == []
+        nursery.cancel_scope.cancel()
+    assert sent == [wire.RecordRun(RecordBatch(Partition("hello", "A"), 0, [b"0", b"1", b"2"]))]
 
 
 @pytest.mark.parametrize("compression", get_args(CompressionName))
