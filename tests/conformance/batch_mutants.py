@@ -9,10 +9,20 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.batches import encode_batch, encode_records, with_base_offset
-from dafka.records import RecordBatch
+from dafka import wire
+from dafka.batches import (
+    Compression,
+    decode_records,
+    encode_batch,
+    encode_records,
+    read_header,
+    with_base_offset,
+)
+from dafka.batches import records as batch_records
+from dafka.errors import BatchError
+from dafka.records import Partition, Record, RecordBatch
 from dafka.transport import subscription_table
-from dafka.wire import BATCH_COMMANDS, Command, RecordRun, batch
+from dafka.wire import BATCH_COMMANDS, Command, RecordRun, batch, envelope
 from dafka_conformance.grammar.record_batches import ENVELOPE_MAGIC, HEADER_BYTES, seal_batch
 from dafka_conformance.model import Dialect
 from tests.conformance.mutants import Mutant
@@ -130,6 +140,17 @@ def wrap_nothing(patch: Patch) -> None:
     patch.setattr(batch, "wrap_records", lambda records: [value or b"" for value in records.values])
 
 
+def leave_magic(patch: Patch) -> None:
+    """Send a value that begins with the magic of an envelope as it is."""
+    wrap = envelope._wrap
+
+    def wrap_keyed(record: Record) -> bytes:
+        is_keyed = record.key is not None or bool(record.headers)
+        return wrap(record) if is_keyed or record.value is None else record.value
+
+    patch.setattr(envelope, "_wrap", wrap_keyed)
+
+
 def wrap_everything(patch: Patch) -> None:
     """Send every record by itself in an envelope."""
 
@@ -137,6 +158,94 @@ def wrap_everything(patch: Patch) -> None:
         return [ENVELOPE_MAGIC + encode_batch(0, [value], timestamps=-1) for value in records.values]
 
     patch.setattr(batch, "wrap_records", wrap)
+
+
+# What is taken
+
+
+def take_with(take: Callable[[RecordBatch, bytes], RecordBatch], patch: Patch) -> None:
+    """Take other records from a batch than those in it."""
+
+    def decode(partition: Partition, data: bytes, **options: Any) -> RecordBatch:
+        return take(decode_records(partition, data, **options), data)
+
+    patch.setattr(batch, "decode_records", decode)
+
+
+def take_no_zstd(records: RecordBatch, data: bytes) -> RecordBatch:
+    if read_header(data).compression is Compression.ZSTD:
+        raise BatchError("attributes", "another compression")
+    return records
+
+
+def take_all_but_last(records: RecordBatch, _data: bytes) -> RecordBatch:
+    rest = records.between(records.first_sequence, records.end_sequence - (len(records) > 1))
+    return attrs.evolve(rest, encoded=())
+
+
+def take_values(records: RecordBatch, _data: bytes) -> RecordBatch:
+    return RecordBatch(records.partition, records.first_sequence, [value or b"" for value in records.values])
+
+
+def take_any_crc(patch: Patch) -> None:
+    patch.setattr(batch_records, "check_crc", read_header)
+
+
+def end_at(is_fatal: Callable[[bytes], bool], patch: Patch) -> None:
+    """End at malformed batches of some kind."""
+
+    def decode(partition: Partition, data: bytes, **options: Any) -> RecordBatch:
+        try:
+            return decode_records(partition, data, **options)
+        except BatchError:
+            if is_fatal(data):
+                raise MemoryError from None
+            raise
+
+    patch.setattr(batch, "decode_records", decode)
+
+
+def is_large(data: bytes) -> bool:
+    return len(data) > LARGE_BYTES
+
+
+def take_no_surplus(patch: Patch) -> None:
+    """Discard batches in answers that begin with records which were not requested."""
+    decode = batch.BatchDecoder._decode_batch
+
+    def decode_requested(self: batch.BatchDecoder, message: Any) -> RecordRun:
+        run = decode(self, message)
+        if run.requestor is not None and run.batch.first_sequence == 0:
+            raise BatchError("base offset", "the first requested sequence")
+        return run
+
+    patch.setattr(batch.BatchDecoder, "_decode_batch", decode_requested)
+
+
+def subscribe_without(command: Command, patch: Patch) -> None:
+    """Subscribe to all commands but one."""
+    with_batches = wire.with_batches
+
+    def without(prefix: bytes) -> tuple[bytes, ...]:
+        return tuple(each for each in with_batches(prefix) if each[:1] != command.value)
+
+    patch.setattr(wire, "with_batches", without)
+
+
+def take_envelopes_as_values(patch: Patch) -> None:
+    patch.setattr(batch, "unwrap_records", RecordBatch)
+
+
+def empty_broken_envelopes(patch: Patch) -> None:
+    """Take a content that only begins as an envelope does for an empty value."""
+    unwrap = envelope._unwrap
+
+    def unwrap_any(partition: Partition, sequence: int, content: bytes) -> Record:
+        record = unwrap(partition, sequence, content)
+        is_broken = content.startswith(ENVELOPE_MAGIC) and record.value == content
+        return attrs.evolve(record, value=b"") if is_broken else record
+
+    patch.setattr(envelope, "_unwrap", unwrap_any)
 
 
 def producer_mutant(
@@ -150,7 +259,111 @@ def producer_mutant(
     return Mutant(f"producer-{fault}", f"producer.{scenario}", clause, message, apply, dialect)
 
 
+def reader_mutants(role: str, *others: tuple[str, str, str, str, Callable[[Patch], None]]) -> list[Mutant]:
+    """Return the mutants that stores and consumers have in common, and others of one of them."""
+    single, direct = Command.RECORD_BATCH, Command.DIRECT_RECORD_BATCH
+    subscription = f"subscription.{role}"
+    faults: list[tuple[str, str, str, str, Callable[[Patch], None]]] = [
+        (
+            "subscribes-to-no-batch",
+            "batch-subscriptions",
+            f"{subscription}.record-batch",
+            "but not to RECORD-BATCH",
+            partial(subscribe_without, single),
+        ),
+        (
+            "subscribes-to-no-direct-batch",
+            "batch-subscriptions",
+            f"{subscription}.direct-record-batch",
+            "but not to DIRECT-RECORD-BATCH",
+            partial(subscribe_without, direct),
+        ),
+        ("reads-no-zstd", "batch-compressions", "batch.compressions", "zstd", partial(take_with, take_no_zstd)),
+        ("leaves-out-last", "batches", "batch.taken", "sent in", partial(take_with, take_all_but_last)),
+        ("takes-any-crc", "batch-malformed", "batch.malformed", "was not discarded", take_any_crc),
+        (
+            "ends-at-malformed-batch",
+            "batch-malformed",
+            "batch.malformed",
+            f"the {role} ended by itself",
+            partial(end_at, bool),
+        ),
+        ("ends-at-bomb", "batch-bombs", "batch.bombs", f"the {role} ended by itself", partial(end_at, is_large)),
+        ("takes-envelopes-as-values", "envelopes-taken", "envelope.taken", "", take_envelopes_as_values),
+        ("empties-broken-envelopes", "envelopes-taken", "envelope.malformed", "", empty_broken_envelopes),
+        *others,
+    ]
+    return [
+        Mutant(f"{role}-{fault}", f"{role}.{scenario}", clause, message, apply)
+        for fault, scenario, clause, message, apply in faults
+    ]
+
+
 MUTANTS = [
+    *reader_mutants(
+        "store",
+        ("takes-no-surplus", "batch-gap", "batch.surplus", "no ACK of 24", take_no_surplus),
+        (
+            "takes-values-only",
+            "batch-envelope",
+            "envelope.sent",
+            "has more than a value",
+            partial(take_with, take_values),
+        ),
+        ("drops-keys", "batch-fetched", "batch.records", "has the value", partial(take_with, take_values)),
+        ("sends-values-only", "batch-envelope", "envelope.sent", "has more than a value", wrap_nothing),
+        ("sends-magic-as-it-is", "batch-envelope", "envelope.magic", "begins with the magic", leave_magic),
+        ("wraps-everything", "batch-envelope", "envelope.value", "is nothing but a value", wrap_everything),
+        ("answers-no-batch", "batch-fetched", "batch.fetched", "did not arrive", answer_only_singly),
+        ("answers-with-both", "batch-fetched", "batch.no-record", "had subscribed to DIRECT-RECORD-BATCH", answer_both),
+        ("batches-to-all", "batch-fetched", "batch.subscribers-only", "subscribed to everything", send_batches_to_all),
+        ("sends-only-batches", "batch-fetched", "batch.subscribers-only", "got no DIRECT-RECORDs", send_only_batches),
+        (
+            "batches-with-wrong-crc",
+            "batch-fetched",
+            "batch.crc",
+            "the CRC of the batch",
+            partial(change_batches, flip_crc),
+        ),
+        (
+            "batches-one-too-far",
+            "batch-fetched",
+            "batch.base-offset",
+            "the base offset is wrong",
+            partial(change_batches, shift_base_offset),
+        ),
+        (
+            "batches-with-gap",
+            "batch-fetched",
+            "batch.deltas",
+            "the last offset delta",
+            partial(change_batches, compact),
+        ),
+        (
+            "batches-as-libdafka",
+            "batch-fetched",
+            "grammar.DIRECT-RECORD-BATCH",
+            "has 2 frames",
+            partial(change_frames, as_libdafka),
+        ),
+        (
+            "batches-for-another-requestor",
+            "batch-fetched",
+            "topic.DIRECT-RECORD-BATCH",
+            "is wrongly addressed",
+            partial(change_frames, under_another_topic),
+        ),
+    ),
+    *reader_mutants(
+        "consumer",
+        (
+            "takes-no-surplus",
+            "batch-fetched",
+            "batch.surplus",
+            "fetched in a batch with more records than requested",
+            take_no_surplus,
+        ),
+    ),
     producer_mutant(
         "batches-with-wrong-crc", "batches", "batch.crc", "the CRC of the batch", partial(change_batches, flip_crc)
     ),
@@ -211,7 +424,7 @@ MUTANTS = [
         "had subscribed to DIRECT-RECORD-BATCH",
         answer_both,
     ),
-    producer_mutant("sends-magic-as-it-is", "batch-envelope", "envelope.magic", "not in an envelope", wrap_nothing),
+    producer_mutant("sends-magic-as-it-is", "batch-envelope", "envelope.magic", "not in an envelope", leave_magic),
     producer_mutant(
         "wraps-everything", "batch-envelope", "envelope.value", "the value plain was sent as", wrap_everything
     ),

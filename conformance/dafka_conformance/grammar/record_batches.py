@@ -1,6 +1,7 @@
 """The record batches of the companion specification: their commands, and a decoder of their content.
 
-The decoder is the suite's own. It reads everything that a sender may write, and names the clause that a batch violates.
+The decoder is the suite's own, so that no fault of this project's codec hides one of a target. It reads everything that
+a sender may write, and names the clause that a batch violates. What scripted peers send is encoded by this project.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from types import MappingProxyType
 import attrs
 import cramjam
 
+from dafka.batches import Compression, encode_batch
 from dafka_conformance.grammar.formats import Formats
 from dafka_conformance.grammar.rules import read_rules
 
@@ -149,6 +151,26 @@ def read_envelope(content: bytes) -> BatchRecord | None:
 def read_content(content: bytes) -> BatchRecord:
     """Return the record that a content means to a node that reads envelopes."""
     return read_envelope(content) or BatchRecord(content)
+
+
+def write_batch(first: int, records: Sequence[BatchRecord], compression: int = 0) -> bytes:
+    """Return a batch of these records, whose first sequence is `first`."""
+    return encode_batch(
+        first,
+        [record.value for record in records],
+        keys=[record.key for record in records],
+        headers=[[(name.decode("utf-8"), value) for name, value in record.headers] for record in records],
+        timestamps=[record.timestamp for record in records],
+        compression=Compression(compression),
+    )
+
+
+def write_content(record: BatchRecord) -> bytes:
+    """Return the content of a RECORD that carries a record: its value, or an envelope."""
+    value = record.value
+    if value is not None and record.has_only_value and not value.startswith(ENVELOPE_MAGIC):
+        return value
+    return ENVELOPE_MAGIC + write_batch(0, [record])
 
 
 def seal_batch(data: bytes, *, length: int | None = None) -> bytes:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from dafka_conformance.grammar.record_batches import BATCH_OF, BatchRecord, read_content
+from dafka_conformance.grammar.record_batches import BATCH_OF, ENVELOPE_MAGIC, BatchRecord, read_content
 from dafka_conformance.scenarios._producer import publish_numbered
 from dafka_conformance.testbed.batch_reader import BatchReader, ReadMessage
 from dafka_conformance.testbed.expectations import LacksError
-from dafka_conformance.testbed.known_records import Partition
+from dafka_conformance.testbed.known_records import Partition, record_content
+from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.testbed import Testbed
 
 SENT = (
@@ -26,6 +27,18 @@ SENT = (
     "batch.deltas",
     "batch.records",
 )
+
+VALUE = b"v" * 200
+MIXED = (
+    BatchRecord(VALUE),
+    BatchRecord(b"keyed", b"key", timestamp=1_700_000_000_000),
+    BatchRecord(b"headed", None, ((b"h", b"1"), (b"h", None), (b"", b"")), 1_700_000_000_001),
+    BatchRecord(None, b"deleted", timestamp=0),
+    BatchRecord(b"", b"", ((b"name", b"value"),), -1),
+    BatchRecord(ENVELOPE_MAGIC + b"no envelope"),
+    BatchRecord(b"last"),
+)
+"""Records with everything that a record can have."""
 
 ATTEMPTS_MAX = 8
 ATTEMPT_S = 1.0
@@ -51,6 +64,36 @@ async def open_batch_writer(testbed: Testbed) -> BatchReader:
     if not reader.has_batches:
         raise LacksError(f"the {testbed.role.title} sends no record batches")
     return reader
+
+
+def numbered(producer: ScriptedPeer, first: int, end: int) -> list[BatchRecord]:
+    """Return records with unique values for these sequences of a scripted producer."""
+    return [BatchRecord(record_content(producer.address, sequence)) for sequence in range(first, end)]
+
+
+async def require_batch_reader(testbed: Testbed, peer: ScriptedPeer) -> None:
+    """Wait until the target, a store or consumer, has subscribed to RECORD-BATCH at a peer.
+
+    Args:
+        testbed: The testbed.
+        peer: The peer.
+
+    Raises:
+        LacksError: It subscribes to no record batches.
+        UnmetError: It subscribes to one of the two commands alone.
+    """
+    await testbed.wait_subscribed(peer, "RECORD", peer.topic)
+    names = tuple(BATCH_OF.values())
+    await testbed.wait(lambda: any(map(peer.subscribed_topics, names)), GRACE_S)
+    if not any(map(peer.subscribed_topics, names)):
+        raise LacksError(f"the {testbed.role.title} subscribes to no record batches")
+    for single, name in BATCH_OF.items():
+        await testbed.wait(lambda single=single, name=name: _is_alike(peer, single, name))  # type: ignore[misc]
+        lacking = peer.subscribed_topics(single) - peer.subscribed_topics(name)
+        shown = " and ".join(testbed.trace.show(topic) if topic else "all topics" for topic in sorted(lacking))
+        text = f"the {testbed.role.title} has subscribed to {single} for {shown}, but not to {name}"
+        clause = f"subscription.{testbed.role.title}.{name.lower()}"
+        testbed.require_clause(clause, not lacking, text)
 
 
 async def receive_sequences(
@@ -141,6 +184,10 @@ def report_singles(testbed: Testbed, reader: BatchReader, name: str, since: int 
     event = singles[0].event if singles else None
     text = f"{name} was sent to a connection that had subscribed to {BATCH_OF[name]}"
     testbed.check_clause("batch.no-record", not singles, text, event)
+
+
+def _is_alike(peer: ScriptedPeer, single: str, name: str) -> bool:
+    return peer.subscribed_topics(single) <= peer.subscribed_topics(name)
 
 
 def _has_records(reader: BatchReader) -> bool:
