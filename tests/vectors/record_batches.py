@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import trio
 
 from dafka import Config, ProducerRecord
 from dafka.testing import open_cluster
 from dafka_conformance.testbed.network import Sockets
+
+CompressionName: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 FOLDER = Path(__file__).with_name("record-batches")
 TOPIC = "hello"
@@ -33,7 +35,7 @@ RECORDS = (
 )
 
 
-async def record(compression: str) -> list[dict[str, Any]]:
+async def record(compression: CompressionName) -> list[dict[str, Any]]:
     """Return the messages of a small cluster."""
     events: list[dict[str, Any]] = []
     counts = {"batches": 0, "rfc46": 0}
@@ -77,7 +79,7 @@ async def record(compression: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write a recording for each compression."""
-    for name in ("none", "gzip", "snappy", "lz4", "zstd"):
+    for name in get_args(CompressionName):
         text = json.dumps(trio.run(record, name), indent=0)
         (FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
 
