@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka import wire
-from dafka.batches import Compression, encode_batch
+from dafka.batches import Compression, check_crc, decode_batch, encode_batch
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.grammar import FrameError
 from dafka_conformance.grammar.record_batches import (
@@ -22,6 +22,7 @@ from dafka_conformance.grammar.record_batches import (
     read_content,
     read_envelope,
     seal_batch,
+    write_batch,
 )
 from dafka_conformance.model import Dialect, Outcome, Role, Verdict
 from dafka_conformance.runner import run
@@ -133,3 +134,20 @@ async def test_target_without_record_batches_is_not_judged(monkeypatch: pytest.M
     assert {each.verdict for each in verdicts} == {Verdict.NOT_TESTED}
     reasons = {each.reason for each in verdicts}
     assert {"the producer sends no record batches", "the store subscribes to no record batches"} <= reasons
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_written_batches_are_read_by_the_project(compression: Compression) -> None:
+    records = [*RECORDS, BatchRecord(b"x" * 1000, b"", ((b"", None),), -1)]
+    data = write_batch(7, records, compression.value)
+    check_crc(data)
+    decoded = decode_batch(data, bytes_max=2**20)
+    assert (decoded.header.base_offset, decoded.header.compression) == (7, compression)
+    assert decoded.keys is not None
+    assert decoded.headers is not None
+    assert [(value, key) for value, key in zip(decoded.values, decoded.keys, strict=True)] == [
+        (record.value, record.key) for record in records
+    ]
+    assert [list(each) for each in decoded.headers] == [[], [("h", b"2")], [("", None)]]
+    assert list(decoded.timestamps) == [1, 2, -1]
+    assert read_batch(data).records == tuple(records)

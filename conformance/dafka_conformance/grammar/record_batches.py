@@ -1,7 +1,7 @@
-"""The record batches of the companion specification: their commands, and a decoder of their content.
+"""The record batches of the companion specification: their commands, and a codec of their content.
 
-The decoder is the suite's own, so that no fault of this project's codec hides one of a target. It reads everything that
-a sender may write, and names the clause that a batch violates. What scripted peers send is encoded by this project.
+The codec is the suite's own, so that no fault of this project's hides one of a target. It reads everything that a
+sender may write, and names the clause that a batch violates. It writes what scripted peers send.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from types import MappingProxyType
 import attrs
 import cramjam
 
-from dafka.batches import Compression, encode_batch
 from dafka_conformance.grammar.formats import Formats
 from dafka_conformance.grammar.rules import read_rules
 
@@ -155,14 +154,34 @@ def read_content(content: bytes) -> BatchRecord:
 
 def write_batch(first: int, records: Sequence[BatchRecord], compression: int = 0) -> bytes:
     """Return a batch of these records, whose first sequence is `first`."""
-    return encode_batch(
-        first,
-        [record.value for record in records],
-        keys=[record.key for record in records],
-        headers=[[(name.decode("utf-8"), value) for name, value in record.headers] for record in records],
-        timestamps=[record.timestamp for record in records],
-        compression=Compression(compression),
-    )
+    times = [record.timestamp for record in records]
+    last = len(records) - 1
+    header = _HEADER.pack(
+        first, 0, -1, _MAGIC, 0, compression, last, times[0], max(times), -1, -1, -1, len(records)
+    )  # fmt: skip
+    written = b"".join(_write_record(record, index, times[0]) for index, record in enumerate(records))
+    return seal_batch(header + _COMPRESS[compression](written))
+
+
+def _write_record(record: BatchRecord, index: int, base_time: int) -> bytes:
+    parts = [b"\0", _write_varint(record.timestamp - base_time), _write_varint(index)]
+    parts += [_write_bytes(record.key), _write_bytes(record.value), _write_varint(len(record.headers))]
+    parts += [_write_bytes(part) for header in record.headers for part in header]
+    written = b"".join(parts)
+    return _write_varint(len(written)) + written
+
+
+def _write_bytes(value: bytes | None) -> bytes:
+    return _write_varint(-1) if value is None else _write_varint(len(value)) + value
+
+
+def _write_varint(number: int) -> bytes:
+    left = number * 2 if number >= 0 else -number * 2 - 1
+    written = bytearray()
+    while left >= 0x80:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*written, left])
 
 
 def write_content(record: BatchRecord) -> bytes:
@@ -287,4 +306,12 @@ _DECOMPRESS: Mapping[int, Callable[[bytes], bytes]] = {
     2: _decompress_snappy,
     3: lambda data: bytes(cramjam.lz4.decompress(data)),
     4: lambda data: bytes(cramjam.zstd.decompress(data)),
+}
+
+_COMPRESS: Mapping[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: gzip.compress,
+    2: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+    3: lambda data: bytes(cramjam.lz4.compress(data)),
+    4: lambda data: bytes(cramjam.zstd.compress(data)),
 }
