@@ -22,6 +22,9 @@ from dafka_conformance.model import Clause, Dialect, Layer, Level, Role
 
 GRAMMAR_SECTION = "Protocol Grammar"
 
+BATCH_SECTION = "Record Batches"
+"""The section of the clauses that are not from RFC 46, but from its companion (docs/spec/record-batches.md)."""
+
 _REQUIRED: dict[str, type] = {"id": str, "section": str, "level": str, "text": str, "roles": list}
 _OPTIONAL: dict[str, type] = {
     "untestable": str,

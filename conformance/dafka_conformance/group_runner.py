@@ -24,7 +24,7 @@ from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Scenar
 from dafka_conformance.repeats import Repeats
 from dafka_conformance.scenario import Scenario
 from dafka_conformance.targets.base import Target, TargetError
-from dafka_conformance.testbed.expectations import UnmetError
+from dafka_conformance.testbed.expectations import LacksError, UnmetError
 from dafka_conformance.testbed.target_nodes import TestbedConfig
 from dafka_conformance.testbed.testbed import Testbed, open_testbed
 
@@ -213,7 +213,7 @@ class GroupRunner:
             testbed.check_clause(scenario.clauses[0], False, f"the scenario did not end within {timeout_s:g} s")
         except Exception as error:
             outcome, reason = _outcome_of(error)
-        checks = self._complete(scenario, testbed, outcome)
+        checks = self._complete(scenario, testbed, outcome) if outcome is not Outcome.SKIPPED else []
         if outcome is Outcome.PASSED and any(not check.holds and self._is_binding(check.clause) for check in checks):
             outcome = Outcome.FAILED
         return ScenarioResult(
@@ -276,6 +276,8 @@ def _outcome_of(error: Exception) -> tuple[Outcome, str]:
     causes = list(_causes(error))
     if all(isinstance(cause, UnmetError) for cause in causes):
         return Outcome.FAILED, ""  # the failed check is recorded
+    if all(isinstance(cause, LacksError) for cause in causes):
+        return Outcome.SKIPPED, str(causes[0])
     broken = [cause for cause in causes if isinstance(cause, TargetError)]
     if broken and all(isinstance(cause, (UnmetError, TargetError)) for cause in causes):
         return Outcome.BROKEN, str(broken[0])

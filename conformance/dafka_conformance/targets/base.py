@@ -66,7 +66,7 @@ class Delivery:
     """A record that a consumer delivered.
 
     Attributes:
-        content: The content.
+        content: The content; of a record with a key or headers, its value; empty for a tombstone.
         topic: The topic; None if the consumer's output does not have it.
         address: The producer's address; None if the output does not have it.
         sequence: The sequence; None if the output does not have it.

@@ -15,7 +15,6 @@ import trio
 import dafka
 from dafka.groups import single_exception
 from dafka.records import decode_text
-from dafka.wire.envelope import wrap_records
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets.base import Ability, Delivery, Node, Request, Reset, Target, TargetError
 
@@ -160,7 +159,7 @@ class EmbeddedNode(Node):
             async for batch in consumer.batches():
                 topic = batch.partition.topic.encode("utf-8", "surrogateescape")
                 address = batch.partition.address.encode("utf-8", "surrogateescape")
-                records = enumerate(wrap_records(batch), batch.first_sequence)
+                records = enumerate(batch.values, batch.first_sequence)
                 self._deliver.send_nowait(
-                    [Delivery(content, topic, address, sequence) for sequence, content in records]
+                    [Delivery(value or b"", topic, address, sequence) for sequence, value in records]
                 )

@@ -27,6 +27,10 @@ class UnmetError(Exception):
     """A required condition of the scenario was not met, so the scenario ends. The failed check is already recorded."""
 
 
+class LacksError(Exception):
+    """The target lacks an optional ability, named in the text, that the scenario tests. The scenario is skipped."""
+
+
 class CheckLog:
     """The recorded checks of one scenario.
 

@@ -8,6 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from dafka_conformance.grammar import Grammar, Message, Value
+from dafka_conformance.grammar.record_batches import (
+    BATCH_OF,
+    BatchRecord,
+    batch_formats,
+    read_content,
+    write_batch,
+    write_content,
+)
 from dafka_conformance.model import Dialect, Kind, Role
 from dafka_conformance.testbed.known_records import KnownRecords, Partition, record_content
 from dafka_conformance.testbed.message_checks import MessageChecks
@@ -34,6 +42,7 @@ class ScriptedPeer:
         partition: The records of a producer.
         stored_partitions: The partitions that it answers for beside its own, as a store does.
         answers_requests: Whether it answers FETCHes and GET-HEADS by itself.
+        answers_in_batches: Whether it answers FETCHes with a batch of all records that it has of the partition.
         sends_heads: Whether it sends HEADs at an interval, as a producer with records does.
         connected: The endpoints that it is connected to.
 
@@ -76,6 +85,7 @@ class ScriptedPeer:
         self.partition: Partition = returning.partition if returning else Partition(self.address, topic)
         self.stored_partitions: dict[bytes, Partition] = {}
         self.answers_requests = False
+        self.answers_in_batches = False
         self.sends_heads = False
         self.connected: set[str] = set()
         self._grammar = grammar
@@ -151,6 +161,15 @@ class ScriptedPeer:
         frame = self._grammar.formats.id_of(name) + topic
         return any(count > 0 and frame.startswith(prefix) for prefix, count in self.subscriptions.items())
 
+    def subscribed_topics(self, name: str) -> set[bytes]:
+        """Return the topics of the target's subscriptions at this peer to a message, of RFC 46 or with batches."""
+        formats = batch_formats() if name in BATCH_OF.values() else self._grammar.formats
+        return {
+            prefix[1:]
+            for prefix, count in self.subscriptions.items()
+            if count > 0 and prefix[:1] == formats.id_of(name)
+        }
+
     def add_records(self, count: int, partition: Partition | None = None) -> Partition:
         """Add the records 0 to `count` - 1 of its own partition, or of another one, without sending them."""
         held = partition or self.partition
@@ -214,6 +233,49 @@ class ScriptedPeer:
             self._pub.send_many(batch)
         await trio.lowlevel.checkpoint()
 
+    def send_batch(
+        self,
+        first: int,
+        records: Sequence[BatchRecord],
+        *,
+        partition: Partition | None = None,
+        requestor: bytes = b"",
+        compression: int = 0,
+    ) -> None:
+        """Send records as a RECORD-BATCH of its own partition, or as a DIRECT-RECORD-BATCH to a requestor.
+
+        Args:
+            first: The sequence of the first record.
+            records: The records. Sequences that already have a content keep that in what the target can know.
+            partition: Their partition; its own by default.
+            requestor: The address that the DIRECT-RECORD-BATCH goes to. Empty to send a RECORD-BATCH.
+            compression: The number of the compression.
+        """
+        partition = partition or self.partition
+        single = "DIRECT-RECORD" if requestor else "RECORD"
+        name, topic = BATCH_OF[single], requestor or partition.topic
+        known = self._known_records.partition(partition.address, partition.topic)
+        header: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
+        for sequence, record in enumerate(records, first):
+            content = write_content(record)
+            partition.add(sequence, content)
+            known.add(sequence, content)
+            alike = Message(single, topic, {**header, "sequence": sequence, "content": content})
+            self._message_checks.note_sent(self.role, alike)
+        batch = write_batch(first, records, compression)
+        message = Message(name, topic, {**header, "content": batch})
+        frames = batch_formats().encode(message, Dialect.RFC46)
+        shown = Message(name, topic, {**header, "sequence": first, "content": batch})
+        self._trace.add_message(self.label, self._target_label, shown, frames)
+        self._pub.send_many([frames])
+
+    def send_batch_bytes(self, batch: bytes, fault: str) -> None:
+        """Send bytes that are not a valid batch as a RECORD-BATCH of its own partition; `fault` describes them."""
+        message = Message(
+            BATCH_OF["RECORD"], self.topic, {"address": self.address, "subject": self.topic, "content": batch}
+        )
+        self.send_frames(batch_formats().encode(message, Dialect.RFC46), message.name, fault)
+
     def start_answer(self, message: Message) -> None:
         """Answer a request in the background, unless the peer is closed."""
         if self._nursery is not None:
@@ -226,7 +288,10 @@ class ScriptedPeer:
         requestor = message.get_bytes("address")
         if message.name == "FETCH" and message.topic in held:
             partition, first = held[message.topic], message.get_number("sequence")
-            if partition.topic == message["subject"]:
+            if partition.topic == message["subject"] and self.answers_in_batches:
+                records = [read_content(partition.contents[sequence]) for sequence in range(partition.head + 1)]
+                self.send_batch(0, records, partition=partition, requestor=requestor)
+            elif partition.topic == message["subject"]:
                 end = first
                 limit = first + message.get_number("count")
                 while end < limit and end in partition.contents:

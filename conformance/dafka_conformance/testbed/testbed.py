@@ -16,7 +16,8 @@ import trio
 from dafka_conformance.grammar import Value
 from dafka_conformance.model import Kind, Role
 from dafka_conformance.targets.base import Node, Request, Reset, Target
-from dafka_conformance.testbed.network import LAST_MESSAGES_S, wait_free
+from dafka_conformance.testbed.batch_reader import BatchReader
+from dafka_conformance.testbed.network import LAST_MESSAGES_S, Sockets, wait_free
 from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.target_nodes import TargetNodes, TestbedConfig
 
@@ -238,6 +239,25 @@ class Testbed(TargetNodes):
         """Disconnect the scripted peers from a node of the target that has ended."""
         for peer in self.peers.values():
             peer.disconnect(endpoint)
+
+    async def add_reader(self, *subscriptions: tuple[str, bytes]) -> BatchReader:
+        """Connect to the target as a node that reads record batches.
+
+        Args:
+            *subscriptions: The name and topic of each message that it subscribes to, in this order.
+
+        Returns:
+            The connection, whose subscriptions the target may not have processed.
+        """
+        sockets = self._stack.enter_context(Sockets())
+        reader = BatchReader(sockets, self.grammar, self.trace, self.label, self.report_fault, self.notify)
+        for endpoint in self.live_endpoints:
+            reader.connect(endpoint)
+        self._nursery.start_soon(reader.run)
+        await self.wait(lambda: self.live_endpoints <= reader.connected)
+        for name, topic in subscriptions:
+            reader.subscribe(name, topic)
+        return reader
 
     def remove_peer(self, label: str) -> None:
         """Remove a scripted peer without notice: close its sockets and stop its beacons."""

@@ -1,0 +1,431 @@
+"""Broken nodes with record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka import wire
+from dafka.batches import (
+    Compression,
+    decode_records,
+    encode_batch,
+    encode_records,
+    read_header,
+    with_base_offset,
+)
+from dafka.batches import records as batch_records
+from dafka.errors import BatchError
+from dafka.records import Partition, Record, RecordBatch
+from dafka.transport import subscription_table
+from dafka.wire import BATCH_COMMANDS, Command, RecordRun, batch, envelope
+from dafka_conformance.grammar.record_batches import ENVELOPE_MAGIC, HEADER_BYTES, seal_batch
+from dafka_conformance.model import Dialect
+from tests.conformance.mutants import Mutant
+
+Patch = pytest.MonkeyPatch
+Frames = Sequence[bytes]
+
+CRC_AT = 17
+MAGIC_AT = 16
+LAST_DELTA_AT = slice(23, 27)
+LARGE_BYTES = 2**20
+
+
+# What is sent
+
+
+def change_batches(change: Callable[[bytes], bytes], patch: Patch) -> None:
+    """Change the content of every batch that is sent."""
+
+    def encode(records: RecordBatch, *arguments: Any) -> tuple[bytes, ...]:
+        return tuple(map(change, encode_records(records, *arguments)))
+
+    patch.setattr(batch, "encode_records", encode)
+
+
+def flip_crc(data: bytes) -> bytes:
+    return data[:CRC_AT] + bytes([data[CRC_AT] ^ 1]) + data[CRC_AT + 1 :]
+
+
+def older_magic(data: bytes) -> bytes:
+    return data[:MAGIC_AT] + b"\1" + data[MAGIC_AT + 1 :]
+
+
+def shift_base_offset(data: bytes) -> bytes:
+    return with_base_offset(data, int.from_bytes(data[:8], "big") + 1)
+
+
+def compact(data: bytes) -> bytes:
+    """Leave a gap behind the last record."""
+    count = int.from_bytes(data[57:HEADER_BYTES], "big")
+    return seal_batch(data[: LAST_DELTA_AT.start] + count.to_bytes(4, "big") + data[LAST_DELTA_AT.stop :])
+
+
+def change_frames(change: Callable[[Frames], Frames], patch: Patch) -> None:
+    """Change the frames of every RECORD-BATCH and DIRECT-RECORD-BATCH."""
+    encode = batch._encode_batches
+
+    def encode_changed(*arguments: Any) -> Iterator[Frames]:
+        return map(change, encode(*arguments))
+
+    patch.setattr(batch, "_encode_batches", encode_changed)
+
+
+def as_libdafka(frames: Frames) -> Frames:
+    return [frames[0] + b"\0" + frames[1][3:], frames[2]]
+
+
+def under_another_topic(frames: Frames) -> Frames:
+    return [frames[0] + b"2", *frames[1:]]
+
+
+def leave_out_last(patch: Patch) -> None:
+    """Leave out the last record of a batch that has several."""
+    encode = batch._encode_batches
+
+    def encode_rest(run: RecordRun, *arguments: Any) -> Iterator[Frames]:
+        records = run.batch
+        rest = records.between(records.first_sequence, records.end_sequence - (len(records) > 1))
+        return encode(attrs.evolve(run, batch=attrs.evolve(rest, encoded=())), *arguments)
+
+    patch.setattr(batch, "_encode_batches", encode_rest)
+
+
+def send_large_batches(patch: Patch) -> None:
+    def encode(records: RecordBatch, compression: Any, _bytes_max: int) -> tuple[bytes, ...]:
+        return encode_records(records, compression, LARGE_BYTES)
+
+    patch.setattr(batch, "encode_records", encode)
+
+
+def send_both(patch: Patch) -> None:
+    """Send single records to those who get batches, too."""
+    patch.setattr(subscription_table, "_counterpart", lambda _prefix, _commands: None)
+
+
+def send_batches_to_all(patch: Patch) -> None:
+    """Take a subscription to everything for one to batches."""
+    patch.setattr(subscription_table, "_RFC46_COMMANDS", frozenset(command.value for command in Command))
+
+
+def send_only_batches(patch: Patch) -> None:
+    """Send no single records."""
+    patch.setattr(batch, "_encode_run", lambda _run, _dialect: ())
+
+
+def answer_only_singly(patch: Patch) -> None:
+    """Answer no FETCH in batches."""
+    encode = batch._encode_batches
+
+    def encode_live(run: RecordRun, *arguments: Any) -> Iterator[Frames]:
+        return encode(run, *arguments) if run.requestor is None else iter(())
+
+    patch.setattr(batch, "_encode_batches", encode_live)
+
+
+def answer_both(patch: Patch) -> None:
+    """Answer a FETCH in batches and singly."""
+    without = {batch.value: each.value for each, batch in BATCH_COMMANDS.items() if each is not Command.DIRECT_RECORD}
+    patch.setattr(subscription_table, "_SINGLE_OF", without)
+    patch.setattr(subscription_table, "_BATCH_OF", {value: key for key, value in without.items()})
+
+
+def wrap_nothing(patch: Patch) -> None:
+    """Send every record by itself as its value."""
+    patch.setattr(batch, "wrap_records", lambda records: [value or b"" for value in records.values])
+
+
+def leave_magic(patch: Patch) -> None:
+    """Send a value that begins with the magic of an envelope as it is."""
+    wrap = envelope._wrap
+
+    def wrap_keyed(record: Record) -> bytes:
+        is_keyed = record.key is not None or bool(record.headers)
+        return wrap(record) if is_keyed or record.value is None else record.value
+
+    patch.setattr(envelope, "_wrap", wrap_keyed)
+
+
+def wrap_everything(patch: Patch) -> None:
+    """Send every record by itself in an envelope."""
+
+    def wrap(records: RecordBatch) -> list[bytes]:
+        return [ENVELOPE_MAGIC + encode_batch(0, [value], timestamps=-1) for value in records.values]
+
+    patch.setattr(batch, "wrap_records", wrap)
+
+
+# What is taken
+
+
+def take_with(take: Callable[[RecordBatch, bytes], RecordBatch], patch: Patch) -> None:
+    """Take other records from a batch than those in it."""
+
+    def decode(partition: Partition, data: bytes, **options: Any) -> RecordBatch:
+        return take(decode_records(partition, data, **options), data)
+
+    patch.setattr(batch, "decode_records", decode)
+
+
+def take_no_zstd(records: RecordBatch, data: bytes) -> RecordBatch:
+    if read_header(data).compression is Compression.ZSTD:
+        raise BatchError("attributes", "another compression")
+    return records
+
+
+def take_all_but_last(records: RecordBatch, _data: bytes) -> RecordBatch:
+    rest = records.between(records.first_sequence, records.end_sequence - (len(records) > 1))
+    return attrs.evolve(rest, encoded=())
+
+
+def take_values(records: RecordBatch, _data: bytes) -> RecordBatch:
+    return RecordBatch(records.partition, records.first_sequence, [value or b"" for value in records.values])
+
+
+def take_any_crc(patch: Patch) -> None:
+    patch.setattr(batch_records, "check_crc", read_header)
+
+
+def end_at(is_fatal: Callable[[bytes], bool], patch: Patch) -> None:
+    """End at malformed batches of some kind."""
+
+    def decode(partition: Partition, data: bytes, **options: Any) -> RecordBatch:
+        try:
+            return decode_records(partition, data, **options)
+        except BatchError:
+            if is_fatal(data):
+                raise MemoryError from None
+            raise
+
+    patch.setattr(batch, "decode_records", decode)
+
+
+def is_large(data: bytes) -> bool:
+    return len(data) > LARGE_BYTES
+
+
+def take_no_surplus(patch: Patch) -> None:
+    """Discard batches in answers that begin with records which were not requested."""
+    decode = batch.BatchDecoder._decode_batch
+
+    def decode_requested(self: batch.BatchDecoder, message: Any) -> RecordRun:
+        run = decode(self, message)
+        if run.requestor is not None and run.batch.first_sequence == 0:
+            raise BatchError("base offset", "the first requested sequence")
+        return run
+
+    patch.setattr(batch.BatchDecoder, "_decode_batch", decode_requested)
+
+
+def subscribe_without(command: Command, patch: Patch) -> None:
+    """Subscribe to all commands but one."""
+    with_batches = wire.with_batches
+
+    def without(prefix: bytes) -> tuple[bytes, ...]:
+        return tuple(each for each in with_batches(prefix) if each[:1] != command.value)
+
+    patch.setattr(wire, "with_batches", without)
+
+
+def take_envelopes_as_values(patch: Patch) -> None:
+    patch.setattr(batch, "unwrap_records", RecordBatch)
+
+
+def empty_broken_envelopes(patch: Patch) -> None:
+    """Take a content that only begins as an envelope does for an empty value."""
+    unwrap = envelope._unwrap
+
+    def unwrap_any(partition: Partition, sequence: int, content: bytes) -> Record:
+        record = unwrap(partition, sequence, content)
+        is_broken = content.startswith(ENVELOPE_MAGIC) and record.value == content
+        return attrs.evolve(record, value=b"") if is_broken else record
+
+    patch.setattr(envelope, "_unwrap", unwrap_any)
+
+
+def producer_mutant(
+    fault: str,
+    scenario: str,
+    clause: str,
+    message: str,
+    apply: Callable[[Patch], None],
+    dialect: Dialect = Dialect.RFC46,
+) -> Mutant:
+    return Mutant(f"producer-{fault}", f"producer.{scenario}", clause, message, apply, dialect)
+
+
+def reader_mutants(role: str, *others: tuple[str, str, str, str, Callable[[Patch], None]]) -> list[Mutant]:
+    """Return the mutants that stores and consumers have in common, and others of one of them."""
+    single, direct = Command.RECORD_BATCH, Command.DIRECT_RECORD_BATCH
+    subscription = f"subscription.{role}"
+    faults: list[tuple[str, str, str, str, Callable[[Patch], None]]] = [
+        (
+            "subscribes-to-no-batch",
+            "batch-subscriptions",
+            f"{subscription}.record-batch",
+            "but not to RECORD-BATCH",
+            partial(subscribe_without, single),
+        ),
+        (
+            "subscribes-to-no-direct-batch",
+            "batch-subscriptions",
+            f"{subscription}.direct-record-batch",
+            "but not to DIRECT-RECORD-BATCH",
+            partial(subscribe_without, direct),
+        ),
+        ("reads-no-zstd", "batch-compressions", "batch.compressions", "zstd", partial(take_with, take_no_zstd)),
+        ("leaves-out-last", "batches", "batch.taken", "sent in", partial(take_with, take_all_but_last)),
+        ("takes-any-crc", "batch-malformed", "batch.malformed", "was not discarded", take_any_crc),
+        (
+            "ends-at-malformed-batch",
+            "batch-malformed",
+            "batch.malformed",
+            f"the {role} ended by itself",
+            partial(end_at, bool),
+        ),
+        ("ends-at-bomb", "batch-bombs", "batch.bombs", f"the {role} ended by itself", partial(end_at, is_large)),
+        ("takes-envelopes-as-values", "envelopes-taken", "envelope.taken", "", take_envelopes_as_values),
+        ("empties-broken-envelopes", "envelopes-taken", "envelope.malformed", "", empty_broken_envelopes),
+        *others,
+    ]
+    return [
+        Mutant(f"{role}-{fault}", f"{role}.{scenario}", clause, message, apply)
+        for fault, scenario, clause, message, apply in faults
+    ]
+
+
+MUTANTS = [
+    *reader_mutants(
+        "store",
+        ("takes-no-surplus", "batch-gap", "batch.surplus", "no ACK of 24", take_no_surplus),
+        (
+            "takes-values-only",
+            "batch-envelope",
+            "envelope.sent",
+            "has more than a value",
+            partial(take_with, take_values),
+        ),
+        ("drops-keys", "batch-fetched", "batch.records", "has the value", partial(take_with, take_values)),
+        ("sends-values-only", "batch-envelope", "envelope.sent", "has more than a value", wrap_nothing),
+        ("sends-magic-as-it-is", "batch-envelope", "envelope.magic", "begins with the magic", leave_magic),
+        ("wraps-everything", "batch-envelope", "envelope.value", "is nothing but a value", wrap_everything),
+        ("answers-no-batch", "batch-fetched", "batch.fetched", "did not arrive", answer_only_singly),
+        ("answers-with-both", "batch-fetched", "batch.no-record", "had subscribed to DIRECT-RECORD-BATCH", answer_both),
+        ("batches-to-all", "batch-fetched", "batch.subscribers-only", "subscribed to everything", send_batches_to_all),
+        ("sends-only-batches", "batch-fetched", "batch.subscribers-only", "got no DIRECT-RECORDs", send_only_batches),
+        (
+            "batches-with-wrong-crc",
+            "batch-fetched",
+            "batch.crc",
+            "the CRC of the batch",
+            partial(change_batches, flip_crc),
+        ),
+        (
+            "batches-one-too-far",
+            "batch-fetched",
+            "batch.base-offset",
+            "the base offset is wrong",
+            partial(change_batches, shift_base_offset),
+        ),
+        (
+            "batches-with-gap",
+            "batch-fetched",
+            "batch.deltas",
+            "the last offset delta",
+            partial(change_batches, compact),
+        ),
+        (
+            "batches-as-libdafka",
+            "batch-fetched",
+            "grammar.DIRECT-RECORD-BATCH",
+            "has 2 frames",
+            partial(change_frames, as_libdafka),
+        ),
+        (
+            "batches-for-another-requestor",
+            "batch-fetched",
+            "topic.DIRECT-RECORD-BATCH",
+            "is wrongly addressed",
+            partial(change_frames, under_another_topic),
+        ),
+    ),
+    *reader_mutants(
+        "consumer",
+        (
+            "takes-no-surplus",
+            "batch-fetched",
+            "batch.surplus",
+            "fetched in a batch with more records than requested",
+            take_no_surplus,
+        ),
+    ),
+    producer_mutant(
+        "batches-with-wrong-crc", "batches", "batch.crc", "the CRC of the batch", partial(change_batches, flip_crc)
+    ),
+    producer_mutant(
+        "batches-of-magic-1", "batches", "batch.format", "the magic of the batch", partial(change_batches, older_magic)
+    ),
+    producer_mutant(
+        "batches-one-too-far",
+        "batches",
+        "batch.base-offset",
+        "the base offset is wrong",
+        partial(change_batches, shift_base_offset),
+    ),
+    producer_mutant(
+        "batches-with-gap", "batches", "batch.deltas", "the last offset delta", partial(change_batches, compact)
+    ),
+    producer_mutant("batches-without-last", "batches", "batch.records", "did not arrive", leave_out_last),
+    producer_mutant(
+        "batches-as-libdafka",
+        "batches",
+        "grammar.RECORD-BATCH",
+        "has 2 frames",
+        partial(change_frames, as_libdafka),
+        Dialect.LIBDAFKA,
+    ),
+    producer_mutant(
+        "batches-under-another-topic",
+        "batches",
+        "topic.RECORD-BATCH",
+        "is wrongly addressed",
+        partial(change_frames, under_another_topic),
+    ),
+    producer_mutant(
+        "batches-for-another-requestor",
+        "batch-fetched",
+        "topic.DIRECT-RECORD-BATCH",
+        "is wrongly addressed",
+        partial(change_frames, under_another_topic),
+    ),
+    producer_mutant(
+        "batches-and-records", "batch-subscribers", "batch.no-record", "had subscribed to RECORD-BATCH", send_both
+    ),
+    producer_mutant(
+        "batches-to-all", "batch-subscribers", "batch.subscribers-only", "subscribed to everything", send_batches_to_all
+    ),
+    producer_mutant("batches-in-large", "batch-size", "batch.size", "bytes of records", send_large_batches),
+    producer_mutant(
+        "answers-no-batch",
+        "batch-fetched",
+        "batch.fetched",
+        "did not arrive in a DIRECT-RECORD-BATCH",
+        answer_only_singly,
+    ),
+    producer_mutant(
+        "answers-with-both",
+        "batch-fetched",
+        "batch.no-record",
+        "had subscribed to DIRECT-RECORD-BATCH",
+        answer_both,
+    ),
+    producer_mutant("sends-magic-as-it-is", "batch-envelope", "envelope.magic", "not in an envelope", leave_magic),
+    producer_mutant(
+        "wraps-everything", "batch-envelope", "envelope.value", "the value plain was sent as", wrap_everything
+    ),
+]
