@@ -116,7 +116,7 @@ class Recovery:
                     index.end_sequence,
                     next_base,
                 )
-        start = head._replace(end=head.base, length=0, latest_at=stored_latest_at)
+        start = head._replace(end=head.base, length=0)
         for base in log.bases[:-1]:
             with self.reader.open_segment(log, start, base) as segment:
                 self._repair_stored_file(segment, start)
@@ -124,6 +124,7 @@ class Recovery:
                     latest_at=max(start.latest_at, segment.last_stored_at()),
                     content_bytes=start.content_bytes + segment.content_bytes(),
                 )
+        start = start._replace(latest_at=max(start.latest_at, stored_latest_at))
         head = self._scan_tail(log, start, head.length) if head.length else start
         self._drop_bad_indexes(log, head)
         side_paths = [f"{log.folder}/{EARLIEST_FILE}", *(path for base in log.bases for path in log.side_paths(base))]

@@ -163,7 +163,7 @@ def repair_rows(
         else:
             before = rows.last_before(kept)
             if row is None and before.end_sequence > base:
-                latest_at = before.stored_at
+                latest_at = max(latest_at, before.stored_at)
             content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
             last = StoredRow(end_sequence, latest_at if row is None else row.stored_at, content_bytes)
             missing = last.encode(seed)
