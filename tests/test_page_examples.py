@@ -38,6 +38,10 @@ def test_every_page_has_a_program() -> None:
     assert [page for page in PAGES if not programs(page)] == []
 
 
+HEEDS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""Makes a program end with SIGINT even if these tests run as a background job, which ignores it."""
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 async def test_program_runs(program: str, dafka_cluster: Cluster, tmp_path: Path) -> None:
     environment = {
@@ -48,7 +52,7 @@ async def test_program_runs(program: str, dafka_cluster: Cluster, tmp_path: Path
     }
     async with dafka_cluster.producer("orders") as producer:
         await producer.send_many([b"1", b"2", b"3"])
-    command = [sys.executable, "-W", "error", "-c", program]
+    command = [sys.executable, "-W", "error", "-c", HEEDS_SIGINT + program]
     errors = tmp_path / "errors"
     with trio.fail_after(60), errors.open("wb") as stderr:
         process = await trio.lowlevel.open_process(
