@@ -18,6 +18,7 @@ from dafka.roles import Health
 from dafka.roles import store as store_module
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import open_cluster
+from tests.roles.helpers import wait_until
 
 
 async def wait_for(store: Store, health: Health) -> None:
@@ -126,9 +127,7 @@ async def test_a_stopping_store_writes_the_records_that_it_has_received(
                 disk.is_open = trio.Event()
                 await producer.send_many([b"0"] * 10)
                 received = 10 * (1 + RECORD_MEMORY_BYTES)
-                with trio.fail_after(30):
-                    while store.statistics().pending_bytes < received:  # noqa: ASYNC110 (there is no event to wait for)
-                        await trio.sleep(0.01)
+                await wait_until(lambda: store.statistics().pending_bytes >= received)
                 running.cancel()
                 disk.error = error
                 if is_opened:

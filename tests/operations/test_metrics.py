@@ -30,6 +30,7 @@ from dafka.roles import ConsumerStatistics, Health, Histogram
 from dafka.testing import open_cluster
 from dafka.transport import choose_loops
 from dafka.wire import Command
+from tests.roles.helpers import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 
@@ -63,9 +64,7 @@ async def test_metrics_agree_with_the_work_of_the_nodes() -> None:
         await producer.send_many([b"12345"] * 100)
         await producer.wait_stored()
         await wait_for(monitor, ("dafka_lag_records", "consumer"), 100)  # which a HEAD may tell before the records
-        with trio.fail_after(30):
-            while read(monitor)["dafka_pending_bytes", "consumer"] <= 500:  # noqa: ASYNC110 (there is no event to wait for)
-                await trio.sleep(0.01)
+        await wait_until(lambda: read(monitor)["dafka_pending_bytes", "consumer"] > 500)
         given = 0
         while given < 100:
             given += len(await consumer.next_batch(60))
