@@ -341,7 +341,7 @@ def test_rows_are_made_to_fit_their_segment(
     path = tmp_path / "7.stored"
     rows_in(path, damaged)
     fd = os.open(path, os.O_RDWR)
-    size, found = repair_rows(fd, 7, SEED, end, lambda first, stop: stop - first, 99)
+    size, found = repair_rows(fd, 7, SEED, end, lambda first, stop: stop - first, 99, lambda: 0)
     os.close(fd)
     assert found == last
     assert size == path.stat().st_size

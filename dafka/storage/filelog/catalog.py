@@ -74,6 +74,8 @@ class CatalogReader:
         """Whether all names are known and there is a slot for each."""
         self.is_trusted = False
         """Whether the slots are trusted."""
+        self.is_closed = False
+        """Whether its writer closed it, after everything was synced."""
         self.is_of_earlier_boot = False
         """Whether the system was started again since the catalog was written, so that no written file is unsynced."""
         self.is_unsynced = False
@@ -90,6 +92,7 @@ class CatalogReader:
         heads = read_file(self._heads_path) or b""
         self.is_trusted = _is_trusted(heads[:_HEADER_BYTES])
         _, state, boot = _parse_header(heads[:_HEADER_BYTES])
+        self.is_closed = self.is_trusted and state == CLOSED
         self.is_of_earlier_boot = b"" != boot != boot_id() != b""
         self.is_unsynced = state == UNSYNCED and not self.is_of_earlier_boot
         self._slots = heads[_HEADER_BYTES:]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import attrs
 
@@ -119,7 +120,7 @@ class Recovery:
         start = head._replace(end=head.base, length=0)
         for base in log.bases[:-1]:
             with self.reader.open_segment(log, start, base) as segment:
-                self._repair_stored_file(segment, start)
+                self._repair_stored_file(segment, start.latest_at, head)
                 start = start._replace(
                     latest_at=max(start.latest_at, segment.last_stored_at()),
                     content_bytes=start.content_bytes + segment.content_bytes(),
@@ -159,7 +160,7 @@ class Recovery:
             if tail.length == known.length:
                 return known
             segment.end_sequence, segment.limit = tail.end, tail.length
-            self._repair_stored_file(segment, known)
+            self._repair_stored_file(segment, known.latest_at, known)
             first_at = next(segment.runs(known.end)).stored_at
             return known._replace(
                 end=tail.end,
@@ -170,11 +171,11 @@ class Recovery:
                 base_at=known.base_at if known.length else first_at,
             )
 
-    def _repair_stored_file(self, segment: Segment, head: Head) -> None:
+    def _repair_stored_file(self, segment: Segment, latest_at: int, head: Head) -> None:
         """Fill in when records were stored if a power failure or damage has left that out."""
         if self.is_writer and is_of_batches(segment):
             drop_bad_rows(segment)
-            repair_stored_file(segment, head.latest_at or self._find_later_time(segment, head))
+            repair_stored_file(segment, latest_at, partial(self._find_later_time, segment, head))
 
     def _find_later_time(self, segment: Segment, head: Head) -> int:
         """Return the first known time in later segments of a partition; that of recovery if there is none."""
@@ -249,7 +250,7 @@ def open_writer(
     )
     recovery = Recovery(reader, pool, is_writer=True)
     try:
-        writer.add_found_logs(_recover(folder, catalog, recovery, writer.sync_logs))
+        writer.add_found_logs(_recover(folder, catalog, recovery, writer))
     except BaseException:
         writer.syncer.close()
         catalog.close(is_clean=False)
@@ -261,11 +262,12 @@ def open_writer(
 
 
 def _recover(
-    folder: str, catalog: CatalogWriter, recovery: Recovery, sync_logs: Callable[[Sequence[PartitionLog]], None]
+    folder: str, catalog: CatalogWriter, recovery: Recovery, writer: LogWriter
 ) -> list[tuple[PartitionLog, bool]]:
     """Return every partition that the catalog lists afterward, and whether it is held.
 
-    Partitions that may not be durable are synced before the catalog says that this writer has it in use.
+    Records that may not be durable are synced before the catalog says that this writer has it in use. The times of
+    storing are synced before it says that this writer has closed it.
     """
     topics_folder = f"{folder}/{TOPICS_FOLDER}"
     known = CatalogReader(folder)
@@ -273,13 +275,16 @@ def _recover(
     if not (known.is_complete and known.is_trusted):
         found = _recover_by_folders(known, topics_folder, recovery)
         if not known.is_of_earlier_boot:  # otherwise the data was read from the disk
-            sync_logs([log for log, is_held in found if is_held] if known.is_unsynced else recovery.unsynced)
+            writer.sync_logs([log for log, is_held in found if is_held] if known.is_unsynced else recovery.unsynced)
+        _sync_times_later(writer, found)
         catalog.create([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
         return found
     recovered = [_recover_slot(known, slot, topics_folder, recovery) for slot in range(len(known.names))]
     found = [(log, is_held) for log, is_held, _ in recovered]
     held = [each for each in found if each[1]]
-    sync_logs([log for log, _ in held] if known.is_unsynced else recovery.unsynced)
+    writer.sync_logs([log for log, _ in held] if known.is_unsynced else recovery.unsynced)
+    if not known.is_closed:
+        _sync_times_later(writer, held)
     if len(found) - len(held) > max(len(held), VACANT_MAX):
         catalog.create([(log.name, GOOD, log.head) for log, _ in held])
         for slot, (log, _) in enumerate(held):
@@ -290,6 +295,13 @@ def _recover(
         if is_changed:
             catalog.write_slot(slot, log.seed, GOOD if is_held else VACANT, log.head)
     return found
+
+
+def _sync_times_later(writer: LogWriter, found: Sequence[tuple[PartitionLog, bool]]) -> None:
+    """Sync the `.stored` files that a process that was killed may have written, or that were repaired."""
+    for log, is_held in found:
+        if is_held:
+            writer.syncer.sync_later([log.stored_path(base) for base in log.bases or (log.head.base,)], [log.folder])
 
 
 def _recover_slot(

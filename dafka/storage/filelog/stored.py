@@ -17,6 +17,7 @@ from crc32c import crc32c
 from dafka.storage.filelog.blocks import StoredRun
 from dafka.storage.filelog.files import replace_file, write_at
 from dafka.storage.filelog.segment import Segment
+from dafka.storage.plugin_helpers import now_ms
 
 _ROW = struct.Struct(">QqQ")
 ROW_BYTES = _ROW.size + 4
@@ -134,7 +135,13 @@ class StoredRows:
 
 
 def repair_rows(
-    fd: int, base: int, seed: int, end_sequence: int, count_bytes: Callable[[int, int], int], latest_at: int
+    fd: int,
+    base: int,
+    seed: int,
+    end_sequence: int,
+    count_bytes: Callable[[int, int], int],
+    latest_at: int,
+    find_later_time: Callable[[], int],
 ) -> tuple[int, StoredRow]:
     """Make the rows fit their segment.
 
@@ -144,7 +151,8 @@ def repair_rows(
         seed: The seed of the segment's CRCs.
         end_sequence: The end of the segment.
         count_bytes: Returns the total size of the records of a range.
-        latest_at: When records without a row were stored, unless an earlier row has a later time.
+        latest_at: When the records before the segment were stored; 0 if that is not known.
+        find_later_time: Returns when records without a row count as stored if no record before them has a time.
 
     Returns:
         The size of the file, in bytes, and its last row.
@@ -162,10 +170,9 @@ def repair_rows(
             kept, last = kept + 1, row
         else:
             before = rows.last_before(kept)
-            if row is None and before.end_sequence > base:
-                latest_at = max(latest_at, before.stored_at)
+            stored_at = max(latest_at, before.stored_at) or find_later_time() if row is None else row.stored_at
             content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
-            last = StoredRow(end_sequence, latest_at if row is None else row.stored_at, content_bytes)
+            last = StoredRow(end_sequence, stored_at, content_bytes)
             missing = last.encode(seed)
     if kept * ROW_BYTES < size:
         os.ftruncate(fd, kept * ROW_BYTES)
@@ -189,8 +196,11 @@ def drop_bad_rows(segment: Segment) -> None:
         segment.pool.drop(path)
 
 
-def repair_stored_file(segment: Segment, latest_at: int) -> tuple[int, StoredRow]:
+def repair_stored_file(
+    segment: Segment, latest_at: int, find_later_time: Callable[[], int] = now_ms
+) -> tuple[int, StoredRow]:
     """Make the `.stored` file of a segment of record batches fit it; see `repair_rows`. Raises `OSError`."""
     log, base = segment.log, segment.base
     with segment.pool.open_file(log.stored_path(base), is_created=True) as fd:
-        return repair_rows(fd, base, log.segment_seed(base), segment.end_sequence, segment.count_bytes, latest_at)
+        seed = log.segment_seed(base)
+        return repair_rows(fd, base, seed, segment.end_sequence, segment.count_bytes, latest_at, find_later_time)

@@ -58,10 +58,11 @@ class Syncer:
                 self._timer.start()
             self._changed.notify_all()
 
-    def sync_later(self, files: Collection[str]) -> None:
-        """Sync files with the next `flush`, or earlier."""
+    def sync_later(self, files: Collection[str], folders: Collection[str] = ()) -> None:
+        """Sync files and folders with the next `flush`, or earlier."""
         with self._changed:
             self._files.update(files)
+            self._folders.update(folders)
 
     def sync_now(self, files: Collection[str], folders: Collection[str]) -> None:
         """Sync files and folders, several at a time. Those that were removed are ignored."""
