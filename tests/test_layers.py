@@ -34,12 +34,13 @@ MAY_IMPORT = {
     "operations": ROLES,
     "cli": OPERATIONS | {TOP, "bench", "spark"},
     "bench": ROLES | {TOP},
+    "kafka": PROTOCOL,
     "spark": ROLES | {TOP},
     "testing": ROLES | {TOP},
     "_entry": {"errors", "extras", "cli"},
     "__main__": {"_entry"},
 }
-PURE = {"batches", "wire", "protocol"}
+PURE = {"batches", "wire", "protocol", "kafka"}
 PROTOCOL_FOLDERS = {
     "presence": set(),
     "ordering": set(),
