@@ -57,8 +57,8 @@ def honest_frames() -> tuple[HostileFrame, ...]:
     for key, response in RESPONSES.items():
         for version in versions_of(response):
             header = RequestHeader(ApiKey(key), version, 1, None)
-            message = random_message(response, version, random)
-            frames.append(HostileFrame(encode_response(header, message)[4:], response, version))
+            answer = random_message(response, version, random)
+            frames.append(HostileFrame(encode_response(header, answer)[4:], response, version))
     return tuple(frame for frame in frames if len(frame.data) < 2000)
 
 

@@ -176,7 +176,7 @@ class TestRequests:
         records = request.topic_data[0].partition_data[0].records
         assert isinstance(records, memoryview)
         assert records.obj is frame
-        assert records == b"batch"
+        assert bytes(records) == b"batch"
 
     def test_items_are_limited(self) -> None:
         topics = [FetchTopic(topic="", partitions=[])] * ITEMS_MAX
