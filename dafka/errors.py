@@ -28,6 +28,7 @@ __all__ = [
     "TransportError",
     "UnacknowledgedError",
     "UnansweredError",
+    "UnsupportedRequestError",
     "WireError",
 ]
 
@@ -99,6 +100,32 @@ class BatchError(WireError):
         offset: the position of the part in bytes, from the start of the batch. In the records of a compressed batch,
             from the start of the decompressed records.
     """
+
+
+class UnsupportedRequestError(WireError):
+    """A Kafka client sent a request of an API, or a version of it, that dafka does not know.
+
+    Args:
+        api_key: The key of the API.
+        api_version: The version of the request.
+        correlation_id: The number of the request.
+        expected: What would be supported.
+
+    Attributes:
+        api_key: The key of the API.
+        api_version: The version of the request.
+        correlation_id: The number of the request, which a response must repeat.
+    """
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int, expected: str) -> None:
+        super().__init__("request header", f"{expected}, not key {api_key} in version {api_version}")
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self._supported = expected
+
+    def __reduce__(self) -> tuple[type[UnsupportedRequestError], tuple[int, int, int, str]]:  # type: ignore[override]
+        return type(self), (self.api_key, self.api_version, self.correlation_id, self._supported)
 
 
 class TransportError(LocalError):

@@ -13,6 +13,7 @@ from dafka.errors import (
     StorageCorruptError,
     UnacknowledgedError,
     UnansweredError,
+    UnsupportedRequestError,
     WireError,
 )
 
@@ -23,6 +24,7 @@ SPECIAL: dict[type[DafkaError], DafkaError] = {
     BatchError: BatchError("magic", "2, not 1", 16),
     UnacknowledgedError: UnacknowledgedError(3, 7, 2, ("tcp://127.0.0.1:5557",)),
     StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
+    UnsupportedRequestError: UnsupportedRequestError(1, 99, 7, "FETCH in versions 0-18"),
     UnansweredError: UnansweredError("1 of 2 stores found", "stores", 1),
 }
 

@@ -1,0 +1,91 @@
+"""The APIs: which classes their requests and responses have, and which versions a broker advertises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes register themselves)
+    cluster,
+    configs,
+    connections,
+    groups,
+    logs,
+    membership,
+    offsets,
+    topics,
+    transactions,
+)
+from dafka.kafka.protocol.messages.connections import ApiVersion, ApiVersionsResponse
+from dafka.kafka.protocol.tables import Request, Response, Versions
+
+REQUESTS: Mapping[int, type[Request]] = MappingProxyType({each.API_KEY: each for each in Request.__subclasses__()})
+"""The request of each API."""
+
+RESPONSES: Mapping[int, type[Response]] = MappingProxyType({each.API_KEY: each for each in Response.__subclasses__()})
+"""The response of each API."""
+
+ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
+    {
+        # From 0 on, or librdkafka does not compress (confluentinc/librdkafka#5130). From 12 on, a transaction gets its
+        # partitions by producing; from 13 on, topics have ids.
+        ApiKey.PRODUCE: Versions(0, 11),
+        ApiKey.FETCH: Versions(0, 12),  # from 13 on, topics have ids
+        ApiKey.LIST_OFFSETS: Versions(1, 11),
+        ApiKey.METADATA: Versions(0, 13),
+        ApiKey.OFFSET_COMMIT: Versions(1, 9),  # from 10 on, topics have ids
+        ApiKey.OFFSET_FETCH: Versions(1, 9),  # from 10 on, topics have ids
+        ApiKey.FIND_COORDINATOR: Versions(0, 5),  # 6 is for share groups
+        ApiKey.JOIN_GROUP: Versions(0, 9),
+        ApiKey.HEARTBEAT: Versions(0, 4),
+        ApiKey.LEAVE_GROUP: Versions(0, 5),
+        ApiKey.SYNC_GROUP: Versions(0, 5),
+        ApiKey.DESCRIBE_GROUPS: Versions(0, 6),
+        ApiKey.LIST_GROUPS: Versions(0, 5),
+        ApiKey.SASL_HANDSHAKE: Versions(1, 1),  # after version 0, the authentication has no headers
+        ApiKey.API_VERSIONS: Versions(0, 4),
+        ApiKey.CREATE_TOPICS: Versions(0, 7),
+        ApiKey.DELETE_TOPICS: Versions(0, 6),
+        ApiKey.DELETE_RECORDS: Versions(0, 2),
+        ApiKey.INIT_PRODUCER_ID: Versions(0, 5),  # 6 is for transactions in two phases
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(0, 4),
+        ApiKey.ADD_PARTITIONS_TO_TXN: Versions(0, 3),  # from 4 on, brokers ask each other
+        ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4),
+        ApiKey.END_TXN: Versions(0, 4),  # from 5 on, each transaction has an epoch of its own
+        ApiKey.WRITE_TXN_MARKERS: Versions(0, 2),
+        ApiKey.TXN_OFFSET_COMMIT: Versions(0, 4),  # from 5 on, as Produce from 12 on
+        ApiKey.DESCRIBE_CONFIGS: Versions(0, 4),
+        ApiKey.ALTER_CONFIGS: Versions(0, 2),
+        ApiKey.DESCRIBE_LOG_DIRS: Versions(0, 5),
+        ApiKey.SASL_AUTHENTICATE: Versions(0, 2),
+        ApiKey.CREATE_PARTITIONS: Versions(0, 3),
+        ApiKey.DELETE_GROUPS: Versions(0, 2),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
+        ApiKey.OFFSET_DELETE: Versions(0, 0),
+        ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
+        ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0),
+        ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0),
+        ApiKey.LIST_TRANSACTIONS: Versions(0, 2),
+    }
+)
+"""The versions of each API that a broker advertises if it serves the API.
+
+Requests of all versions in the tables are decoded: librdkafka 2.6.0 sends some that were not advertised.
+"""
+
+
+def advertise(served: Iterable[ApiKey], error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
+    """Return the response to an ApiVersions request.
+
+    Args:
+        served: The APIs that the broker serves.
+        error_code: The error code of the response.
+
+    Returns:
+        The response, with the advertised versions of these APIs.
+    """
+    versions = {key: ADVERTISED[key] for key in served}
+    keys = [ApiVersion(api_key=key, min_version=each.first, max_version=each.last) for key, each in versions.items()]
+    return ApiVersionsResponse(error_code=error_code, api_keys=keys)

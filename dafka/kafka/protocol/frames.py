@@ -1,0 +1,291 @@
+"""Frames and headers: where requests and responses begin and end in a stream, and which message they carry.
+
+A frame is a size and as many bytes: a header and a message. The header of a request says which API and version the
+message has; the header of a response only repeats the number of the request.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from dafka.errors import EncodingError, UnsupportedRequestError, WireError
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol.apis import REQUESTS, RESPONSES, advertise
+from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of
+from dafka.kafka.protocol.tables import Message, Request, Response
+from dafka.kafka.protocol.writing import Buffer, writer_of
+
+SIZE_BYTES = 4
+"""The size of the number before a frame."""
+
+FRAME_BYTES_MAX = 100 * 2**20
+"""The default size of the largest frame, as Kafka's `socket.request.max.bytes`."""
+
+_SIZE = struct.Struct(">i")
+_REQUEST = struct.Struct(">hhi")
+_LENGTH = struct.Struct(">h")
+_NO_TAGS = b"\0"
+
+R = TypeVar("R", bound=Response)
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request.
+
+    Attributes:
+        api_key: The API. An `ApiKey`, which is a number.
+        api_version: The version of the API that the message has, and that the response must have.
+        correlation_id: The number of the request, which the response repeats.
+        client_id: The name that the client gives itself.
+    """
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class FrameSplitter:
+    """Finds the frames in a stream. It keeps what was received of a frame, and nothing for what a peer claims.
+
+    Args:
+        bytes_max: The size of the largest frame.
+    """
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._received = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """The number of bytes that were received of a frame which is not complete."""
+        return len(self._received)
+
+    def limit(self, bytes_max: int) -> None:
+        """Change the size of the largest frame, for example when a client has authenticated."""
+        self._bytes_max = bytes_max
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[bytes]:
+        """Return the frames that end in the next bytes of the stream.
+
+        Args:
+            data: The bytes.
+
+        Returns:
+            The frames, without their sizes.
+
+        Raises:
+            WireError: A size is negative or too large. The rest of the stream cannot be understood.
+        """
+        received = self._received
+        received += data
+        frames = []
+        position = 0
+        while len(received) - position >= SIZE_BYTES:
+            (size,) = _SIZE.unpack_from(received, position)
+            if not 0 <= size <= self._bytes_max:
+                raise WireError("size", f"a frame of at most {self._bytes_max} bytes, not {size}")
+            end = position + SIZE_BYTES + size
+            if end > len(received):
+                break
+            with memoryview(received) as view:
+                frames.append(bytes(view[position + SIZE_BYTES : end]))
+            position = end
+        if position:
+            del received[:position]
+        return frames
+
+
+def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
+    """Return the header of a request, and the position of the message.
+
+    Args:
+        frame: The frame.
+
+    Returns:
+        The header, and the position after it.
+
+    Raises:
+        UnsupportedRequestError: The tables do not describe this API or this version.
+        WireError: The header is malformed.
+    """
+    if len(frame) < _REQUEST.size:
+        raise WireError("request header", f"{_REQUEST.size} bytes, the frame has {len(frame)}", 0)
+    key, version, correlation_id = _REQUEST.unpack_from(frame)
+    request = REQUESTS.get(key)
+    if request is None:
+        raise UnsupportedRequestError(key, version, correlation_id, "the key of an API that dafka knows")
+    if not request.VERSIONS.has(version):
+        known = f"{request.API_KEY.name} in versions {request.VERSIONS}"
+        raise UnsupportedRequestError(key, version, correlation_id, known)
+    position = _REQUEST.size
+    client_id = None
+    if len(frame) < position + _LENGTH.size:
+        raise WireError("client_id", f"a length of 2 bytes, {len(frame) - position} are left", position)
+    (length,) = _LENGTH.unpack_from(frame, position)
+    position += _LENGTH.size
+    if length >= 0:
+        if length > len(frame) - position:
+            raise WireError("client_id", f"a length from -1 to {len(frame) - position}, not {length}", position - 2)
+        try:
+            client_id = frame[position : position + length].decode()
+        except UnicodeDecodeError:
+            raise WireError("client_id", "text in UTF-8", position) from None
+        position += length
+    if request.FLEXIBLE.has(version):
+        position = _skip_tagged(frame, position)
+    return RequestHeader(request.API_KEY, version, correlation_id, client_id), position
+
+
+def decode_request(frame: bytes, items_max: int = ITEMS_MAX) -> tuple[RequestHeader, Request]:
+    """Return the request in a frame. Bytes after it are tolerated: some clients pad their requests.
+
+    Args:
+        frame: The frame. Records in the request are views of it.
+        items_max: The limit of items in all arrays of the request together.
+
+    Returns:
+        The header, and the request.
+
+    Raises:
+        UnsupportedRequestError: The tables do not describe this API or this version. `encode_unsupported` answers it.
+        WireError: The frame is malformed.
+    """
+    header, position = read_request_header(frame)
+    request, _ = reader_of(REQUESTS[header.api_key], header.api_version)(frame, position, items_max)
+    return header, request
+
+
+def encode_response(header: RequestHeader, response: Response) -> bytes:
+    """Return a response with its size and header.
+
+    Args:
+        header: The header of the request.
+        response: The response.
+
+    Returns:
+        The bytes to send.
+
+    Raises:
+        EncodingError: The version of the request cannot carry a value of the response.
+    """
+    parts: list[Buffer] = [b"", _SIZE.pack(header.correlation_id)]
+    if _has_tags(type(response), header.api_version):
+        parts.append(_NO_TAGS)
+    writer_of(type(response), header.api_version)(response, parts)
+    return _join(parts)
+
+
+def encode_unsupported(error: UnsupportedRequestError, served: Iterable[ApiKey]) -> bytes | None:
+    """Return the response to a request whose API or version is not supported.
+
+    A client that asks for versions in a version which the broker does not know is answered in version 0, which every
+    client reads; it then asks again. Other requests have no response that a client can read.
+
+    Args:
+        error: The error of `decode_request`.
+        served: The APIs that the broker serves.
+
+    Returns:
+        The bytes to send; None if the connection must be closed.
+    """
+    if error.api_key != ApiKey.API_VERSIONS:
+        return None
+    header = RequestHeader(ApiKey.API_VERSIONS, 0, error.correlation_id, None)
+    return encode_response(header, advertise(served, ErrorCode.UNSUPPORTED_VERSION))
+
+
+def encode_request(request: Request, api_version: int, correlation_id: int, client_id: str | None = None) -> bytes:
+    """Return a request with its size and header.
+
+    Args:
+        request: The request.
+        api_version: The version to write it in.
+        correlation_id: The number of the request.
+        client_id: The name of the client.
+
+    Returns:
+        The bytes to send.
+
+    Raises:
+        EncodingError: The version cannot carry a value of the request.
+    """
+    parts: list[Buffer] = [b"", _REQUEST.pack(request.API_KEY, api_version, correlation_id)]
+    if client_id is None:
+        parts.append(_LENGTH.pack(-1))
+    else:
+        name = client_id.encode()
+        parts += (_LENGTH.pack(len(name)), name)
+    if request.FLEXIBLE.has(api_version):
+        parts.append(_NO_TAGS)
+    writer_of(type(request), api_version)(request, parts)
+    return _join(parts)
+
+
+def read_correlation_id(frame: bytes) -> int:
+    """Return the number of the request that a response answers. Raises `WireError` if there is none."""
+    if len(frame) < _SIZE.size:
+        raise WireError("response header", f"{_SIZE.size} bytes, the frame has {len(frame)}", 0)
+    (correlation_id,) = _SIZE.unpack_from(frame)
+    return int(correlation_id)
+
+
+def decode_response(frame: bytes, response: type[R], api_version: int, items_max: int = 10 * ITEMS_MAX) -> R:
+    """Return the response in a frame.
+
+    Args:
+        frame: The frame. Records in the response are views of it.
+        response: The class of the response.
+        api_version: The version of the request.
+        items_max: The limit of items in all arrays of the response together.
+
+    Returns:
+        The response.
+
+    Raises:
+        WireError: The frame is malformed.
+    """
+    read_correlation_id(frame)
+    position = _SIZE.size
+    if _has_tags(response, api_version):
+        position = _skip_tagged(frame, position)
+    decoded, _ = reader_of(response, api_version)(frame, position, items_max)
+    return decoded
+
+
+def response_of(request: type[Request]) -> type[Response]:
+    """Return the class of the response to a request."""
+    return RESPONSES[request.API_KEY]
+
+
+def _has_tags(response: type[Message], version: int) -> bool:
+    # A client that asks for versions does not know yet how flexible the broker is.
+    return response.FLEXIBLE.has(version) and response.API_KEY is not ApiKey.API_VERSIONS
+
+
+def _skip_tagged(frame: bytes, position: int) -> int:
+    """Return the position after the tagged fields of a header, none of which dafka uses."""
+    start = position
+    try:
+        count, position = read_uvarint(frame, position)
+        if count * 2 > len(frame) - position or count > ITEMS_MAX:
+            raise IndexError
+        for _ in range(count):
+            _, position = read_uvarint(frame, position)
+            size, position = read_uvarint(frame, position)
+            position += size
+    except (IndexError, ValueError):
+        raise WireError("header's tagged fields", "numbers, sizes and values", start) from None
+    if position > len(frame):
+        raise WireError("header's tagged fields", "their end in the frame", start)
+    return position
+
+
+def _join(parts: Sequence[Buffer]) -> bytes:
+    size = sum(map(len, parts))
+    if size > 2**31 - 1:
+        raise EncodingError("size", f"at most {2**31 - 1} bytes, not {size}")
+    return b"".join((_SIZE.pack(size), *parts))

@@ -1,0 +1,136 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: topics and the number of their logs."""
+
+from __future__ import annotations
+
+from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.tables import NIL, Boolean, Int8, Int16, Int32, Request, Response, String, Struct, Uuid, field
+
+
+class CreatableReplicaAssignment(Struct):
+    """An item of `CreatableTopic.assignments`."""
+
+    partition_index: Int32
+    broker_ids: list[Int32]
+
+
+class CreatableTopicConfig(Struct):
+    """An item of `CreatableTopic.configs`."""
+
+    name: String
+    value: String | None
+
+
+class CreatableTopic(Struct):
+    """An item of `CreateTopicsRequest.topics`."""
+
+    name: String
+    num_partitions: Int32
+    replication_factor: Int16
+    assignments: list[CreatableReplicaAssignment]
+    configs: list[CreatableTopicConfig]
+
+
+class CreateTopicsRequest(Request, key=ApiKey.CREATE_TOPICS, versions="0-7", flexible="5+"):
+    """Create topics."""
+
+    topics: list[CreatableTopic]
+    timeout_ms: Int32 = field(default=60000)
+    validate_only: Boolean = field("1+", default=False)
+
+
+class CreatableTopicConfigs(Struct):
+    """An item of `CreatableTopicResult.configs`."""
+
+    name: String
+    value: String | None
+    read_only: Boolean
+    config_source: Int8 = field(default=-1)
+    is_sensitive: Boolean
+
+
+class CreatableTopicResult(Struct):
+    """An item of `CreateTopicsResponse.topics`."""
+
+    name: String
+    topic_id: Uuid = field("7+", default=NIL)
+    error_code: Int16
+    error_message: String | None = field("1+", default=None)
+    topic_config_error_code: Int16 = field("5+", tag=0, default=0)
+    num_partitions: Int32 = field("5+", default=-1)
+    replication_factor: Int16 = field("5+", default=-1)
+    configs: list[CreatableTopicConfigs] | None = field("5+", default=None)
+
+
+class CreateTopicsResponse(Response, key=ApiKey.CREATE_TOPICS, versions="0-7", flexible="5+"):
+    """The topics that were created, or why they were not."""
+
+    throttle_time_ms: Int32 = field("2+", default=0)
+    topics: list[CreatableTopicResult]
+
+
+class DeleteTopicState(Struct):
+    """An item of `DeleteTopicsRequest.topics`."""
+
+    name: String | None = field(default=None)
+    topic_id: Uuid
+
+
+class DeleteTopicsRequest(Request, key=ApiKey.DELETE_TOPICS, versions="0-6", flexible="4+"):
+    """Delete topics."""
+
+    topics: list[DeleteTopicState] = field("6+", default=[])
+    topic_names: list[String] = field("0-5", default=[])
+    timeout_ms: Int32
+
+
+class DeletableTopicResult(Struct):
+    """An item of `DeleteTopicsResponse.responses`."""
+
+    name: String | None = field(nullable="6+")
+    topic_id: Uuid = field("6+", default=NIL)
+    error_code: Int16
+    error_message: String | None = field("5+", default=None)
+
+
+class DeleteTopicsResponse(Response, key=ApiKey.DELETE_TOPICS, versions="0-6", flexible="4+"):
+    """Whether topics were deleted."""
+
+    throttle_time_ms: Int32 = field("1+", default=0)
+    responses: list[DeletableTopicResult]
+
+
+class CreatePartitionsAssignment(Struct):
+    """An item of `CreatePartitionsTopic.assignments`."""
+
+    broker_ids: list[Int32]
+
+
+class CreatePartitionsTopic(Struct):
+    """An item of `CreatePartitionsRequest.topics`."""
+
+    name: String
+    count: Int32
+    assignments: list[CreatePartitionsAssignment] | None
+
+
+class CreatePartitionsRequest(Request, key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
+    """Raise the number of a topic's logs."""
+
+    topics: list[CreatePartitionsTopic]
+    timeout_ms: Int32
+    validate_only: Boolean
+
+
+class CreatePartitionsTopicResult(Struct):
+    """An item of `CreatePartitionsResponse.results`."""
+
+    name: String
+    error_code: Int16
+    error_message: String | None = field(default=None)
+
+
+class CreatePartitionsResponse(Response, key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
+    """Whether topics have as many logs as were asked for."""
+
+    throttle_time_ms: Int32
+    results: list[CreatePartitionsTopicResult]

@@ -1,0 +1,204 @@
+"""Layouts of messages: what each version looks like on the wire, from our tables and from those of others.
+
+A layout is a tuple of fields. Plain fields come first, in the order of the wire, then tagged ones by their tags.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import pkgutil
+import re
+import typing
+import warnings
+from importlib import resources
+from typing import Any, NamedTuple
+
+from dafka.kafka.protocol import Message, Versions
+from dafka.kafka.protocol.code import split_fields
+from dafka.kafka.protocol.tables import Kind, Struct, fields_of
+
+
+class Item(NamedTuple):
+    """A field of a layout. `items` is the layout of a struct."""
+
+    name: str
+    kind: str
+    is_array: bool
+    is_nullable: bool
+    tag: int | None
+    items: tuple[Item, ...] = ()
+
+
+Layout: typing.TypeAlias = tuple[Item, ...]
+
+
+def messages() -> dict[str, type[Message]]:
+    """Return all messages by name."""
+    from dafka.kafka.protocol import REQUESTS, RESPONSES
+
+    return {each.__name__: each for each in [*REQUESTS.values(), *RESPONSES.values()]}
+
+
+def our_layout(table: type[Struct], version: int) -> Layout:
+    plain, tagged, _ = split_fields(fields_of(table), version)
+    return tuple(
+        Item(
+            each.name,
+            each.kind.name.lower(),
+            each.is_array,
+            # A struct with a tag is None if it is absent, which is not a null on the wire.
+            each.nullable.has(version) and not (each.struct is not None and not each.is_array),
+            each.tag,
+            () if each.struct is None else our_layout(each.struct, version),
+        )
+        for each in plain + tagged
+    )
+
+
+def import_kafka(name: str = "kafka") -> Any:
+    """Import a module of kafka-python, which uses what importlib deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return importlib.import_module(name)
+
+
+@functools.cache
+def published(name: str) -> dict[str, Any]:
+    """Return Kafka's published definition of a message, which kafka-python has."""
+    text = (resources.files(import_kafka()) / "protocol" / "schemas" / "resources" / f"{name}.json").read_text()
+    definition: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return definition
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _has(field: dict[str, Any], key: str, version: int) -> bool:
+    return key in field and Versions.parse(field[key].strip()).has(version)
+
+
+def published_layout(fields: list[dict[str, Any]], version: int, common: dict[str, list[dict[str, Any]]]) -> Layout:
+    plain: list[Item] = []
+    tagged: list[Item] = []
+    for each in fields:
+        if not _has(each, "versions", version):
+            continue
+        base = each["type"].removeprefix("[]")
+        known = {kind.name.lower(): kind.name.lower() for kind in Kind} | {"bool": "boolean"}
+        items = () if base in known else published_layout(each.get("fields") or common[base], version, common)
+        is_tagged = _has(each, "taggedVersions", version)
+        item = Item(
+            snake(each["name"]),
+            known.get(base, "struct"),
+            each["type"].startswith("[]"),
+            _has(each, "nullableVersions", version),
+            each["tag"] if is_tagged else None,
+            items,
+        )
+        (tagged if is_tagged else plain).append(item)
+    return (*plain, *sorted(tagged, key=lambda item: item.tag or 0))
+
+
+def published_defaults(fields: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the defaults that a definition states, by names of fields."""
+    return {snake(each["name"]): _value(each) for each in fields if "default" in each}
+
+
+def _value(field: dict[str, Any]) -> Any:
+    text = str(field["default"])
+    if text == "null":
+        return None
+    if field["type"] == "bool":
+        return text.lower() == "true"
+    return text if field["type"] == "string" else int(text, 0)
+
+
+_KIO_KINDS = {
+    "timedelta_i32": "int32",
+    "timedelta_i64": "int64",
+    "datetime_i64": "int64",
+    "error_code": "int16",
+    "bool": "boolean",
+}
+
+
+def kio_layout(entity: Any) -> Layout:
+    import dataclasses
+
+    hints = typing.get_type_hints(entity)
+    plain: list[Item] = []
+    tagged: list[Item] = []
+    for each in dataclasses.fields(entity):
+        hint, is_nullable = hints[each.name], False
+        arguments = typing.get_args(hint)
+        if type(None) in arguments:
+            (hint,) = (part for part in arguments if part is not type(None))
+            is_nullable = True
+        is_array = typing.get_origin(hint) is tuple
+        if is_array:
+            hint = typing.get_args(hint)[0]
+        kind = each.metadata.get("kafka_type", "struct")
+        if kind in {"uuid", "datetime_i64"}:
+            is_nullable = False  # kio's None is a number on the wire
+        tag = each.metadata.get("tag")
+        items = kio_layout(hint) if kind == "struct" else ()
+        item = Item(each.name, _KIO_KINDS.get(kind, kind), is_array, is_nullable, tag, items)
+        (plain if tag is None else tagged).append(item)
+    return (*plain, *sorted(tagged, key=lambda item: item.tag or 0))
+
+
+def without_units(layout: Layout) -> Layout:
+    """Return a layout whose names do not end with a unit: kio leaves units out."""
+    return tuple(each._replace(name=each.name.removesuffix("_ms"), items=without_units(each.items)) for each in layout)
+
+
+def kio_entity(message: type[Message], version: int) -> Any:
+    """Return kio's class for a version of a message; None if it has none."""
+    api, kind = re.fullmatch(r"(\w+)(Request|Response)", message.__name__).groups()  # type: ignore[union-attr]
+    try:
+        module = importlib.import_module(f"kio.schema.{snake(api)}.v{version}.{kind.lower()}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, message.__name__)
+
+
+def old_schemas() -> dict[tuple[str, int], Any]:
+    """Return kafka-python's older, hand-written schemas of versions without tagged fields, by message and version."""
+    old = import_kafka("kafka.protocol.old")
+    base = import_kafka("kafka.protocol.old.api")
+    found = {}
+    for module in pkgutil.iter_modules(old.__path__):
+        for name, each in vars(importlib.import_module(f"kafka.protocol.old.{module.name}")).items():
+            matched = re.fullmatch(r"(\w+)_v(\d+)", name)
+            if matched and isinstance(each, type) and issubclass(each, (base.Request, base.Response)):
+                message = messages().get(matched[1])
+                if message is not None and not message.FLEXIBLE.has(int(matched[2])):
+                    found[matched[1], int(matched[2])] = vars(each)["SCHEMA"]
+    return found
+
+
+def old_signature(schema: Any) -> str:
+    """Return the types of an old schema in order. It does not tell which fields may be null."""
+    from kafka.protocol.old.types import Array, Schema
+
+    def of(kind: Any) -> str:
+        if isinstance(kind, Schema):
+            return " ".join(map(of, kind.fields))
+        if isinstance(kind, Array):
+            return f"[{of(kind.array_of)}]"
+        name = (kind if isinstance(kind, type) else type(kind)).__name__.lower()
+        return "int32" if name == "bitfield" else name
+
+    return of(schema)
+
+
+def signature(layout: Layout) -> str:
+    """Return the types of a layout in order, as `old_signature` does."""
+    kinds = [
+        (signature(each.items) if each.kind == "struct" else "bytes" if each.kind == "records" else each.kind, each)
+        for each in layout
+    ]
+    return " ".join(f"[{kind}]" if each.is_array else kind for kind, each in kinds)
