@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A promise that a coordinator has broken."""
 
 

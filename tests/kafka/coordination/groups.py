@@ -25,7 +25,7 @@ from dafka.kafka.groups import (
 )
 from dafka.kafka.state_records import StateRecord
 from dafka.kafka.topics import TopicPartition
-from tests.kafka.coordination.events import Events, Violation
+from tests.kafka.coordination.events import Events, ViolationError
 
 GROUP = "crowd"
 SESSION_MS = 6_000
@@ -123,7 +123,7 @@ class Client:
             case ErrorCode.FENCED_INSTANCE_ID:
                 self.world.check_fenced(self)
             case _:
-                raise Violation(f"{self.name} joins and is answered {result.error_code.name}")
+                raise ViolationError(f"{self.name} joins and is answered {result.error_code.name}")
 
     def sync(self, joined: JoinResult) -> None:
         assignments: dict[str, list[TopicPartition]] = {}
@@ -156,7 +156,7 @@ class Client:
             self.world.check_fenced(self)
             return
         elif error not in {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}:
-            raise Violation(f"{self.name} is answered {error.name}")
+            raise ViolationError(f"{self.name} is answered {error.name}")
         self.retry(self.join)
 
     def idle(self) -> None:
@@ -279,7 +279,7 @@ class GroupWorld:
     def deliver(self, action: Answer) -> None:
         assert isinstance(action.token, int)
         if action.token not in self.waiting:
-            raise Violation(f"request {action.token} is answered twice, with {action.result}")
+            raise ViolationError(f"request {action.token} is answered twice, with {action.result}")
         receive, _ = self.waiting.pop(action.token)
         result = action.result
         if self.random.random() >= self.loss:
@@ -291,7 +291,7 @@ class GroupWorld:
             self.execute(self.broker.advance(self.now_ms))
             deadline_ms = self.broker.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= self.now_ms:
-                raise Violation("a deadline stays in the past")
+                raise ViolationError("a deadline stays in the past")
         return deadline_ms
 
     def crash(self) -> None:
@@ -313,12 +313,12 @@ class GroupWorld:
         fetched = self.broker.fetch_offsets(GROUP, list(self.acknowledged))
         for log, value in self.acknowledged.items():
             if fetched[log].offset < value:
-                raise Violation(f"{log}: offset {value} was acknowledged, and is {fetched[log].offset} now")
+                raise ViolationError(f"{log}: offset {value} was acknowledged, and is {fetched[log].offset} now")
 
     def check_joined(self, client: Client, result: JoinResult) -> None:
         name = self.protocols.setdefault(result.generation_id, result.protocol_name)
         if name != result.protocol_name or name not in client.assignor_names:
-            raise Violation(f"generation {result.generation_id}: {name} and {result.protocol_name}")
+            raise ViolationError(f"generation {result.generation_id}: {name} and {result.protocol_name}")
 
     def check_synced(self, client: Client) -> None:
         """Check that no two members of a generation own the same log."""
@@ -327,13 +327,13 @@ class GroupWorld:
         name = client.instance_id or client.member_id
         for log in client.owned:
             if owners.setdefault(log, name) != name:
-                raise Violation(f"generation {client.generation_id}: {log} belongs to {owners[log]} and {name}")
+                raise ViolationError(f"generation {client.generation_id}: {log} belongs to {owners[log]} and {name}")
 
     def check_fenced(self, client: Client) -> None:
         """Stop a client that is fenced. Only another one with its name can fence it, and the later one goes on."""
         others = [each for each in self.clients if each.instance_id == client.instance_id and each is not client]
         if client.instance_id is None:
-            raise Violation(f"{client.name} is fenced by nobody")
+            raise ViolationError(f"{client.name} is fenced by nobody")
         if any(other.alive for other in others):
             client.stop()
         else:  # its own JoinGroup, whose answer it lost
@@ -368,7 +368,7 @@ class GroupWorld:
         """Play everything; return how many events there were.
 
         Raises:
-            Violation: A promise is broken.
+            ViolationError: A promise is broken.
         """
         self.change()
         self.events.run_until(BUSY_MS, self.advance)
@@ -385,17 +385,17 @@ class GroupWorld:
         living = [client for client in self.clients if client.alive]
         group = self.broker.describe_group(GROUP)
         if group.state != GroupState.STABLE.value:
-            raise Violation(f"the group is {group.state}")
+            raise ViolationError(f"the group is {group.state}")
         if {client.member_id for client in living} != {member.member_id for member in group.members}:
-            raise Violation("the members of the group are not the living ones")
+            raise ViolationError("the members of the group are not the living ones")
         if {client.generation_id for client in living} != {group.generation_id}:
-            raise Violation("living members are in different generations")
+            raise ViolationError("living members are in different generations")
         owned = sorted(log for client in living for log in client.owned or ())
         if owned != LOGS:
-            raise Violation(f"{owned} are assigned")
+            raise ViolationError(f"{owned} are assigned")
         waiting = [
             token for token, (_, since_ms) in self.waiting.items() if since_ms < self.now_ms - REQUEST_TIMEOUT_MS
         ]
         if waiting:
-            raise Violation(f"requests {waiting} were never answered")
+            raise ViolationError(f"requests {waiting} were never answered")
         self.check_offsets()
