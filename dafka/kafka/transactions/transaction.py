@@ -139,7 +139,7 @@ class Transaction:
 
 def encode_transaction(transaction: Transaction) -> StateRecord:
     """Return the record of a transaction: in `$transactions`, with the key `["transaction", transactional_id]`."""
-    fields = attrs.asdict(transaction, filter=lambda attribute, _: attribute.name != "transactional_id")
+    fields = attrs.asdict(transaction, recurse=False, filter=lambda attribute, _: attribute.name != "transactional_id")
     fields["phase"] = transaction.phase.value
     fields["partitions"] = sorted(transaction.partitions)
     fields["groups"] = sorted(transaction.groups)
