@@ -1,0 +1,213 @@
+"""Frames and headers, and what clients send that is not quite as it should be."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka.errors import UnsupportedRequestError, WireError
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol import (
+    ADVERTISED,
+    ITEMS_MAX,
+    ApiKey,
+    FrameSplitter,
+    RequestHeader,
+    advertise,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    encode_unsupported,
+    read_correlation_id,
+)
+from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
+from dafka.kafka.protocol.messages.logs import FetchRequest, FetchTopic
+from dafka.kafka.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+def frame_of(data: bytes) -> bytes:
+    """Return the only frame in bytes."""
+    (frame,) = FrameSplitter().receive(data)
+    return frame
+
+
+class TestFrameSplitter:
+    @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), min_size=1))
+    def test_frames_arrive_whatever_the_chunks_are(self, frames: list[bytes], sizes: list[int]) -> None:
+        stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+        splitter, received, number = FrameSplitter(), [], 0
+        while stream:
+            size = sizes[number % len(sizes)]
+            received += splitter.receive(stream[:size])
+            stream, number = stream[size:], number + 1
+        assert received == frames
+        assert splitter.pending_bytes == 0
+
+    def test_claimed_size_is_not_allocated(self) -> None:
+        splitter = FrameSplitter(bytes_max=2**31 - 1)
+        assert splitter.receive(struct.pack(">i", 2**31 - 1) + b"abc") == []
+        assert splitter.pending_bytes == 7
+
+    @pytest.mark.parametrize("size", [-1, -(2**31), 101])
+    def test_size_out_of_range(self, size: int) -> None:
+        with pytest.raises(WireError, match=f"size: expected a frame of at most 100 bytes, not {size}"):
+            FrameSplitter(bytes_max=100).receive(struct.pack(">i", size))
+
+    def test_limit_changes(self) -> None:
+        splitter = FrameSplitter(bytes_max=1)
+        splitter.limit(2)
+        assert splitter.receive(b"\0\0\0\2ab") == [b"ab"]
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("client_id", [None, "", "größe"])
+    @pytest.mark.parametrize("version", [3, 4])
+    def test_round_trip(self, client_id: str | None, version: int) -> None:
+        frame = frame_of(encode_request(HEARTBEAT, version, 77, client_id))
+        header, request = decode_request(frame)
+        assert header == RequestHeader(ApiKey.HEARTBEAT, version, 77, client_id)
+        assert request == HEARTBEAT
+        reply = frame_of(encode_response(header, HeartbeatResponse(error_code=27)))
+        assert read_correlation_id(reply) == 77
+        assert decode_response(reply, HeartbeatResponse, version) == HeartbeatResponse(error_code=27)
+
+    def test_layout_without_tags(self) -> None:
+        header = bytes.fromhex("000c 0000 00000007 0002 6d65")
+        assert encode_request(HEARTBEAT, 0, 7, "me")[4:].startswith(header + b"\0\1g")
+
+    def test_layout_with_tags(self) -> None:
+        # The name of the client keeps its length of two bytes.
+        header = bytes.fromhex("000c 0004 00000007 0002 6d65 00")
+        assert encode_request(HEARTBEAT, 4, 7, "me")[4:].startswith(header + b"\2g")
+
+    def test_tagged_fields_are_skipped(self) -> None:
+        frame = frame_of(encode_request(HEARTBEAT, 4, 7, "me"))
+        with_tags = frame[:12] + b"\2\0\1x\x85\1\0" + frame[13:]
+        assert decode_request(with_tags) == decode_request(frame)
+
+    @pytest.mark.parametrize(
+        ("data", "field"),
+        [
+            ("", "request header"),
+            ("000c0000000000", "request header"),
+            ("000c000000000007", "client_id"),
+            ("000c00000000000700ff61", "client_id"),
+            ("000c0000000000070001ff", "client_id"),
+            ("000c000400000007ffff", "header's tagged fields"),
+            ("000c000400000007ffff01", "header's tagged fields"),
+            ("000c000400000007ffff010005", "header's tagged fields"),
+            ("000c000400000007ffffffffffff7f", "header's tagged fields"),
+        ],
+    )
+    def test_malformed(self, data: str, field: str) -> None:
+        with pytest.raises(WireError) as caught:
+            decode_request(bytes.fromhex(data))
+        assert caught.value.field == field
+
+    def test_short_response(self) -> None:
+        with pytest.raises(WireError, match="response header"):
+            decode_response(b"\0\0\0", HeartbeatResponse, 0)
+
+
+class TestApiVersions:
+    def test_response_header_never_has_tags(self) -> None:
+        header = RequestHeader(ApiKey.API_VERSIONS, 3, 5, None)
+        frame = frame_of(encode_response(header, advertise([ApiKey.PRODUCE])))
+        assert frame == bytes.fromhex("00000005 0000 02 0000 0000 000b 00 00000000 00")
+        assert decode_response(frame, ApiVersionsResponse, 3) == advertise([ApiKey.PRODUCE])
+
+    def test_newer_request_is_answered_in_version_0(self) -> None:
+        """As in streamnative/kop#166 and redpanda-data/redpanda#296."""
+        newer = frame_of(encode_request(ApiVersionsRequest(), 4, 5, "c"))
+        newer = newer[:2] + b"\0\x63" + newer[4:] + b"fields of version 99"
+        with pytest.raises(UnsupportedRequestError) as caught:
+            decode_request(newer)
+        answer = encode_unsupported(caught.value, [ApiKey.FETCH, ApiKey.API_VERSIONS])
+        assert answer == bytes.fromhex("00000016 00000005 0023 00000002 0001 0000 000c 0012 0000 0004")
+
+    def test_other_unsupported_requests_have_no_answer(self) -> None:
+        with pytest.raises(
+            UnsupportedRequestError, match="HEARTBEAT in versions 0-4, not key 12 in version 5"
+        ) as caught:
+            decode_request(bytes.fromhex("000c 0005 00000007 ffff 00"))
+        assert encode_unsupported(caught.value, ADVERTISED) is None
+
+    @pytest.mark.parametrize("key", [-1, 4, 71, 72, 999])
+    def test_unknown_api(self, key: int) -> None:
+        with pytest.raises(UnsupportedRequestError, match="the key of an API that dafka knows") as caught:
+            decode_request(struct.pack(">hhi", key, 0, 9))
+        assert (caught.value.api_key, caught.value.correlation_id) == (key, 9)
+
+    def test_telemetry_is_not_advertised(self) -> None:
+        assert not {71, 72} & {each.api_key for each in advertise(ADVERTISED).api_keys}
+
+    def test_error_code(self) -> None:
+        assert advertise([], ErrorCode.UNSUPPORTED_VERSION) == ApiVersionsResponse(error_code=35, api_keys=[])
+
+
+class TestRequests:
+    def test_bytes_behind_a_request_are_tolerated(self) -> None:
+        """librdkafka 2.16 pads Metadata."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+        frame = frame_of(encode_request(request, 9, 1, "rdkafka"))
+        assert decode_request(frame + bytes(4)) == decode_request(frame)
+
+    def test_versions_that_are_not_advertised_are_read(self) -> None:
+        """As in confluentinc/librdkafka#4870."""
+        request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[])
+        for version in (12, 13, 18):
+            assert decode_request(frame_of(encode_request(request, version, 1)))[1] == request
+
+    def test_records_are_views_of_the_frame(self) -> None:
+        from dafka.kafka.protocol.messages.logs import PartitionProduceData, ProduceRequest, TopicProduceData
+
+        part = PartitionProduceData(index=0, records=b"batch")
+        topic = TopicProduceData(name="orders", partition_data=[part])
+        frame = frame_of(encode_request(ProduceRequest(acks=1, timeout_ms=0, topic_data=[topic]), 9, 1))
+        _, request = decode_request(frame)
+        assert isinstance(request, ProduceRequest)
+        records = request.topic_data[0].partition_data[0].records
+        assert isinstance(records, memoryview)
+        assert records.obj is frame
+        assert bytes(records) == b"batch"
+
+    def test_items_are_limited(self) -> None:
+        topics = [FetchTopic(topic="", partitions=[])] * ITEMS_MAX
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics)
+        frame = frame_of(encode_request(request, 12, 1))
+        assert decode_request(frame)[1] == request
+        topics.append(topics[0])
+        with pytest.raises(
+            WireError, match=rf"FetchRequest\.topics .* a count from 0 to {ITEMS_MAX}, not {ITEMS_MAX + 1}"
+        ):
+            decode_request(frame_of(encode_request(request, 12, 1)))
+
+    def test_items_of_all_arrays_count(self) -> None:
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="", partitions=[])] * 3)
+        frame = frame_of(encode_request(request, 11, 1))
+        assert decode_request(frame, items_max=3)[1] == request
+        with pytest.raises(WireError, match="count"):
+            decode_request(frame, items_max=2)
+
+    def test_unknown_tags_are_skipped(self) -> None:
+        frame = frame_of(encode_request(HEARTBEAT, 4, 7))
+        assert decode_request(frame[:-1] + b"\2\x63\3abc\x64\0") == decode_request(frame)
+
+    def test_known_tag_must_have_its_size(self) -> None:
+        frame = frame_of(encode_request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], cluster_id="me"), 12, 7))
+        assert frame.endswith(b"\1\0\3\3me")
+        with pytest.raises(WireError, match=r"FetchRequest\.cluster_id at byte .* its end at byte"):
+            decode_request(frame[:-4] + b"\4\3me\0")
+
+    @pytest.mark.parametrize("count", ["ffffffff", "80000000", "7fffffff", "00000002"])
+    def test_count_without_room(self, count: str) -> None:
+        start = frame_of(encode_request(MetadataRequest(topics=[]), 0, 1))[:-4]
+        with pytest.raises(WireError, match=r"MetadataRequest.topics at byte 14: expected a count from 0 to 1, not"):
+            decode_request(start + bytes.fromhex(count) + b"\0\1a")
