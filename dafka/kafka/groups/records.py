@@ -133,7 +133,7 @@ def encode_offset(key: OffsetKey, committed: CommittedOffset | None) -> StateRec
     parts: tuple[str | int, ...] = ("offset", key.group_id, *key.log)
     if key.producer_id is not None:
         parts = ("pending-offset", key.group_id, *key.log, key.producer_id)
-    fields = None if committed is None else attrs.asdict(committed)
+    fields = None if committed is None else attrs.asdict(committed, recurse=False)
     return encode_state(OFFSETS_TOPIC, parts, fields, OFFSET_VERSION)
 
 

@@ -1,0 +1,251 @@
+"""The producers of one log: which batches they have appended, so that a repeated one is recognized.
+
+A producer numbers its records in each log with sequences, from 0 for each of its epochs. After 2^31 - 1 comes 0 again.
+A batch is accepted if it follows the one before. A batch that arrives again, because the producer has lost the answer,
+gets the same answer again, if it is one of the last five.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from dafka.batches import BatchHeader
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.transactions.log_transactions import AbortedTransaction, LogTransactions
+from dafka.kafka.transactions.markers import Marker
+from dafka.kafka.transactions.settings import TransactionSettings
+
+BATCHES_REMEMBERED = 5
+"""As many batches as a producer may have under way."""
+
+SEQUENCES = 2**31
+"""The number of different sequences."""
+
+
+@attrs.frozen
+class AppendedBatch:
+    """A batch that a log has.
+
+    Attributes:
+        base_sequence: The sequence of its first record.
+        count: The number of its records.
+        base_offset: The offset of its first record.
+        timestamp_ms: When it was appended.
+    """
+
+    base_sequence: int
+    count: int
+    base_offset: int
+    timestamp_ms: int
+
+
+@attrs.frozen
+class BatchCheck:
+    """Whether a batch is to be appended.
+
+    Attributes:
+        error_code: NONE if it is to be appended, or was appended before; otherwise the answer.
+        duplicate_of: The batch as it was appended before, if it was. The answer has its offset.
+    """
+
+    error_code: ErrorCode
+    duplicate_of: AppendedBatch | None = None
+
+
+@attrs.define
+class ProducerState:
+    """What a log knows about a producer.
+
+    Attributes:
+        producer_epoch: The producer's latest epoch.
+        last_timestamp_ms: When it last appended something.
+        last_sequence: The sequence of its last record; -1 if 0 comes next, None if any sequence may come next.
+        known_count: The number of records up to that one that are known to have been appended without a gap.
+        batches: Its last batches of this epoch.
+    """
+
+    producer_epoch: int
+    last_timestamp_ms: int
+    last_sequence: int | None = None
+    known_count: int = 0
+    batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+
+    def find_duplicate(self, base_sequence: int, count: int) -> AppendedBatch | None:
+        """Return the remembered batch with these sequences."""
+        for batch in self.batches:
+            if batch.base_sequence == base_sequence and batch.count == count:
+                return batch
+        return None
+
+    def is_next(self, base_sequence: int) -> bool:
+        """Return whether a batch of this epoch follows the last one."""
+        return self.last_sequence is None or base_sequence == (self.last_sequence + 1) % SEQUENCES
+
+    def is_older(self, base_sequence: int, count: int) -> bool:
+        """Return whether a batch was appended before the remembered ones."""
+        if not self.batches or self.last_sequence is None:
+            return False
+        age = (self.last_sequence - base_sequence) % SEQUENCES + 1
+        remembered = (self.last_sequence - self.batches[0].base_sequence) % SEQUENCES + 1
+        return remembered + count <= age <= self.known_count
+
+    def check_epoch(self, header: BatchHeader) -> ErrorCode:
+        """Return what is wrong with a batch of another epoch. A later one begins with sequence 0."""
+        if header.producer_epoch < self.producer_epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if header.base_sequence else ErrorCode.NONE
+
+    def check_sequence(self, header: BatchHeader) -> ErrorCode:
+        """Return what is wrong with a batch of this epoch that is not one of the remembered ones."""
+        if self.is_next(header.base_sequence):
+            return ErrorCode.NONE
+        is_older = self.is_older(header.base_sequence, header.count)
+        return ErrorCode.DUPLICATE_SEQUENCE_NUMBER if is_older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def enter_epoch(self, producer_epoch: int) -> None:
+        """Enter an epoch, in which sequences begin again."""
+        self.producer_epoch = producer_epoch
+        self.last_sequence = -1
+        self.known_count = 0
+        self.batches.clear()
+
+    def add_batch(self, batch: AppendedBatch) -> None:
+        """Note an appended batch of this epoch."""
+        if not self.is_next(batch.base_sequence):
+            self.known_count = 0
+        self.batches.append(batch)
+        self.last_sequence = (batch.base_sequence + batch.count - 1) % SEQUENCES
+        self.known_count = min(self.known_count + batch.count, SEQUENCES // 2)
+        self.last_timestamp_ms = batch.timestamp_ms
+
+
+class LogProducers:
+    """The producers and transactions of one log.
+
+    The owner checks a batch, appends it to the log and notes it here in one step, so that the next batch is checked
+    against it. A duplicate of a batch that is not durable yet is answered when it is.
+
+    After a restart the owner restores a snapshot, and replays the batches behind it.
+
+    Args:
+        settings: The limits.
+    """
+
+    def __init__(self, settings: TransactionSettings) -> None:
+        self._settings = settings
+        self._producers: dict[int, ProducerState] = {}
+        self._transactions = LogTransactions()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    @property
+    def producers(self) -> dict[int, ProducerState]:
+        """The producers by id, those that were quiet for the longest time first."""
+        return self._producers
+
+    @property
+    def transactions(self) -> LogTransactions:
+        """The transactions, for reading."""
+        return self._transactions
+
+    def check_batch(self, header: BatchHeader) -> BatchCheck:
+        """Return whether a batch of a client is to be appended.
+
+        Args:
+            header: The header of the batch. Its offset does not matter.
+
+        Returns:
+            The result. Batches without a producer id are always appended.
+        """
+        error = _check_header(header)
+        state = self._producers.get(header.producer_id)
+        if error or state is None:
+            return BatchCheck(error)
+        if header.producer_epoch != state.producer_epoch:
+            return BatchCheck(state.check_epoch(header))
+        duplicate = state.find_duplicate(header.base_sequence, header.count)
+        error = ErrorCode.NONE if duplicate is not None else state.check_sequence(header)
+        if not error and not header.is_transactional and self._transactions.is_open(header.producer_id):
+            error = ErrorCode.INVALID_TXN_STATE
+        return BatchCheck(error, duplicate)
+
+    def add_batch(self, header: BatchHeader, now_ms: int) -> None:
+        """Note a batch that is appended, or that was found in the log, except control batches.
+
+        Args:
+            header: Its header, with its offset in the log.
+            now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+        """
+        if header.producer_id < 0:
+            return
+        state = self._enter_epoch(header.producer_id, header.producer_epoch, now_ms)
+        state.add_batch(AppendedBatch(header.base_sequence, header.count, header.base_offset, now_ms))
+        if header.is_transactional:
+            self._transactions.begin(header.producer_id, header.base_offset)
+        if len(self._producers) > self._settings.producers_max:
+            self._forget_quietest()
+
+    def add_marker(self, marker: Marker, offset: int, now_ms: int) -> None:
+        """Note a control batch that is appended, or that was found in the log.
+
+        Args:
+            marker: What it says.
+            offset: Its offset.
+            now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+        """
+        state = self._producers.get(marker.producer_id)
+        if state is not None and marker.producer_epoch < state.producer_epoch:
+            return
+        self._enter_epoch(marker.producer_id, marker.producer_epoch, now_ms).last_timestamp_ms = now_ms
+        self._transactions.end(marker.producer_id, offset, is_commit=marker.is_commit)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the offset up to which readers get records that want committed ones only."""
+        return self._transactions.last_stable_offset(high_watermark)
+
+    def aborted_between(self, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that have records in a range of offsets, for the answer to a fetch."""
+        return self._transactions.aborted_between(fetch_offset, end_offset)
+
+    def drop_before(self, log_start_offset: int) -> None:
+        """Note that the log has dropped its records before an offset."""
+        self._transactions.drop_before(log_start_offset)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that have sent nothing for too long. Later batches of theirs may have any sequence."""
+        until_ms = now_ms - self._settings.producer_id_expiration_ms
+        for producer_id, state in list(self._producers.items()):
+            if state.last_timestamp_ms > until_ms:
+                break
+            if not self._transactions.is_open(producer_id):
+                del self._producers[producer_id]
+
+    def restore_producer(self, producer_id: int, state: ProducerState) -> None:
+        """Take over a producer from a snapshot."""
+        self._producers[producer_id] = state
+
+    def _enter_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerState:
+        """Return the state of a producer, which is in this epoch and has moved to the end."""
+        state = self._producers.pop(producer_id, None) or ProducerState(producer_epoch, now_ms)
+        if producer_epoch > state.producer_epoch:
+            state.enter_epoch(producer_epoch)
+        self._producers[producer_id] = state
+        return state
+
+    def _forget_quietest(self) -> None:
+        for producer_id in self._producers:
+            if not self._transactions.is_open(producer_id):
+                del self._producers[producer_id]
+                return
+
+
+def _check_header(header: BatchHeader) -> ErrorCode:
+    """Return what is wrong with a batch of a client, whatever came before."""
+    if header.producer_id < 0:
+        is_valid = not header.is_transactional
+    else:
+        is_valid = header.producer_epoch >= 0 and header.base_sequence >= 0
+    return ErrorCode.NONE if is_valid and not header.is_control else ErrorCode.INVALID_RECORD

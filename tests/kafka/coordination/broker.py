@@ -1,0 +1,272 @@
+"""A simulated broker: the coordinators, some logs, and a disk that a crash interrupts at any moment.
+
+Whatever is written goes through one queue, in order. What was appended to a log, and is not durable when the broker
+crashes, may survive or not.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import attrs
+
+from dafka.batches import BatchHeader, Compression, TimestampType
+from dafka.kafka.actions import Action, Answer, WriteMarkers, WriteState
+from dafka.kafka.groups import GroupCoordinator, GroupSettings
+from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import (
+    AbortedTransaction,
+    LogProducers,
+    Marker,
+    TransactionCoordinator,
+    TransactionSettings,
+    decode_snapshot,
+    encode_snapshot,
+)
+from tests.kafka.coordination.events import Events, ViolationError
+
+SETTINGS = TransactionSettings(producer_id_expiration_ms=10_000, transactional_id_expiration_ms=120_000)
+
+
+def make_header(
+    base_offset: int,
+    count: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    *,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> BatchHeader:
+    return BatchHeader(
+        base_offset,
+        100,
+        -1,
+        0,
+        Compression.NONE,
+        TimestampType.CREATE_TIME,
+        is_transactional,
+        is_control,
+        count - 1,
+        0,
+        0,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+
+
+@attrs.frozen
+class Entry:
+    """A batch in a log."""
+
+    header: BatchHeader
+    payload: Hashable
+    marker: Marker | None
+    appended_at_ms: int
+
+
+class Log:
+    """A log, and what its broker knows of its producers."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.durable_count = 0
+        self.snapshot: bytes | None = None
+        self.producers = LogProducers(SETTINGS)
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].header.end_offset if self.entries else 0
+
+    @property
+    def high_watermark(self) -> int:
+        return self.entries[self.durable_count - 1].header.end_offset if self.durable_count else 0
+
+    def append(self, header: BatchHeader, payload: Hashable, now_ms: int) -> int:
+        header = attrs.evolve(header, base_offset=self.end_offset)
+        self.producers.add_batch(header, now_ms)
+        self.entries.append(Entry(header, payload, None, now_ms))
+        return header.base_offset
+
+    def append_marker(self, marker: Marker, now_ms: int) -> None:
+        offset = self.end_offset
+        self.producers.add_marker(marker, offset, now_ms)
+        header = make_header(offset, 1, *marker[:2], -1, is_transactional=True, is_control=True)
+        self.entries.append(Entry(header, None, marker, now_ms))
+
+    def flush(self) -> None:
+        self.durable_count = len(self.entries)
+
+    def take_snapshot(self) -> None:
+        if self.durable_count == len(self.entries):
+            self.snapshot = encode_snapshot(self.producers, self.end_offset)
+
+    def recover(self, survivors: int) -> None:
+        """Go on with the first entries after a crash."""
+        del self.entries[survivors:]
+        self.durable_count = survivors
+        self.producers, start = LogProducers(SETTINGS), 0
+        if self.snapshot is not None:
+            producers, end_offset = decode_snapshot(self.snapshot, SETTINGS)
+            if end_offset <= self.end_offset:
+                self.producers, start = producers, end_offset
+            else:
+                self.snapshot = None
+        for entry in self.entries:
+            if entry.header.base_offset < start:
+                continue
+            if entry.marker is None:
+                self.producers.add_batch(entry.header, entry.appended_at_ms)
+            else:
+                self.producers.add_marker(entry.marker, entry.header.base_offset, entry.appended_at_ms)
+
+
+class Broker:
+    """The broker. Its owner calls `handle` with requests, and `advance` when time has passed."""
+
+    def __init__(self, events: Events, rng: random.Random, logs: list[TopicPartition]) -> None:
+        self.events = events
+        self.random = rng
+        self.logs = {name: Log() for name in logs}
+        self.state: list[StateRecord] = []
+        self.crash_rate = 0.0
+        self.crashes = 0
+        self.waiting: dict[int, Callable[[Any], None]] = {}
+        self.queue: deque[Callable[[], None]] = deque()
+        self.is_working = False
+        self.is_ready = False
+        self.restart()
+
+    @property
+    def now_ms(self) -> int:
+        return self.events.now_ms
+
+    def restart(self) -> None:
+        self.transactions = TransactionCoordinator(SETTINGS)
+        self.groups = GroupCoordinator(GroupSettings(), str)
+        for record in self.state:
+            owner = self.groups if record.topic in {GROUPS_TOPIC, OFFSETS_TOPIC} else self.transactions
+            owner.restore(record)
+        self.groups.start(self.now_ms)
+        self.is_ready = False
+        self.execute(self.transactions.start())
+        for name, log in self.logs.items():
+            for producer_id in self.transactions.orphans(name, log.producers.transactions.open_transactions()):
+                epoch = log.producers.producers[producer_id].producer_epoch
+                log.append_marker(Marker(producer_id, epoch, is_commit=False), self.now_ms)
+            self.enqueue(log.flush)
+        self.enqueue(self.become_ready)
+
+    def become_ready(self) -> None:
+        self.is_ready = True
+
+    def crash(self) -> None:
+        self.crashes += 1
+        self.waiting.clear()
+        self.queue.clear()
+        self.is_working = False
+        for log in self.logs.values():
+            log.recover(self.random.randint(log.durable_count, len(log.entries)))
+        if self.random.random() < 0.5:
+            last = {(record.topic, record.key): at for at, record in enumerate(self.state)}
+            kept = sorted(last.values())
+            self.state = [self.state[at] for at in kept if self.state[at].value is not None]
+        self.restart()
+
+    def advance(self) -> int | None:
+        deadline_ms = self.transactions.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.now_ms:
+            self.execute(self.transactions.advance(self.now_ms))
+            deadline_ms = self.transactions.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= self.now_ms:
+                raise ViolationError("a deadline stays in the past")
+        return deadline_ms
+
+    def expire_producers(self) -> None:
+        for log in self.logs.values():
+            log.producers.expire(self.now_ms)
+
+    def handle(
+        self, token: int, request: Callable[["Broker", int], list[Action]], receive: Callable[[Any], None]
+    ) -> None:
+        """Handle a request. Whoever calls gets the answer, unless the broker crashes before."""
+        if self.is_ready:
+            self.waiting[token] = receive
+            self.execute(request(self, token))
+
+    def produce(
+        self, token: int, name: TopicPartition, header: BatchHeader, payload: Hashable, transactional_id: str | None
+    ) -> list[Action]:
+        """Append a batch; the answer is an error and an offset."""
+        log = self.logs[name]
+        if transactional_id is not None:
+            producer = (header.producer_id, header.producer_epoch)
+            error = self.transactions.check_partition(transactional_id, producer, name)  # type: ignore[arg-type]
+            if error:
+                return [Answer(token, (error, -1))]
+        check = log.producers.check_batch(header)
+        if check.error_code:
+            return [Answer(token, (check.error_code, -1))]
+        if check.duplicate_of is not None:
+            offset = check.duplicate_of.base_offset
+        else:
+            offset = log.append(header, payload, self.now_ms)
+        self.enqueue(log.flush)
+        return [Answer(token, (check.error_code, offset))]
+
+    def execute(self, actions: list[Action]) -> None:
+        for action in actions:
+            self.enqueue(lambda action=action: self.carry_out(action))  # type: ignore[misc]
+
+    def enqueue(self, step: Callable[[], None]) -> None:
+        self.queue.append(step)
+        self.work()
+
+    def work(self) -> None:
+        if self.is_working or not self.queue:
+            return
+        self.is_working = True
+        life = self.crashes
+
+        def finish() -> None:
+            if self.crashes != life:
+                return
+            if self.random.random() < self.crash_rate:
+                self.crash()
+                return
+            self.is_working = False
+            self.queue.popleft()()
+            self.work()
+
+        self.events.call_in(self.random.choice([0, 1, 5]), finish)
+
+    def carry_out(self, action: Action) -> None:
+        if isinstance(action, WriteState):
+            self.state += action.records
+        elif isinstance(action, Answer):
+            assert isinstance(action.token, int)
+            if action.token not in self.waiting:
+                raise ViolationError(f"request {action.token} is answered twice, with {action.result}")
+            self.waiting.pop(action.token)(action.result)
+        else:
+            self.write_markers(action)
+
+    def write_markers(self, action: WriteMarkers) -> None:
+        """Write the markers one after the other: the broker may crash between them."""
+        marker = Marker(action.producer_id, action.producer_epoch, action.is_commit)
+        steps: list[Callable[[], None]] = []
+        for name in action.partitions:
+            log = self.logs[name]
+            steps += [lambda log=log: log.append_marker(marker, self.now_ms), log.flush]  # type: ignore[misc]
+        for group_id in action.groups:
+            for write in self.groups.end_transaction(group_id, action.producer_id, action.is_commit):
+                steps.append(lambda write=write: self.carry_out(write))  # type: ignore[misc]
+        steps.append(lambda: self.execute(self.transactions.markers_written(action.transactional_id, self.now_ms)))
+        self.queue.extendleft(reversed(steps))
+
+    def aborted_between(self, name: TopicPartition, start: int, end: int) -> list[AbortedTransaction]:
+        return self.logs[name].producers.aborted_between(start, end)
