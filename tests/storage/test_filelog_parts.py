@@ -327,7 +327,7 @@ def test_records_of_a_damaged_row_count_as_those_of_the_next_one(tmp_path: Path)
     ("end", "damaged", "latest_at", "last"),
     [
         (40, (), 90, StoredRow(40, 90, 100)),
-        (40, (), 95, StoredRow(40, 95, 100)),
+        (40, (), 95, StoredRow(40, 95, 61 + 19)),
         (20, (), 0, StoredRow(20, 50, 60)),
         (35, (), 0, StoredRow(35, 90, 61 + 14)),
         (45, (), 0, StoredRow(45, 90, 100 + 5)),
