@@ -87,6 +87,10 @@ class PackedContents(Sequence[bytes]):
             return range(0, length * len(self) + 1, length)
         return list(accumulate(struct.unpack(f">{len(self)}I", self.lengths), initial=0))
 
+    def longest(self) -> int:
+        """Return the length of the longest content; 0 if there is none."""
+        return self.common_length() or max(struct.unpack(f">{len(self)}I", self.lengths), default=0)
+
     def common_length(self) -> int | None:
         """Return the length of every content, or None if they differ in length or there are none."""
         first = self.lengths[:LENGTH_BYTES]
@@ -137,12 +141,14 @@ def _lengths(contents: Sequence[bytes | None]) -> Iterable[int]:
     return (0 if each is None else len(each) for each in contents) if None in contents else map(len, contents)  # type: ignore[arg-type]
 
 
+def content_ends(contents: Sequence[bytes | None]) -> Sequence[int]:
+    """Return 0, and the total length of the contents up to each, in bytes."""
+    return contents.ends if isinstance(contents, PackedContents) else list(accumulate(_lengths(contents), initial=0))
+
+
 def count_within(contents: Sequence[bytes | None], bytes_max: int) -> int:
     """Return how many of the first contents have at most `bytes_max` bytes together."""
-    ends: Sequence[int] = (
-        contents.ends if isinstance(contents, PackedContents) else list(accumulate(_lengths(contents), initial=0))
-    )
-    return bisect_right(ends, bytes_max) - 1
+    return bisect_right(content_ends(contents), bytes_max) - 1
 
 
 def take_within(contents: Sequence[_Content], start: int, count_max: int, bytes_max: int) -> Sequence[_Content]:

@@ -1,5 +1,6 @@
 """Kafka's record batches, version 2: records with keys, headers and times, compressed or not. Bytes in, values out."""
 
+from dafka.batches.codec import records_codec
 from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, Repeated, pack_headers
 from dafka.batches.decoding import DecodedBatch, decode_batch
 from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
@@ -14,7 +15,7 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
-from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, encode_records, slice_records
+from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, decode_run, encode_records, slice_records
 
 __all__ = [
     "ENCODED_BYTES_MAX",
@@ -31,11 +32,13 @@ __all__ = [
     "check_crc",
     "decode_batch",
     "decode_records",
+    "decode_run",
     "encode_batch",
     "encode_records",
     "iter_batches",
     "pack_headers",
     "read_header",
+    "records_codec",
     "scan_batches",
     "slice_batch",
     "slice_records",
