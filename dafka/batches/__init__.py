@@ -1,7 +1,7 @@
 """Kafka's record batches, version 2: records with keys, headers and times, compressed or not. Bytes in, values out."""
 
 from dafka.batches.codec import records_codec
-from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, Repeated, pack_headers
+from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.decoding import DecodedBatch, decode_batch
 from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
 from dafka.batches.header import (
@@ -26,7 +26,6 @@ __all__ = [
     "Headers",
     "PackedHeaders",
     "RecordColumns",
-    "Repeated",
     "TimestampType",
     "batch_bytes_max",
     "check_crc",

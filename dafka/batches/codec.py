@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dafka.batches import reading, writing
 from dafka.batches.reading import Columns, RecordsPart
 from dafka.batches.writing import WrittenRecords
-from dafka.contents import PackedContents, pack
+from dafka.contents import PackedContents, count_bytes, has_null, pack
 from dafka.errors import BatchError, ConfigError
 
 VARIABLE = "DAFKA_ACCELERATOR"
@@ -33,6 +33,12 @@ class RecordsCodec(Protocol):
 
     def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """Return the columns of records. See `dafka.batches.reading`."""
+
+    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
+        """Check records. Return the size of their values, and their times; None if one has more or less than a value.
+
+        It may have a key or headers, or it may be a tombstone.
+        """
 
     def write_records(
         self,
@@ -57,6 +63,13 @@ class PureCodec:
     def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """See `RecordsCodec.read_records`."""
         return reading.read_records(batches)
+
+    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
+        """See `RecordsCodec.scan_records`."""
+        values, keys, blocks, times = reading.read_records(batches)
+        if keys is not None or blocks is not None or has_null(values):
+            return None
+        return count_bytes(values), times
 
     def write_records(
         self,
@@ -89,6 +102,7 @@ class CompiledCodec:
     def __init__(self, module: Any) -> None:
         module.connect(BatchError, PackedContents)
         self._read = module.read_records
+        self._scan = module.scan_records
         self._write = module.write_records
         self._pack = module.pack
 
@@ -96,6 +110,14 @@ class CompiledCodec:
         """See `RecordsCodec.read_records`."""
         values, keys, blocks, times = self._read(*batches)
         return values, keys, blocks, array("q", times) if isinstance(times, bytes) else times
+
+    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
+        """See `RecordsCodec.scan_records`."""
+        scanned = self._scan(*batches)
+        if scanned is None:
+            return None
+        size, times = scanned
+        return size, array("q", times) if isinstance(times, bytes) else times
 
     def write_records(
         self,
@@ -116,7 +138,7 @@ class CompiledCodec:
 
 
 _MODULE = "dafka.batches._accelerator"
-_INTERFACE = 2
+_INTERFACE = 3
 """The version of the interface that `accelerator/module.c` must have."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 
 from dafka.batches.codec import RecordsCodec, records_codec
-from dafka.batches.columns import PackedHeaders, RecordColumns, Repeated
+from dafka.batches.columns import PackedHeaders, RecordColumns
 from dafka.batches.compression import decompress
 from dafka.batches.header import (
     HEADER_BYTES,
@@ -20,6 +20,8 @@ from dafka.batches.header import (
     read_header,
 )
 from dafka.batches.reading import RecordsPart
+from dafka.batches.unread import UnreadContents
+from dafka.contents import Repeated
 from dafka.errors import BatchError
 
 
@@ -63,7 +65,11 @@ def decode_batch(
 
 
 def decode_batches(
-    batches: Sequence[tuple[BatchHeader, bytes | memoryview]], *, bytes_max: int, codec: RecordsCodec | None = None
+    batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
+    *,
+    bytes_max: int,
+    codec: RecordsCodec | None = None,
+    is_lazy: bool = False,
 ) -> RecordColumns:
     """Return the records of batches that follow each other, in the same columns.
 
@@ -71,6 +77,7 @@ def decode_batches(
         batches: The header of each batch, and the whole batch.
         bytes_max: See `decode_batch`; the limit of each batch.
         codec: See `decode_batch`.
+        is_lazy: Whether values are only checked, and read when they are accessed, if records have nothing else.
 
     Returns:
         The records.
@@ -79,14 +86,21 @@ def decode_batches(
         BatchError: As `decode_batch`.
     """
     parts = [_open_part(header, data, bytes_max) for header, data in batches]
-    values, keys, blocks, timestamps = (codec or records_codec()).read_records(parts)
+    codec = codec or records_codec()
+    count = sum(part.record_count for part in parts)
+    scanned = codec.scan_records(parts) if is_lazy else None
+    if scanned is None:
+        values, keys, blocks, timestamps = codec.read_records(parts)
+    else:
+        size, timestamps = scanned
+        values, keys, blocks = UnreadContents(parts, count, size), None, None
     if any(header.timestamp_type is TimestampType.LOG_APPEND_TIME for header, _ in batches):
         timestamps = _with_append_times(timestamps, [header for header, _ in batches])
     return RecordColumns(
         values,
         keys,
         None if blocks is None else PackedHeaders(blocks),
-        Repeated(timestamps, len(values)) if isinstance(timestamps, int) else timestamps,
+        Repeated(timestamps, count) if isinstance(timestamps, int) else timestamps,
     )
 
 

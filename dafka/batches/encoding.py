@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from dafka.batches.codec import records_codec
-from dafka.batches.columns import PackedHeaders, Repeated, column_bytes, pack_headers
+from dafka.batches.columns import PackedHeaders, column_bytes, pack_headers
 from dafka.batches.compression import compress
 from dafka.batches.decoding import decode_batch
 from dafka.batches.header import (
@@ -20,6 +20,7 @@ from dafka.batches.header import (
     TimestampType,
     join_batch,
 )
+from dafka.contents import Repeated
 from dafka.errors import EncodingError
 
 CONTENT_BYTES_MAX = 2**30

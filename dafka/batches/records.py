@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from dafka.batches.columns import Repeated
 from dafka.batches.decoding import decode_batches
 from dafka.batches.encoding import encode_batches, encode_part
 from dafka.batches.header import BatchHeader, Compression, check_crc, read_header
+from dafka.contents import Repeated
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
 ENCODED_BYTES_MAX = 2**16
@@ -71,6 +71,7 @@ def decode_run(
     *,
     bytes_max: int,
     stored_at: Sequence[int] | None = None,
+    is_kept: bool = True,
 ) -> RecordBatch:
     """Return the records of record batches that follow each other, whose CRCs were checked.
 
@@ -79,14 +80,16 @@ def decode_run(
         batches: The header of each record batch, and the record batch.
         bytes_max: The maximum size of the records of each when decompressed.
         stored_at: See `decode_records`.
+        is_kept: Whether the record batches are returned as they came. Then, values may be read from them later.
 
     Returns:
-        The records, and the record batches as they came in it.
+        The records.
 
     Raises:
         BatchError: A batch is malformed, or larger than allowed.
     """
-    columns = decode_batches(batches, bytes_max=bytes_max)
+    is_plain = all(header.compression is Compression.NONE for header, _ in batches)
+    columns = decode_batches(batches, bytes_max=bytes_max, is_lazy=is_kept and is_plain)
     return RecordBatch(
         partition,
         batches[0][0].base_offset,
@@ -95,7 +98,7 @@ def decode_run(
         headers=columns.headers,
         timestamps=None if _is_without_times(columns.timestamps) else columns.timestamps,
         stored_at=stored_at,
-        encoded=tuple([data for _, data in batches]),
+        encoded=tuple([data for _, data in batches]) if is_kept else (),
     )
 
 

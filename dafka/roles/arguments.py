@@ -8,8 +8,9 @@ from contextlib import suppress
 from types import NoneType
 from typing import cast
 
-from dafka.batches import Repeated, records_codec
+from dafka.batches import records_codec
 from dafka.config import Config
+from dafka.contents import Repeated
 from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
 from dafka.wire import Dialect

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from dafka.batches import BatchHeader, Compression, check_crc, decode_run
 from dafka.errors import BatchError, WireError
 from dafka.records import Partition
@@ -110,8 +108,8 @@ class BatchRunDecoder:
                     self._discarded[f"batch: {error.field}"] += 1
 
     def _decode(self, run: BatchRun, batches: Sequence[tuple[BatchHeader, bytes]]) -> RecordRun:
-        records = decode_run(run.partition, batches, bytes_max=self._batch_bytes_max)
-        return RecordRun(records if self._keeps_encoded else attrs.evolve(records, encoded=()), run.requestor)
+        records = decode_run(run.partition, batches, bytes_max=self._batch_bytes_max, is_kept=self._keeps_encoded)
+        return RecordRun(records, run.requestor)
 
     def _read_names(self, frames: Sequence[bytes], key: tuple[bytes, ...]) -> tuple[Partition, str | None] | None:
         """Return the partition of a record batch, and its requestor if it has one."""

@@ -44,6 +44,10 @@ def test_both_write_and_read_the_same(records: Records, bytes_max: int, count_ma
     assert pure == compiled
     assert list(map(type, pure)) == list(map(type, compiled))
     assert list(pure[0]) == list(records.values)
+    scanned = COMPILED.scan_records(parts)
+    assert scanned == PURE.scan_records(parts)
+    is_plain = pure[1] is None and pure[2] is None and isinstance(pure[0], PackedContents)
+    assert scanned == ((len(pure[0].data), pure[3]) if is_plain else None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -185,9 +185,10 @@ static PyObject *column_result(State *state, Column *column, size_t count)
     return contents;
 }
 
-/* All columns. */
+/* All columns. Of records that are only scanned, none is opened. */
 typedef struct {
     size_t count;
+    int is_scan;
     Column values, keys, blocks;
     int64_t first_time;
     PyObject *times; /* NULL while all times are equal */
@@ -245,7 +246,8 @@ static int add_time(Columns *columns, size_t number, int64_t time)
     return 0;
 }
 
-/* Reads the record with this offset delta, whose number among all records is `number`. */
+/* Reads the record with this offset delta, whose number among all records is `number`. Returns 1, and reads no further,
+   if the records are only scanned and this one has more than a value. */
 static int read_record(Reader *reader, Columns *columns, size_t number, size_t offset_delta, int64_t base_timestamp)
 {
     size_t first = reader->position;
@@ -280,6 +282,12 @@ static int read_record(Reader *reader, Columns *columns, size_t number, size_t o
         return -1;
     if (reader->position != end)
         return fail(reader, "length", first, "%zu, not %lld", reader->position - start, (long long)length);
+    if (columns->is_scan) {
+        if (value_length < 0 || key_length >= 0 || end - block_at != 1)
+            return 1;
+        columns->values.bytes += (size_t)value_length;
+        return add_time(columns, number, time);
+    }
     if (value_length < 0)
         set_null(&columns->values, number);
     else
@@ -300,9 +308,11 @@ typedef struct {
 static int read_part(State *state, Part *part, Columns *columns, size_t number)
 {
     Reader reader = {state, part->view.buf, (size_t)part->view.len, (size_t)part->position};
-    for (size_t delta = 0; delta < (size_t)part->count; delta++)
-        if (read_record(&reader, columns, number + delta, delta, part->base_timestamp) < 0)
-            return -1;
+    for (size_t delta = 0; delta < (size_t)part->count; delta++) {
+        int status = read_record(&reader, columns, number + delta, delta, part->base_timestamp);
+        if (status != 0)
+            return status;
+    }
     if (reader.position != reader.size)
         return fail(&reader, "records", reader.position, "their end, %zu bytes follow", reader.size - reader.position);
     return 0;
@@ -326,19 +336,30 @@ static PyObject *columns_result(State *state, Columns *columns)
     return result;
 }
 
-static PyObject *read_parts(State *state, Part *parts, size_t part_count)
+/* Returns the size of the values, and the times; None if a record has more than a value. */
+static PyObject *scan_result(const Columns *columns, int status)
 {
-    Columns columns = {0};
+    if (status > 0)
+        Py_RETURN_NONE;
+    Py_ssize_t bytes = (Py_ssize_t)columns->values.bytes;
+    if (columns->times != NULL)
+        return Py_BuildValue("nO", bytes, columns->times);
+    return Py_BuildValue("nL", bytes, (long long)columns->first_time);
+}
+
+static PyObject *read_parts(State *state, Part *parts, size_t part_count, int is_scan)
+{
+    Columns columns = {.is_scan = is_scan};
     for (size_t index = 0; index < part_count; index++)
         columns.count += (size_t)parts[index].count;
     PyObject *result = NULL;
-    if (open_column(&columns.values, columns.count) == 0) {
-        size_t index = 0, number = 0;
-        while (index < part_count && read_part(state, &parts[index], &columns, number) == 0)
-            number += (size_t)parts[index++].count;
-        if (index == part_count)
-            result = columns_result(state, &columns);
+    int status = is_scan ? 0 : open_column(&columns.values, columns.count);
+    for (size_t index = 0, number = 0; index < part_count && status == 0; index++) {
+        status = read_part(state, &parts[index], &columns, number);
+        number += (size_t)parts[index].count;
     }
+    if (status >= 0)
+        result = is_scan ? scan_result(&columns, status) : columns_result(state, &columns);
     close_column(&columns.values);
     close_column(&columns.keys);
     close_column(&columns.blocks);
@@ -358,7 +379,7 @@ static int open_part(PyObject *arguments, Part *part)
     return -1;
 }
 
-PyObject *accelerator_read_records(PyObject *module, PyObject *arguments)
+static PyObject *read_arguments(PyObject *module, PyObject *arguments, int is_scan)
 {
     State *state = connected_state(module);
     Py_ssize_t size = PyTuple_Size(arguments), opened = 0;
@@ -381,9 +402,19 @@ PyObject *accelerator_read_records(PyObject *module, PyObject *arguments)
             break;
         opened++;
     }
-    PyObject *result = opened == size ? read_parts(state, parts, (size_t)size) : NULL;
+    PyObject *result = opened == size ? read_parts(state, parts, (size_t)size, is_scan) : NULL;
     while (opened > 0)
         PyBuffer_Release(&parts[--opened].view);
     PyMem_Free(parts);
     return result;
+}
+
+PyObject *accelerator_read_records(PyObject *module, PyObject *arguments)
+{
+    return read_arguments(module, arguments, 0);
+}
+
+PyObject *accelerator_scan_records(PyObject *module, PyObject *arguments)
+{
+    return read_arguments(module, arguments, 1);
 }
