@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 import trio
 import trio.testing
+import zmq
 
 from dafka import Config, Partition, Producer, ProducerRecord, Record, RecordBatch, wire
 from dafka.batches import Compression, decode_batch, read_header
@@ -151,3 +152,34 @@ async def test_no_part_of_a_record_is_lost_live_and_late(
         ]
         assert records[3].timestamp == 0
         assert (records[0].timestamp is not None) == (record_batches == "on")
+
+
+async def test_a_slow_peer_that_takes_single_records_gets_as_many_as_fit_its_queue(dafka_cluster: Cluster) -> None:
+    """A plain subscriber, such as a C consumer, may fall behind by the whole high watermark."""
+    count = 100_000
+    config = dafka_cluster.config.with_producer(min_stores=0)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        async with dafka_cluster.producer("hello", config) as producer:
+            listener = context.socket(zmq.SUB)
+            listener.connect(producer.endpoint)
+            listener.subscribe(b"Mhello")
+            with trio.fail_after(DEADLINE_S):
+                while not listener.poll(0):
+                    await producer.send(b"knock")
+                    await trio.sleep(0.01)
+            first = producer.statistics().next_sequence
+            for start in range(0, count, 10_000):
+                await producer.send_many([b"%d" % number for number in range(start, start + 10_000)])
+            found: list[bytes] = []
+            with trio.fail_after(3 * DEADLINE_S):
+                while not found or found[-1] != b"%d" % (count - 1):
+                    if listener.poll(0):
+                        found.append(listener.recv_multipart()[-1])
+                    else:
+                        await trio.sleep(0.01)
+            knocks = len(found) - count
+            assert 0 < knocks <= first
+            assert found[knocks:] == [b"%d" % number for number in range(count)]
+    finally:
+        context.destroy(0)
