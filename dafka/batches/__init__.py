@@ -1,5 +1,6 @@
 """Kafka's record batches, version 2: records with keys, headers and times, compressed or not. Bytes in, values out."""
 
+from dafka.batches.codec import records_codec
 from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, Repeated, pack_headers
 from dafka.batches.decoding import DecodedBatch, decode_batch
 from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
@@ -36,6 +37,7 @@ __all__ = [
     "iter_batches",
     "pack_headers",
     "read_header",
+    "records_codec",
     "scan_batches",
     "slice_batch",
     "slice_records",
