@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import TypeVar, overload
+from typing import TypeVar, cast, overload
 
 _Content = TypeVar("_Content", bytes, bytes | None)
 
@@ -185,13 +185,12 @@ def join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
         parts[0], Repeated
     ):
         return Repeated(parts[0].value, sum(map(len, parts)))
-    try:
-        joined = array("q")
-        for part in parts:
-            joined.extend(array("q", (part.value,)) * len(part) if isinstance(part, Repeated) else array("q", part))
-        return joined
-    except OverflowError:
+    if not all(isinstance(part, (array, Repeated)) for part in parts):
         return list(chain.from_iterable(parts))
+    joined = array("q")
+    for part in parts:
+        joined += array("q", (part.value,)) * len(part) if isinstance(part, Repeated) else cast("array[int]", part)
+    return joined
 
 
 def has_null(contents: Sequence[bytes | None]) -> bool:

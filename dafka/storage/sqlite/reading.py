@@ -62,6 +62,24 @@ _SELECT_LENGTHS = f"""
     {_RUN}
 """
 
+# A few rows, which tell whether all rows are likely to be alike: the first, the second, one in the middle, the last.
+_SELECT_SAMPLE = """
+    SELECT min(length(content)), max(length(content)), min(timestamp), max(timestamp), count(timestamp), count(*),
+           count(key) + count(headers)
+    FROM records
+    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2)
+      AND sequence IN (?3, ?3 + 1, (?3 + ?4) / 2, ?4 - 1)
+"""
+
+# Every blob, and nothing else, is at least as great as the empty blob. The rows are not read twice, and the result is
+# never larger than expected.
+_SELECT_ALIKE = f"""
+    SELECT count(*), max(sequence),
+           sum(length(content) = ?5 AND content >= x'' AND timestamp IS ?6 AND key IS NULL AND headers IS NULL),
+           CAST(group_concat(CASE WHEN length(content) = ?5 THEN content END, '') AS BLOB)
+    {_RUN}
+"""
+
 _SELECT_RUN = f"""
     SELECT count(*), max(sequence), typeof(min(content)), CAST(group_concat(content, '') AS BLOB) {_RUN}
 """
@@ -197,6 +215,8 @@ def _read_run(
     """Read the records as one row. Return None if they are too few or anything is not as expected."""
     key = (*to_columns(partition), first_sequence)
     try:
+        if (run := _read_alike(reader, partition, first_sequence, count, bytes_max)) is not None:
+            return _add_times(reader, run) if with_times else run
         lengths_text, last, *times = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
         is_plain = "null" not in lengths_text
         if not is_plain:
@@ -219,12 +239,38 @@ def _read_run(
                 PackedContents(data, lengths),
                 timestamps=None if timestamps is None else timestamps[:kept],
             )
-        if not with_times:
-            return run
-        found, kind, times_text = reader.execute(_SELECT_TIMES, (*key, end_sequence)).fetchone()
-        return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (kept, "integer") else None
+        return _add_times(reader, run) if with_times else run
     except (sqlite3.DatabaseError, TypeError, ValueError):
         return None
+
+
+def _read_alike(
+    reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
+) -> RecordBatch | None:
+    """Read records that differ in nothing but the bytes of their values. Return None if they are not such records."""
+    key = (*to_columns(partition), first_sequence)
+    length, longest, timestamp, latest, known, sampled, others = reader.execute(
+        _SELECT_SAMPLE, (*key, first_sequence + count)
+    ).fetchone()
+    if not length or length != longest or timestamp != latest or known not in {0, sampled} or others:
+        return None
+    end_sequence = first_sequence + min(count, max(bytes_max // length, 1))
+    found, last, alike, data = reader.execute(_SELECT_ALIKE, (*key, end_sequence, length, timestamp)).fetchone()
+    if found < RUN_RECORDS_MIN or alike != found or last != first_sequence + found - 1 or len(data) != found * length:
+        return None
+    return RecordBatch(
+        partition,
+        first_sequence,
+        PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * found),
+        timestamps=None if timestamp is None else Repeated(timestamp, found),
+    )
+
+
+def _add_times(reader: sqlite3.Connection, run: RecordBatch) -> RecordBatch | None:
+    """Return records with the times when they were stored. Return None if one of these is damaged."""
+    key = (*to_columns(run.partition), run.first_sequence, run.end_sequence)
+    found, kind, times_text = reader.execute(_SELECT_TIMES, key).fetchone()
+    return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (len(run), "integer") else None
 
 
 def _read_columns(
