@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import attrs
 import trio
@@ -129,6 +129,8 @@ class FilelogStorage:
         source: The writer, or a follower for reading only.
         repairs: See `Storage.repairs`.
     """
+
+    keeps_record_batches: ClassVar[bool] = True
 
     def __init__(
         self, folder: str, identity: str, source: LogWriter | PartitionFollower, repairs: Sequence[Damage] = ()

@@ -18,8 +18,7 @@ from types import NoneType
 
 import attrs
 
-from dafka.batches import Repeated
-from dafka.contents import LENGTH_BYTES, PackedContents
+from dafka.contents import LENGTH_BYTES, PackedContents, Repeated
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
