@@ -48,6 +48,7 @@ async def expect_conforming(target_file: Path, patterns: tuple[str, ...] = ()) -
     assert {result.role for result in finished.results} == {Role.PRODUCER, Role.CONSUMER}
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 async def test_python_nodes_conform_in_a_sample() -> None:
     await expect_conforming(EXAMPLES / "python" / "target.toml", SAMPLE)
 

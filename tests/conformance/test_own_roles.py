@@ -76,6 +76,7 @@ def test_embedded_roles_conform_and_every_clause_is_tested(
     assert untested == set()
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 async def test_embedded_roles_conform_in_a_sample() -> None:
     catalog = Catalog.load()
     names = list(catalog.scenarios)[::SAMPLE_EVERY]
@@ -84,6 +85,7 @@ async def test_embedded_roles_conform_in_a_sample() -> None:
     )
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize(
     "dialect",
     [pytest.param(Dialect.RFC46, id="rfc46"), pytest.param(Dialect.LIBDAFKA, id="libdafka", marks=pytest.mark.long)],
