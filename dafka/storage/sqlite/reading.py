@@ -71,13 +71,11 @@ _SELECT_SAMPLE = """
       AND sequence IN (?3, ?3 + 1, (?3 + ?4) / 2, ?4 - 1)
 """
 
-# Every blob, and nothing else, is at least as great as the empty blob. The rows are not read twice, and the result is
-# never larger than expected.
+# Every blob, and nothing else, is at least as great as the empty blob.
 _SELECT_ALIKE = f"""
-    SELECT count(*), max(sequence),
-           sum(length(content) = ?5 AND content >= x'' AND timestamp IS ?6 AND key IS NULL AND headers IS NULL),
-           CAST(group_concat(CASE WHEN length(content) = ?5 THEN content END, '') AS BLOB)
+    SELECT count(*), CAST(group_concat(content, '') AS BLOB)
     {_RUN}
+      AND length(content) = ?5 AND content >= x'' AND timestamp IS ?6 AND key IS NULL AND headers IS NULL
 """
 
 _SELECT_RUN = f"""
@@ -130,7 +128,7 @@ def read_records(
     fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
     count = min(count, READ_RECORDS_MAX, max(fitting, 1))
     if count >= RUN_RECORDS_MIN:
-        run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times)
+        run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times, info)
         if run is not None:
             return run
     records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
@@ -211,11 +209,13 @@ def _read_run(
     count: int,
     bytes_max: int,
     with_times: bool,
+    info: PartitionInfo,
 ) -> RecordBatch | None:
     """Read the records as one row. Return None if they are too few or anything is not as expected."""
     key = (*to_columns(partition), first_sequence)
     try:
-        if (run := _read_alike(reader, partition, first_sequence, count, bytes_max)) is not None:
+        count_held = min(count, info.end_sequence - first_sequence)
+        if (run := _read_alike(reader, partition, first_sequence, count_held, bytes_max)) is not None:
             return _add_times(reader, run) if with_times else run
         lengths_text, last, *times = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
         is_plain = "null" not in lengths_text
@@ -247,22 +247,24 @@ def _read_run(
 def _read_alike(
     reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
 ) -> RecordBatch | None:
-    """Read records that differ in nothing but the bytes of their values. Return None if they are not such records."""
+    """Read records that differ in nothing but the bytes of their values. Return None if they are others, or too few."""
+    if count < RUN_RECORDS_MIN:
+        return None
     key = (*to_columns(partition), first_sequence)
     length, longest, timestamp, latest, known, sampled, others = reader.execute(
         _SELECT_SAMPLE, (*key, first_sequence + count)
     ).fetchone()
     if not length or length != longest or timestamp != latest or known not in {0, sampled} or others:
         return None
-    end_sequence = first_sequence + min(count, max(bytes_max // length, 1))
-    found, last, alike, data = reader.execute(_SELECT_ALIKE, (*key, end_sequence, length, timestamp)).fetchone()
-    if found < RUN_RECORDS_MIN or alike != found or last != first_sequence + found - 1 or len(data) != found * length:
+    count = min(count, max(bytes_max // length, 1))
+    found, data = reader.execute(_SELECT_ALIKE, (*key, first_sequence + count, length, timestamp)).fetchone()
+    if found != count or len(data) != count * length:
         return None
     return RecordBatch(
         partition,
         first_sequence,
-        PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * found),
-        timestamps=None if timestamp is None else Repeated(timestamp, found),
+        PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * count),
+        timestamps=None if timestamp is None else Repeated(timestamp, count),
     )
 
 
