@@ -46,6 +46,7 @@ PROTOCOL_FOLDERS = {
     "ordering": set(),
     "answering": set(),
     "observing": set(),
+    "logs": set(),
     "machines": {"presence", "ordering", "answering"},
 }
 """The folders of the protocol that each folder may import. All may import the modules outside the folders, which import

@@ -1,0 +1,150 @@
+"""The entries of a log's index, and the records that they are kept in.
+
+The value of an index record is a version (1), and entries one after the other. An entry is its kind, and numbers in
+Kafka's form of variable length. Entries follow the order of the log. Each run entry says at which offset a run begins;
+an open one reaches up to the next run, or to the end of its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from dafka.batches.varints import read_varint, write_varint
+from dafka.errors import BatchError, StorageFormatError
+from dafka.records import decode_text, encode_text
+
+ENTRIES_VERSION = 1
+"""The version of index records."""
+
+_RUN, _BATCH, _START, _END = 1, 2, 3, 4
+
+
+class RunEntry(NamedTuple):
+    """A run of a partition's records begins in the log.
+
+    Attributes:
+        offset: The offset of its first record.
+        address: The address of the partition; empty for the broker's own partition of the log.
+        first_sequence: The sequence of its first record.
+        count: The number of its records; 0 if the run is open.
+    """
+
+    offset: int
+    address: str
+    first_sequence: int
+    count: int
+
+
+class BatchEntry(NamedTuple):
+    """A batch of a producer that has a producer id, in the broker's own partition. Names are those of its header.
+
+    Attributes:
+        sequence: The sequence of its first record in the partition.
+        count: The number of its records.
+        producer_id: The producer.
+        producer_epoch: The epoch of the producer.
+        base_sequence: The producer's own number of the first record.
+        flags: 1 if the batch is transactional; 2 if it aborts, 4 if it commits a transaction.
+        timestamp_ms: When it was appended.
+    """
+
+    sequence: int
+    count: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    flags: int
+    timestamp_ms: int
+
+
+class StartEntry(NamedTuple):
+    """The records before an offset are deleted."""
+
+    offset: int
+
+
+class EndEntry(NamedTuple):
+    """The records of a partition before a sequence were in the log once, and no run says so any more."""
+
+    address: str
+    sequence: int
+
+
+Entry: TypeAlias = RunEntry | BatchEntry | StartEntry | EndEntry
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    """Return the value of an index record."""
+    parts = [write_varint(ENTRIES_VERSION)]
+    for entry in entries:
+        if isinstance(entry, RunEntry):
+            address = encode_text(entry.address)
+            parts += (write_varint(_RUN), write_varint(entry.offset), write_varint(len(address)), address)
+            parts += (write_varint(entry.first_sequence), write_varint(entry.count))
+        elif isinstance(entry, EndEntry):
+            address = encode_text(entry.address)
+            parts += (write_varint(_END), write_varint(len(address)), address, write_varint(entry.sequence))
+        else:
+            parts.append(write_varint(_BATCH if isinstance(entry, BatchEntry) else _START))
+            parts += map(write_varint, entry)
+    return b"".join(parts)
+
+
+def decode_entries(value: bytes) -> list[Entry]:
+    """Return the entries of an index record.
+
+    Args:
+        value: What `encode_entries` or an earlier version of it has returned.
+
+    Returns:
+        The entries.
+
+    Raises:
+        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    """
+    reader = _Reader(value)
+    try:
+        version = reader.number()
+        if version != ENTRIES_VERSION:
+            raise StorageFormatError(
+                f"the index of a log has version {version}, and this dafka reads version {ENTRIES_VERSION}: start the "
+                "version of dafka that wrote it, or a later one"
+            )
+        entries: list[Entry] = []
+        while reader.position < len(value):
+            kind = reader.number()
+            if kind == _RUN:
+                entries.append(RunEntry(reader.number(), reader.text(), reader.number(), reader.number()))
+            elif kind == _BATCH:
+                entries.append(BatchEntry(*[reader.number() for _ in BatchEntry._fields]))
+            elif kind == _START:
+                entries.append(StartEntry(reader.number()))
+            elif kind == _END:
+                entries.append(EndEntry(reader.text(), reader.number()))
+            else:
+                raise StorageFormatError(f"the index of a log has an entry of the unknown kind {kind}")
+    except BatchError as error:
+        raise StorageFormatError(f"the index of a log has a malformed record: {error}") from None
+    return entries
+
+
+class _Reader:
+    """Reads the numbers and texts of a value."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.position = 0
+
+    def number(self) -> int:
+        found, self.position = read_varint(self.value, self.position, len(self.value), "number", 64)
+        return found
+
+    def text(self) -> str:
+        size = self.number()
+        end = self.position + size
+        if not 0 <= size <= len(self.value) - self.position:
+            raise BatchError("address", f"{size} bytes", self.position)
+        found = decode_text(self.value[self.position : end])
+        self.position = end
+        return found

@@ -1,0 +1,208 @@
+"""The order of logs against a naive model: lists of (address, sequence), with failed appends and restarts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dafka.batches import encode_batch
+from dafka.protocol.logs import LogOrder, Topic, log_of_address, log_of_key
+from dafka.protocol.logs.ordering import OWN
+from dafka.records import Partition, RecordBatch
+
+IDENTITY = "BROKER"
+
+
+class Storage:
+    """What is durable: the ends and starts of partitions, and index records."""
+
+    def __init__(self) -> None:
+        self.ends: dict[Partition, int] = {}
+        self.earliest: dict[Partition, int] = {}
+        self.index: dict[Partition, dict[int, bytes]] = {}
+
+    def append(self, batches: list[RecordBatch]) -> None:
+        for batch in batches:
+            assert batch.first_sequence == self.ends.get(batch.partition, 0)
+            self.ends[batch.partition] = batch.end_sequence
+            if batch.partition.topic == "$logs":
+                (value,) = batch.values
+                assert value is not None
+                self.index.setdefault(batch.partition, {})[batch.first_sequence] = value
+
+    def record_ends(self) -> dict[Partition, int]:
+        return {partition: end for partition, end in self.ends.items() if partition.topic != "$logs"}
+
+
+class Model:
+    """A broker with one topic, and what it must be like."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.storage = Storage()
+        self.topic = Topic("orders", "1D", self.random.choice([1, 1, 3]))
+        self.order = LogOrder(IDENTITY)
+        self.order.add_topic(self.topic)
+        self.expected: list[list[tuple[Partition, int]]] = [[] for _ in range(self.topic.log_count)]
+
+    def restart(self) -> None:
+        self.order = LogOrder(IDENTITY)
+        self.order.add_topic(self.topic)
+        for log in self.order.logs("orders"):
+            for sequence, value in sorted(self.storage.index.get(log.index_partition, {}).items()):
+                self.order.restore(log, sequence, value)
+        assert self.order.finish_restoring(self.storage.record_ends(), self.storage.earliest) == []
+
+    def append(self) -> None:
+        """Append some batches in one group, or fail to."""
+        batches = []
+        placed: list[tuple[int, Partition, int]] = []
+        partitions = [Partition("orders", name) for name in "PQ"] + [log.own for log in self.order.logs("orders")]
+        for partition in self.random.sample(partitions, self.random.randint(1, 3) % len(partitions) + 1):
+            count, first = self.random.randint(1, 6), self.storage.ends.get(partition, 0)
+            keys = [self.random.choice([None, b"a", b"b", b"c", b"d"]) for _ in range(count)]
+            batches.append(RecordBatch(partition, first, [b"value"] * count, keys=keys))
+            for sequence, key in enumerate(keys, first):
+                if self.order.is_own(partition):
+                    log = int(partition.address.rpartition("/")[2])
+                elif key is None:
+                    log = log_of_address(partition.address, self.topic.log_count)
+                else:
+                    log = log_of_key(key, self.topic.log_count)
+                placed.append((log, partition, sequence))
+        plan = self.order.plan(batches, 1000)
+        if self.random.random() < 0.3:
+            self.order.undo(plan)
+            return
+        self.storage.append(batches + plan.index_records)
+        self.order.commit(plan)
+        for log, partition, sequence in placed:
+            self.expected[log].append((partition, sequence))
+
+    def add_logs(self) -> None:
+        self.topic = Topic("orders", "1D", self.topic.log_count + 1)
+        self.order.add_topic(self.topic)
+        self.expected.append([])
+
+    def drop_records(self) -> None:
+        """Let the storage drop the oldest records of each partition, as retention does."""
+        for partition, end in self.storage.record_ends().items():
+            before = self.storage.earliest.get(partition, 0)
+            self.storage.earliest[partition] = min(before + self.random.randint(0, 10), end)
+        firsts = []
+        for log in self.order.logs("orders"):
+            self.order.skip_dropped(log, self.storage.earliest)
+            firsts.append(self.order.trim_index(log, self.storage.earliest))
+        plan = self.order.plan([], 1000)
+        self.storage.append(plan.index_records)
+        self.order.commit(plan)
+        for log in self.order.logs("orders"):
+            first = firsts[log.number]
+            index = self.storage.index.get(log.index_partition, {})
+            for sequence in [each for each in index if each < first]:
+                del index[sequence]
+
+    def check(self) -> None:
+        for log, expected in zip(self.order.logs("orders"), self.expected, strict=True):
+            assert log.high_watermark == log.index.end_offset == len(expected)
+            for offset, (partition, sequence) in enumerate(expected):
+                location = log.index.locate(offset)
+                if offset < log.index.start_offset:
+                    assert location is None
+                    assert sequence < self.storage.earliest.get(partition, 0)
+                    continue
+                assert location is not None
+                assert log.partition_of(location.address) == partition
+                assert location.sequence == sequence
+                assert log.index.find(location.address, sequence) == offset
+                assert log.index.sequence_from(location.address, offset) == sequence
+                run = expected[offset : offset + location.count]
+                assert run == [(partition, sequence + number) for number in range(location.count)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_record_keeps_its_offset(seed: int) -> None:
+    model = Model(seed)
+    for _ in range(60):
+        kind = model.random.random()
+        if kind < 0.6:
+            model.append()
+        elif kind < 0.75:
+            model.restart()
+        elif kind < 0.8:
+            model.add_logs()
+        else:
+            model.drop_records()
+        model.check()
+
+
+def test_unbroken_run_is_one_entry() -> None:
+    order = LogOrder(IDENTITY)
+    order.add_topic(Topic("orders", "1D"))
+    (log,) = order.logs("orders")
+    for number in range(100):
+        plan = order.plan([RecordBatch(log.own, number * 5, [b""] * 5)], 0)
+        assert len(plan.index_records) == (number == 0)
+        order.commit(plan)
+    assert len(log.index) == 1
+    assert log.high_watermark == 500
+
+
+def test_other_topics_have_no_order() -> None:
+    order = LogOrder(IDENTITY)
+    assert order.plan([RecordBatch(Partition("$groups", "A"), 0, [b""])], 0).index_records == []
+
+
+def test_records_from_before_the_broker_are_found() -> None:
+    order = LogOrder(IDENTITY)
+    order.add_topic(Topic("orders", "1D"))
+    held = {Partition("orders", "A"): 7, Partition("other", "B"): 1}
+    assert order.finish_restoring(held, {}) == [(Partition("orders", "A"), 0)]
+
+
+def test_offsets_are_not_readable_before_they_are_durable() -> None:
+    order = LogOrder(IDENTITY)
+    order.add_topic(Topic("orders", "1D"))
+    (log,) = order.logs("orders")
+    plan = order.plan([RecordBatch(Partition("orders", "A"), 0, [b"", b""])], 0)
+    assert log.high_watermark == 0
+    order.commit(plan)
+    assert log.high_watermark == 2
+
+
+def test_batches_of_producers_are_restored() -> None:
+    order = LogOrder(IDENTITY)
+    order.add_topic(Topic("orders", "1D"))
+    (log,) = order.logs("orders")
+    data = encode_batch(0, [b"a", b"b"], timestamps=5, producer_id=9, producer_epoch=2, base_sequence=40)
+    plan = order.plan([RecordBatch(log.own, 0, [b"a", b"b"], encoded=(data,))], 77)
+    order.commit(plan)
+    (record,) = plan.index_records
+    assert record.values[0] is not None
+    restored = LogOrder(IDENTITY)
+    restored.add_topic(Topic("orders", "1D"))
+    (entry,) = restored.restore(restored.logs("orders")[0], 0, record.values[0])
+    assert entry == (0, 2, 9, 2, 40, 0, 77)
+
+
+def test_deleted_records_stay_deleted() -> None:
+    order = LogOrder(IDENTITY)
+    order.add_topic(Topic("orders", "1D"))
+    (log,) = order.logs("orders")
+    first = order.plan([RecordBatch(log.own, 0, [b""] * 5)], 0)
+    order.commit(first)
+    order.delete_before(log, 3)
+    second = order.plan([], 0)
+    order.commit(second)
+    restored = LogOrder(IDENTITY)
+    restored.add_topic(Topic("orders", "1D"))
+    (other,) = restored.logs("orders")
+    for record in first.index_records + second.index_records:
+        assert record.values[0] is not None
+        restored.restore(other, record.first_sequence, record.values[0])
+    assert restored.finish_restoring({log.own: 5}, {}) == []
+    assert other.index.start_offset == 3
+    assert other.high_watermark == 5
+    assert other.index.locate(2) is None
+    assert other.index.locate(3) == (OWN, 3, 2)

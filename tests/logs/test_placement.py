@@ -1,0 +1,56 @@
+"""The log of a record."""
+
+from __future__ import annotations
+
+import pytest
+from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
+
+from dafka.errors import StorageFormatError
+from dafka.protocol.logs import decode_entries, find_name_problem, log_of_key, murmur2
+from dafka.protocol.logs.entries import BatchEntry, RunEntry, StartEntry, encode_entries
+from dafka.protocol.logs.placement import place_records
+from dafka.protocol.logs.topics import Topic, decode_topic, encode_topic
+from dafka.records import Partition, RecordBatch
+
+
+@pytest.mark.parametrize("size", range(20))
+def test_hash_is_that_of_kafka(size: int) -> None:
+    data = bytes((each * 37 + 200) % 256 for each in range(size))
+    assert murmur2(data) & 0x7FFFFFFF == murmur2_of_aiokafka(data) & 0x7FFFFFFF
+
+
+def test_records_of_a_key_have_one_log() -> None:
+    batch = RecordBatch(Partition("t", "A"), 3, [b""] * 6, keys=[b"a", b"a", None, b"b", None, b"a"])
+    runs = list(place_records(batch, 7))
+    assert sum(count for _, _, count in runs) == 6
+    by_sequence = {first + each: log for log, first, count in runs for each in range(count)}
+    assert by_sequence[3] == by_sequence[4] == by_sequence[8] == log_of_key(b"a", 7)
+    assert by_sequence[6] == log_of_key(b"b", 7)
+    assert by_sequence[5] == by_sequence[7]
+
+
+def test_entries_come_back() -> None:
+    entries = [
+        RunEntry(5, "A", 3, 0),
+        BatchEntry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
+        StartEntry(4),
+        RunEntry(9, "", 0, 7),
+    ]
+    assert decode_entries(encode_entries(entries)) == entries
+
+
+@pytest.mark.parametrize("value", [b"", b"\x04", b"\x02\x12", b"\x02\x02\x02\x7e"])
+def test_malformed_entries_are_refused(value: bytes) -> None:
+    with pytest.raises(StorageFormatError):
+        decode_entries(value)
+
+
+def test_topics_come_back() -> None:
+    topic = Topic("orders", "1D", 3, {"retention.ms": "5"})
+    assert decode_topic("orders", encode_topic(topic)) == topic
+
+
+def test_names_are_those_of_kafka() -> None:
+    assert find_name_problem("a.b_c-9") == ""
+    for name in ("", ".", "..", "a/b", "$logs", "ä", "x" * 250):
+        assert find_name_problem(name)
