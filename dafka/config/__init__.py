@@ -11,6 +11,7 @@ from dafka.config.settings import (
     ConsumerConfig,
     DialectName,
     FetchConfig,
+    KafkaConfig,
     LogConfig,
     LogFormat,
     LogLevel,
@@ -21,6 +22,7 @@ from dafka.config.settings import (
     RecordBatches,
     SecurityConfig,
     StoreConfig,
+    Switch,
     TowerConfig,
 )
 
@@ -31,6 +33,7 @@ __all__ = [
     "ConsumerConfig",
     "DialectName",
     "FetchConfig",
+    "KafkaConfig",
     "LogConfig",
     "LogFormat",
     "LogLevel",
@@ -41,5 +44,6 @@ __all__ = [
     "RecordBatches",
     "SecurityConfig",
     "StoreConfig",
+    "Switch",
     "TowerConfig",
 ]

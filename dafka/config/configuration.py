@@ -15,6 +15,7 @@ from dafka.config.settings import (
     BeaconConfig,
     ConsumerConfig,
     FetchConfig,
+    KafkaConfig,
     LogConfig,
     MetricsConfig,
     NodeConfig,
@@ -56,6 +57,7 @@ class Config:
         producer: `[producer]`, how records are published.
         consumer: `[consumer]`, where a consumer begins.
         store: `[store]`, where records are kept.
+        kafka: `[kafka]`, how a broker serves clients of Kafka.
         fetch: `[fetch]`, how missing records are fetched.
         log: `[log]`, what the `dafka` command logs.
         metrics: `[metrics]`, where the `dafka` command serves metrics.
@@ -68,6 +70,7 @@ class Config:
     producer: ProducerConfig = attrs.field(factory=ProducerConfig)
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
+    kafka: KafkaConfig = attrs.field(factory=KafkaConfig)
     fetch: FetchConfig = attrs.field(factory=FetchConfig)
     log: LogConfig = attrs.field(factory=LogConfig)
     metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
@@ -129,6 +132,11 @@ class Config:
         """Return a copy with some settings of `[store]` changed."""
         return change_section(self, "store", settings)
 
+    @_takes_settings_of(KafkaConfig)
+    def with_kafka(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[kafka]` changed."""
+        return change_section(self, "kafka", settings)
+
     @_takes_settings_of(FetchConfig)
     def with_fetch(self, **settings: Any) -> Config:
         """Return a copy with some settings of `[fetch]` changed."""
@@ -153,6 +161,7 @@ SECTIONS: dict[str, type[Any]] = {
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
     "store": StoreConfig,
+    "kafka": KafkaConfig,
     "fetch": FetchConfig,
     "log": LogConfig,
     "metrics": MetricsConfig,

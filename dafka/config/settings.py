@@ -32,6 +32,7 @@ from dafka.errors import ConfigError
 DialectName = Literal["auto", "rfc46", "libdafka"]
 OffsetReset = Literal["latest", "earliest"]
 RecordBatches = Literal["on", "off"]
+Switch = Literal["on", "off"]
 CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -262,6 +263,33 @@ class StoreConfig:
     def has_retention(self) -> bool:
         """Return whether the store drops old records."""
         return bool(self.retention_ms or self.retention_bytes or self.retention_records)
+
+
+@attrs.frozen(kw_only=True)
+class KafkaConfig:
+    """`[kafka]`: how a broker serves clients of Kafka, and the logs of topics. Its records are in `[store] storage`."""
+
+    listen: str = attrs.field(default="", validator=check_listen_address)
+    """Where `dafka up` and `dafka broker` listen to clients: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any
+    free port. Empty: `dafka up` runs a store in place of a broker, and `dafka broker` uses 127.0.0.1:9092."""
+    advertise: str = attrs.field(default="", validator=check_listen_address)
+    """The address at which clients reach the broker, `HOST:PORT`. Empty: the one to which they have connected."""
+    auto_create_topics: Switch = attrs.field(default="on", validator=check_choice("on", "off"))
+    """Whether a topic is created when a client asks for it."""
+    log_count: int = attrs.field(default=1, validator=check_count(1))
+    """How many logs a new topic has, unless its creator says otherwise. Kafka calls them partitions."""
+    batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The largest size of the records in one batch of a client, uncompressed."""
+    message_bytes_max: int = attrs.field(default=1_048_588, converter=to_bytes, validator=check_bytes(1))
+    """The largest batch of a client, compressed if it is. Kafka calls it `message.max.bytes`."""
+    request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The largest request of a client. A client that announces a larger one is disconnected."""
+    connections_max: int = attrs.field(default=10_000, validator=check_count(1))
+    """How many clients may be connected. Further ones are disconnected."""
+    idle_ms: int = attrs.field(default=600_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may send nothing until it is disconnected."""
+    rebalance_delay_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a new group of consumers waits for further members before it divides the logs among them."""
 
 
 @attrs.frozen(kw_only=True)

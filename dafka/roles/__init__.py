@@ -1,5 +1,6 @@
 """The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
 
+from dafka.roles.broker import Appended, Broker, serve_broker
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.events import EventFeed
 from dafka.roles.observer import Observer, open_observer
@@ -10,6 +11,8 @@ from dafka.roles.store import Store, StoreStatistics, serve_store
 from dafka.roles.tower import Tower, TowerStatistics, serve_tower
 
 __all__ = [
+    "Appended",
+    "Broker",
     "Consumer",
     "ConsumerStatistics",
     "EventFeed",
@@ -28,6 +31,7 @@ __all__ = [
     "open_observer",
     "open_producer",
     "open_reader",
+    "serve_broker",
     "serve_store",
     "serve_tower",
 ]

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from dafka.config import Config
+from dafka.config.settings import StoreConfig
 from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
@@ -181,7 +182,7 @@ class Store(NodeRole):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run_until_lost, self._write)
                 nursery.start_soon(self._replies.run)
-                if self._config.has_retention:
+                if self._drops_records():
                     nursery.start_soon(self._run_until_lost, self._retain)
                 nursery.start_soon(self._forget)
                 if isinstance(self._storage, DetectsRemoval):
@@ -195,11 +196,11 @@ class Store(NodeRole):
         """Write and acknowledge what has been received, as far as the grace period allows."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
             try:
-                while self._commits and not self._is_lost:
+                while self._has_work() and not self._is_lost:
                     await self._flush()
             except StorageError as error:
                 self._refuse(error)
-        if self._commits:
+        if self._has_work():
             self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self._refusal), logging.WARNING)
 
     async def _run_until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
@@ -249,7 +250,7 @@ class Store(NodeRole):
 
     async def _write(self) -> None:
         while True:
-            if not self._commits:
+            if not self._has_work():
                 await self._arrived.park()
             try:
                 await self._flush()
@@ -258,6 +259,14 @@ class Store(NodeRole):
             except StorageError as error:
                 self._refuse(error)
                 await trio.sleep(self._retry_s)
+
+    def _has_work(self) -> bool:
+        """Return whether something waits for the storage."""
+        return bool(self._commits)
+
+    def _drops_records(self) -> bool:
+        """Return whether `_retain` may find records to drop."""
+        return self._config.has_retention
 
     def _refuse(self, error: StorageError) -> None:
         self._refusal = str(error)
@@ -302,15 +311,9 @@ class Store(NodeRole):
 
     async def _retain(self) -> None:
         """Drop the records beyond the retention limits, at once and then each interval."""
-        config = self._config
-        retention = RetentionPolicy(
-            age_ms=config.retention_ms or None,
-            bytes_max=config.retention_bytes or None,
-            records_max=config.retention_records or None,
-        )
         while True:
             try:
-                moved = await self._storage.apply_retention(retention)
+                moved = await self._apply_retention()
             except StorageLostError:
                 raise
             except StorageError as error:
@@ -320,7 +323,20 @@ class Store(NodeRole):
                 self._records_dropped += dropped
                 if dropped:
                     self.events.put(RecordsDropped(dropped, len(moved)))
-            await trio.sleep(config.retention_interval_ms / 1000)
+            await trio.sleep(self._config.retention_interval_ms / 1000)
+
+    async def _apply_retention(self) -> dict[Partition, int]:
+        """Drop the records beyond the retention limits; return the first sequence left of each partition."""
+        return await self._storage.apply_retention(default_retention(self._config))
+
+
+def default_retention(config: StoreConfig) -> RetentionPolicy:
+    """Return the limits that the configuration of a store sets for every partition."""
+    return RetentionPolicy(
+        age_ms=config.retention_ms or None,
+        bytes_max=config.retention_bytes or None,
+        records_max=config.retention_records or None,
+    )
 
 
 async def serve_store(

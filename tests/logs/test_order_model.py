@@ -117,8 +117,8 @@ class Model:
                 assert location.sequence == sequence
                 assert log.index.find(location.address, sequence) == offset
                 assert log.index.sequence_from(location.address, offset) == sequence
-                run = expected[offset : offset + location.count]
-                assert run == [(partition, sequence + number) for number in range(location.count)]
+                run = expected[offset : offset + location.record_count]
+                assert run == [(partition, sequence + number) for number in range(location.record_count)]
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -7,7 +7,7 @@ from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
 from dafka.errors import StorageFormatError
 from dafka.protocol.logs import decode_entries, find_name_problem, log_of_key, murmur2
-from dafka.protocol.logs.entries import BatchEntry, RunEntry, StartEntry, encode_entries
+from dafka.protocol.logs.entries import BatchEntry, Entry, RunEntry, StartEntry, encode_entries
 from dafka.protocol.logs.placement import place_records
 from dafka.protocol.logs.topics import Topic, decode_topic, encode_topic
 from dafka.records import Partition, RecordBatch
@@ -30,7 +30,7 @@ def test_records_of_a_key_have_one_log() -> None:
 
 
 def test_entries_come_back() -> None:
-    entries = [
+    entries: list[Entry] = [
         RunEntry(5, "A", 3, 0),
         BatchEntry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
         StartEntry(4),

@@ -27,13 +27,13 @@ class RunEntry(NamedTuple):
         offset: The offset of its first record.
         address: The address of the partition; empty for the broker's own partition of the log.
         first_sequence: The sequence of its first record.
-        count: The number of its records; 0 if the run is open.
+        record_count: The number of its records; 0 if the run is open.
     """
 
     offset: int
     address: str
     first_sequence: int
-    count: int
+    record_count: int
 
 
 class BatchEntry(NamedTuple):
@@ -41,7 +41,7 @@ class BatchEntry(NamedTuple):
 
     Attributes:
         sequence: The sequence of its first record in the partition.
-        count: The number of its records.
+        record_count: The number of its records.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
         base_sequence: The producer's own number of the first record.
@@ -50,7 +50,7 @@ class BatchEntry(NamedTuple):
     """
 
     sequence: int
-    count: int
+    record_count: int
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -81,7 +81,7 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
         if isinstance(entry, RunEntry):
             address = encode_text(entry.address)
             parts += (write_varint(_RUN), write_varint(entry.offset), write_varint(len(address)), address)
-            parts += (write_varint(entry.first_sequence), write_varint(entry.count))
+            parts += (write_varint(entry.first_sequence), write_varint(entry.record_count))
         elif isinstance(entry, EndEntry):
             address = encode_text(entry.address)
             parts += (write_varint(_END), write_varint(len(address)), address, write_varint(entry.sequence))

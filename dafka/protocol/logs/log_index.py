@@ -19,12 +19,12 @@ class Location(NamedTuple):
     Attributes:
         address: The address of its partition; empty for the broker's own partition of the log.
         sequence: Its sequence there.
-        count: The number of records from it on to the end of its run.
+        record_count: The number of records from it on to the end of its run.
     """
 
     address: str
     sequence: int
-    count: int
+    record_count: int
 
 
 class LogIndex:
@@ -87,8 +87,8 @@ class LogIndex:
         self.end_offset = entry.offset
         if not self._is_continued(entry.address, entry.first_sequence):
             self._begin_run(entry.offset, entry.address, entry.first_sequence)
-        self.end_offset += entry.count
-        self._is_last_open = not entry.count
+        self.end_offset += entry.record_count
+        self._is_last_open = not entry.record_count
 
     def open_run(self) -> tuple[str, int] | None:
         """Return the partition of the last run and the sequence after its end, if the run is open."""

@@ -116,6 +116,15 @@ class LogOrder:
         self._identity = identity
         self._logs: dict[str, list[LogState]] = {}
         self._own: dict[Partition, LogState] = {}
+        self._unwritten: dict[LogState, None] = {}
+
+    def all_logs(self) -> list[LogState]:
+        """Return the logs of all topics."""
+        return [log for logs in self._logs.values() for log in logs]
+
+    def has_unwritten(self) -> bool:
+        """Return whether there is something to write without further records."""
+        return bool(self._unwritten)
 
     def logs(self, topic: str) -> Sequence[LogState]:
         """Return the logs of a topic; none if there is no such topic."""
@@ -147,6 +156,7 @@ class LogOrder:
         logs = self._logs.pop(name)
         for log in logs:
             del self._own[log.own]
+            self._unwritten.pop(log, None)
         return logs
 
     def restore(self, log: LogState, sequence: int, value: bytes) -> list[BatchEntry]:
@@ -223,10 +233,8 @@ class LogOrder:
         """
         entries: dict[LogState, list[Entry]] = {}
         marks: dict[LogState, tuple[int, bool]] = {}
-        for logs in self._logs.values():
-            for log in logs:
-                if log.unwritten:
-                    marks[log], entries[log] = log.index.mark(), list(log.unwritten)
+        for log in self._unwritten:
+            marks[log], entries[log] = log.index.mark(), list(log.unwritten)
         for batch in batches:
             own = self._own.get(batch.partition)
             logs = self._logs.get(batch.partition.topic, []) if own is None else [own]
@@ -259,6 +267,8 @@ class LogOrder:
         written = {record.partition for record in plan.index_records}
         for log, count in zip(plan.logs, plan._written, strict=True):
             del log.unwritten[:count]
+            if not log.unwritten:
+                self._unwritten.pop(log, None)
             if log.index_partition in written:
                 if log.index_partition in plan._run_offsets:
                     log.index_records.append((plan._run_offsets[log.index_partition], log.index_end))
@@ -273,7 +283,7 @@ class LogOrder:
     def delete_before(self, log: LogState, offset: int) -> None:
         """Delete the records of a log before an offset. What remains of it is written with the next records."""
         log.index.drop_before(min(offset, log.high_watermark))
-        log.unwritten.append(StartEntry(log.index.start_offset))
+        self._write_later(log, [StartEntry(log.index.start_offset)])
 
     def skip_dropped(self, log: LogState, earliest: Mapping[Partition, int]) -> None:
         """Advance the start of a log past the records that the storage has dropped.
@@ -285,8 +295,8 @@ class LogOrder:
         start = log.index.start_offset
         while start < log.high_watermark and (location := log.index.locate(start)) is not None:
             missing = earliest.get(log.partition_of(location.address), 0) - location.sequence
-            start += min(max(missing, 0), location.count)
-            if missing < location.count:
+            start += min(max(missing, 0), location.record_count)
+            if missing < location.record_count:
                 break
         if start > log.index.start_offset:
             log.index.drop_before(start)
@@ -306,12 +316,12 @@ class LogOrder:
         while len(records) > 1 and records[1][0] <= log.index.start_offset:
             records.popleft()
         if records and records[0][1] != first:
-            log.unwritten.append(StartEntry(log.index.start_offset))
             ends = log.index.dropped_ends
             for address, end in list(ends.items()):
                 if earliest.get(log.partition_of(address), 0) >= end:
                     del ends[address]
-            log.unwritten += [EndEntry(address, end) for address, end in ends.items()]
+            kept = [EndEntry(address, end) for address, end in ends.items()]
+            self._write_later(log, [StartEntry(log.index.start_offset), *kept])
         return records[0][1] if records else 0
 
     def _close_runs(self, logs: list[LogState]) -> None:
@@ -319,7 +329,12 @@ class LogOrder:
         for log in logs:
             last = log.index.open_run()
             entry = log.index.close_run() if last is not None and last[0] != OWN else None
-            log.unwritten += [] if entry is None else [entry]
+            self._write_later(log, [] if entry is None else [entry])
+
+    def _write_later(self, log: LogState, entries: Sequence[Entry]) -> None:
+        if entries:
+            log.unwritten += entries
+            self._unwritten[log] = None
 
 
 def _producer_entries(batch: RecordBatch, now_ms: int) -> list[Entry]:

@@ -8,7 +8,7 @@ and served.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from dafka import wire
@@ -25,7 +25,7 @@ from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.ordering.missing_records import MissingRecords
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
-from dafka.records import SEQUENCE_MAX, Partition
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 
 ACKS_MAX = 64
@@ -33,6 +33,9 @@ ACKS_MAX = 64
 
 FORGOTTEN_TOGETHER_MAX = 100
 """Partitions that are forgotten in one transaction. Records that arrive meanwhile wait for it."""
+
+OWN_PARTITION = "own partition"
+"""Why a record or a head of a peer is discarded that belongs to a partition of this node's own."""
 
 _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
@@ -46,6 +49,7 @@ class StoreMachine:
         ends: By partition, the sequence after the last record in the storage.
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
         idle_s: By partition, the seconds since its last record was appended.
+        is_own: Returns whether a partition is this node's own. Peers cannot add records to it.
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
@@ -65,8 +69,10 @@ class StoreMachine:
         ends: Mapping[Partition, int],
         earliest: Mapping[Partition, int] | None = None,
         idle_s: Mapping[Partition, float] | None = None,
+        is_own: Callable[[Partition], bool] = lambda _: False,
     ) -> None:
         self.address = address
+        self._is_own = is_own
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.missing = MissingRecords(self.reassembler)
         self.stored = StoredPartitions(earliest or {})
@@ -178,11 +184,32 @@ class StoreMachine:
             return self._heads.ask_all_heads(now)
         return []
 
+    def append_own(self, batch: RecordBatch, now: float) -> list[Action]:
+        """Append records of a partition of this node's own; see `next_sequence`."""
+        if batch.partition not in self.reassembler.cursors:
+            self.reassembler.follow_partition(batch.partition, batch.first_sequence)
+        self._ended.note_heard(batch.partition, now)
+        return [Append(ready) for ready in self.reassembler.add_batch(batch)]
+
+    def next_sequence(self, partition: Partition) -> int:
+        """Return the sequence of the next record of a partition, behind those on their way to the storage."""
+        cursor = self.reassembler.cursors.get(partition)
+        return 0 if cursor is None else cursor.next_sequence
+
+    def forget_own(self, partition: Partition) -> None:
+        """Forget a partition of this node's own, whose records are deleted."""
+        if self.stored.durable_end(partition):
+            self._forget_partition(partition)
+        elif partition in self.reassembler.cursors:
+            self._drop_unproven(partition)
+
     def records_committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Note that these partitions are durable up to, not including, these sequences, and acknowledge them."""
         actions: list[Action] = []
         for partition, end in ends.items():
             self._set_durable(partition, end)
+            if self._is_own(partition):
+                continue
             actions += self._acknowledge(partition)
             if end >= self.reassembler.cursors[partition].known_end and self._peers.is_orphaned(partition):
                 actions += self._heads.orphan_stored(partition, now)
@@ -295,8 +322,9 @@ class StoreMachine:
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
         partition = batch.partition
-        if run.requestor is not None and run.requestor != self.address:
-            self.discarded["another requestor"] += len(batch)
+        is_for_another = run.requestor is not None and run.requestor != self.address
+        if is_for_another or self._is_own(partition):
+            self.discarded["another requestor" if is_for_another else OWN_PARTITION] += len(batch)
             return []
         if batch.end_sequence > SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += len(batch)
@@ -321,6 +349,9 @@ class StoreMachine:
             return []
         if head.sequence >= SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1
+            return []
+        if self._is_own(partition):
+            self.discarded[OWN_PARTITION] += 1
             return []
         if not self._follow_partition(partition, now, is_live=isinstance(head, wire.Head)):
             return []

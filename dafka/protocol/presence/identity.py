@@ -5,6 +5,8 @@ uses it, as long as that key is authorized (`KeyIdentity`). In a plain cluster, 
 node. If the transport knows the endpoint that a message came from, and discovery has found its sender at another
 endpoint, the message is discarded (`EndpointIdentity`).
 
+A node may have further partitions beside the one of its address. Their addresses begin with its own and a slash.
+
 DIRECT-RECORD and DIRECT-HEAD name the partition's producer, not the store that sends them, so they are not checked.
 """
 
@@ -113,6 +115,8 @@ class KeyIdentity:
         allowed: list[wire.BatchedMessage] = []
         for message in messages:
             address = _sender(message)
+            if address not in keys:
+                address = owner_of(address)
             if not address or keys.get(address) == key or self._claim_nameless(address, key):
                 allowed.append(message)
             else:
@@ -153,11 +157,19 @@ class EndpointIdentity:
             return messages
         allowed: list[wire.BatchedMessage] = []
         for message in messages:
-            if self._endpoints.get(_sender(message), endpoint) == endpoint:
+            address = _sender(message)
+            if address not in self._endpoints:
+                address = owner_of(address)
+            if self._endpoints.get(address, endpoint) == endpoint:
                 allowed.append(message)
             else:
                 self.discarded[WRONG_SENDER] += _records_in(message)
         return allowed
+
+
+def owner_of(address: str) -> str:
+    """Return the address of the node that a partition belongs to: of `NODE/NAME` and `NODE` it is `NODE`."""
+    return address.partition("/")[0]
 
 
 def _sender(message: wire.BatchedMessage) -> str:

@@ -1,0 +1,488 @@
+"""The broker: a store that gives the records of each topic an order, for clients that are no nodes.
+
+Clients come through listeners, such as Kafka's, which use the methods of `Broker`. What they append is published by
+this node, as partitions of its own, so that other nodes see no difference to the records of producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from dafka import wire
+from dafka.batches import BatchHeader, decode_run, encode_records, read_header, with_base_offset
+from dafka.config import Config
+from dafka.errors import ConfigError, StorageCorruptError
+from dafka.groups import single_exception
+from dafka.protocol import StorageRepaired, StoreMachine
+from dafka.protocol.logs import LOGS_MAX, TOPICS_TOPIC, BatchEntry, LogOrder, Topic, encode_topic, find_name_problem
+from dafka.protocol.logs.ordering import OWN, LogState
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.roles.broker_loading import delete_partitions, is_internal, load_broker, retention_of
+from dafka.roles.log_events import StorageOpened
+from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.state_log import StateLogs
+from dafka.roles.store import Store, default_retention
+from dafka.storage import KeepsRecordBatches, Storage, open_storage
+from dafka.storage.plugin_helpers import now_ms
+from dafka.wire import Role
+
+HEAD_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds between the HEADs after records of a client: nodes that have missed the records learn of them."""
+
+READ_BYTES_MIN = 2**12
+"""The smallest read, in bytes, whatever a client asks for."""
+
+
+@attrs.frozen(eq=False)
+class Appended:
+    """Records that a client has appended.
+
+    Attributes:
+        log: The log.
+        first_sequence: The sequence of the first record in the broker's own partition of the log.
+        durable: Set when they are durable.
+    """
+
+    log: LogState
+    first_sequence: int
+    durable: trio.Event
+
+    async def wait_offset(self) -> int:
+        """Wait until the records are durable, and return the offset of the first one."""
+        await self.durable.wait()
+        offset = self.log.index.find(OWN, self.first_sequence)
+        return -1 if offset is None else offset
+
+
+class Broker(Store):
+    """A running broker, started by `serve_broker`.
+
+    Attributes:
+        address: The broker's node address, which is kept in its storage.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the broker since it was started; an async iterable.
+        order: The topics and their logs, for reading.
+    """
+
+    def __init__(
+        self,
+        machine: StoreMachine,
+        sockets: NodeSockets,
+        storage: Storage,
+        config: Config,
+        order: LogOrder,
+        state: StateLogs,
+    ) -> None:
+        """Create the broker. Programs call `serve_broker` instead."""
+        super().__init__(machine, sockets, storage, config)
+        self.order = order
+        self.keeps_record_batches = isinstance(storage, KeepsRecordBatches)
+        self._state = state
+        self._log_count = config.kafka.log_count
+        self._bytes_max = config.kafka.batch_bytes_max
+        self._room_bytes = config.store.pending_bytes_max
+        self._durable = trio.Event()
+        self._writing: trio.Event | None = None
+        self._is_writing_state = False
+        self._advanced: dict[LogState, set[trio.Event]] = {}
+        self._room = trio.lowlevel.ParkingLot()
+        self._heads: dict[Partition, tuple[float, int]] = {}
+        self._heads_due = trio.Event()
+
+    # Topics
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic; None if there is none of that name."""
+        return self.order.topics.get(name)
+
+    def create_topic(self, name: str, log_count: int = 0, settings: Mapping[str, str] | None = None) -> trio.Event:
+        """Create a topic.
+
+        Args:
+            name: The name.
+            log_count: The number of its logs; 0 for `[kafka] log_count`.
+            settings: Its own settings.
+
+        Returns:
+            An event that is set when the topic is durable.
+
+        Raises:
+            ConfigError: The name is taken or impossible, or there would be too many logs.
+        """
+        problem = find_name_problem(name) or (f"there is a topic {name!r} already" if self.find_topic(name) else "")
+        count = log_count or self._log_count
+        if not problem and not 0 < count <= LOGS_MAX:
+            problem = f"a topic has from 1 to {LOGS_MAX} logs, not {count}"
+        if problem:
+            raise ConfigError(problem)
+        return self._put_topic(Topic(name, new_address(), count, dict(settings or {})))
+
+    def change_topic(
+        self, name: str, *, log_count: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> trio.Event:
+        """Give a topic further logs, or other settings.
+
+        Args:
+            name: The name of an existing topic.
+            log_count: The number of its logs, which cannot decrease; None to keep it.
+            settings: All its settings; None to keep them.
+
+        Returns:
+            An event that is set when the change is durable.
+
+        Raises:
+            ConfigError: The number of logs is impossible.
+        """
+        topic = self.order.topics[name]
+        if log_count is not None and not topic.log_count <= log_count <= LOGS_MAX:
+            raise ConfigError(f"the topic {name!r} can have from {topic.log_count} to {LOGS_MAX} logs, not {log_count}")
+        changed = attrs.evolve(
+            topic,
+            log_count=topic.log_count if log_count is None else log_count,
+            settings=topic.settings if settings is None else dict(settings),
+        )
+        return self._put_topic(changed)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records. A producer that continues one of its partitions creates it again."""
+        logs = self.order.remove_topic(name)
+        await self.write_state(TOPICS_TOPIC, [(name.encode(), None)]).wait()
+        held = self._machine.stored.durable.get(name, {})
+        native = {Partition(name, address): end for address, end in held.items()}
+        for log in logs:
+            native.pop(log.own, None)
+            self._machine.forget_own(log.own)
+            self._heads.pop(log.own, None)
+            self._notify(log)
+        self._machine.records_trimmed(native)
+        own = [partition for log in logs for partition in (log.own, log.index_partition)]
+        await delete_partitions(self._storage, own)
+        for partition, end in native.items():
+            await self._storage.trim(partition, end)
+
+    def _put_topic(self, topic: Topic) -> trio.Event:
+        self.order.add_topic(topic)
+        return self.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
+
+    # Records
+
+    def append(self, log: LogState, batches: Sequence[tuple[BatchHeader, bytes]]) -> Appended:
+        """Append record batches of a client to a log, which is done when `wait_offset` returns.
+
+        Args:
+            log: The log.
+            batches: The header of each record batch, whose CRC was checked, and the record batch.
+
+        Returns:
+            The records to wait for.
+
+        Raises:
+            BatchError: A batch is malformed, or its records are larger than `[kafka] batch_bytes_max` allows.
+        """
+        first_sequence = sequence = self._machine.next_sequence(log.own)
+        moved = []
+        for header, data in batches:
+            moved.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
+            sequence += header.count
+        records = decode_run(log.own, moved, bytes_max=self._bytes_max)
+        self._node.act(self._machine.append_own(records, trio.current_time()))
+        return Appended(log, first_sequence, self._durable)
+
+    async def wait_room(self) -> None:
+        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
+        while self._machine.pending_bytes >= self._room_bytes:
+            await self._room.park()
+
+    async def read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
+        """Return record batches of a log, whose base offsets are those of the log.
+
+        Args:
+            log: The log.
+            offset: The offset of the first record. If it was dropped, the batches begin behind it.
+            end_offset: The offset after the last record to return, at most the high watermark.
+            bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+
+        Returns:
+            The batches; none if there are no records in the range.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        found: list[bytes] = []
+        offset = max(offset, log.index.start_offset)
+        while offset < end_offset and bytes_max > 0:
+            location = log.index.locate(offset)
+            if location is None:
+                break
+            partition = log.partition_of(location.address)
+            count = min(location.record_count, end_offset - offset)
+            size = max(bytes_max, READ_BYTES_MIN)
+            try:
+                batch = await self._storage.read(partition, location.sequence, count, size)
+            except StorageCorruptError:
+                batch = None
+            if batch is None:
+                offset += await self._skipped(partition, location.sequence, count)
+                continue
+            difference = offset - location.sequence
+            for data in encode_records(batch):
+                header = read_header(data)
+                if found and header.size > bytes_max:
+                    return found
+                found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=0))
+                bytes_max -= header.size
+            offset += len(batch)
+        return found
+
+    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of the first record that was made at a time or later.
+
+        Args:
+            log: The log.
+            timestamp_ms: The time, in milliseconds since 1970.
+
+        Returns:
+            The offset and the timestamp; None if there is no such record.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        offset, end = log.index.start_offset, log.high_watermark
+        if timestamp_ms <= now_ms():  # a record is made before it is stored, unless its clock is wrong
+            for address in log.index.addresses():
+                partition = log.partition_of(address)
+                sequence = await self._storage.find_sequence_by_time(partition, timestamp_ms)
+                end = min(end, log.index.find_from(address, sequence))
+            offset, end = max(offset, end), log.high_watermark
+        async with aclosing(self._records_from(log, offset, end)) as records:
+            async for at, batch in records:
+                for number, timestamp in enumerate(batch.timestamps or ()):
+                    if timestamp >= timestamp_ms:
+                        return at + number, timestamp
+        return None
+
+    async def find_latest_time(self, log: LogState) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of the record with the latest timestamp. Raises `StorageError`."""
+        found: tuple[int, int] | None = None
+        async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
+            async for at, batch in records:
+                latest = max(batch.timestamps or (-1,))
+                if latest >= 0 and (found is None or latest > found[1]):
+                    found = at + list(batch.timestamps or ()).index(latest), latest
+        return found
+
+    async def delete_records(self, log: LogState, offset: int) -> None:
+        """Delete the records of a log before an offset. Those of other nodes' partitions remain there."""
+        self.order.delete_before(log, offset)
+        self._arrived.unpark_all()
+        sequence = log.index.sequence_from(OWN, log.index.start_offset)
+        await self._durable.wait()
+        end = self._machine.stored.durable_end(log.own)
+        earliest = end if sequence is None else sequence
+        if end and earliest:
+            await self._storage.trim(log.own, earliest)
+            self._machine.records_trimmed({log.own: earliest})
+
+    @contextmanager
+    def watching(self, logs: Iterable[LogState]) -> Iterator[trio.Event]:
+        """Give the block an event that is set when one of these logs gets further records, or is deleted."""
+        advanced = trio.Event()
+        watched = list(logs)
+        for log in watched:
+            self._advanced.setdefault(log, set()).add(advanced)
+        try:
+            yield advanced
+        finally:
+            for log in watched:
+                waiting = self._advanced[log]
+                waiting.discard(advanced)
+                if not waiting:
+                    del self._advanced[log]
+
+    # State
+
+    def state(self, topic: str) -> Mapping[bytes, bytes]:
+        """Return the state that was kept with `write_state` in a topic."""
+        return self._state.values(topic)
+
+    def write_state(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> trio.Event:
+        """Keep state: pairs of a key and a value; None removes a key. The event returned says that it is durable."""
+        self._state.put(topic, changes)
+        self._arrived.unpark_all()
+        return self._durable
+
+    # The store's side
+
+    async def _run(self, task_status: trio.TaskStatus[Any]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._announce_heads)
+            await super()._run(task_status)
+
+    def _on_records(self, batch: RecordBatch) -> None:
+        topic = batch.partition.topic
+        if topic not in self.order.topics and not find_name_problem(topic):
+            self.create_topic(topic)
+        super()._on_records(batch)
+
+    def _has_work(self) -> bool:
+        return super()._has_work() or bool(self._state) or self.order.has_unwritten()
+
+    def _drops_records(self) -> bool:
+        return True
+
+    async def _flush(self) -> None:
+        # What has failed is written again before anything else, so that `_writing` belongs to it.
+        if super()._has_work() and not self._is_writing_state:
+            await super()._flush()
+        else:
+            self._is_writing_state = True
+            await self._append([])
+            self._is_writing_state = False
+            self._refusal = ""
+        self._room.unpark_all()
+
+    async def _append(self, batches: list[RecordBatch]) -> None:
+        time_ms = now_ms()
+        if self._writing is None:
+            self._writing, self._durable = self._durable, trio.Event()
+        plan = self.order.plan(batches, time_ms)
+        try:
+            await super()._append([*batches, *plan.index_records, *self._state.begin_write(time_ms)])
+        except BaseException:
+            self.order.undo(plan)
+            raise
+        self.order.commit(plan)
+        self._state.write_done()
+        own = [batch for batch in batches if self.order.is_own(batch.partition)]
+        if own:
+            self._sockets.publish([wire.RecordRun(batch) for batch in own])
+            due = trio.current_time() + HEAD_WAITS_S[0]
+            self._heads.update((batch.partition, (due, 0)) for batch in own)
+            self._heads_due.set()
+        self._writing.set()
+        self._writing = None
+        for log in plan.logs:
+            self._notify(log)
+
+    def _notify(self, log: LogState) -> None:
+        for advanced in self._advanced.get(log, ()):
+            advanced.set()
+
+    async def _announce_heads(self) -> None:
+        """Send HEADs after records of clients, less and less often."""
+        while True:
+            if not self._heads:
+                self._heads_due = trio.Event()
+                await self._heads_due.wait()
+            await trio.sleep_until(min(due for due, _ in self._heads.values()))
+            now = trio.current_time()
+            heads = []
+            for partition, (due, number) in list(self._heads.items()):
+                if due > now:
+                    continue
+                heads.append(
+                    wire.Head(partition.address, partition.topic, self._machine.stored.durable_end(partition) - 1)
+                )
+                if number + 1 < len(HEAD_WAITS_S):
+                    self._heads[partition] = now + HEAD_WAITS_S[number + 1], number + 1
+                else:
+                    del self._heads[partition]
+            self._sockets.publish(heads)
+            await trio.lowlevel.checkpoint()
+
+    async def _apply_retention(self) -> dict[Partition, int]:
+        """Drop the records beyond the limits of each topic, and what indexes and state need no more."""
+        moved: dict[Partition, int] = {}
+        for name in list(self._machine.stored.durable):
+            policy = retention_of(self.order.topics.get(name), default_retention(self._config))
+            if policy:
+                moved.update(await self._storage.apply_retention(policy, name))
+        earliest = {**self._machine.stored.earliest, **moved}
+        firsts = []
+        for log in self.order.all_logs():
+            self.order.skip_dropped(log, earliest)
+            firsts.append((log, self.order.trim_index(log, earliest)))
+        if self._has_work():
+            self._arrived.unpark_all()
+            await self._durable.wait()
+        for log, sequence in firsts:
+            if sequence:
+                await self._storage.trim(log.index_partition, sequence)
+        await self._state.trim(self._storage)
+        return moved
+
+    async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
+        """Return how many records from a sequence on are not there, at most `count`."""
+        info = (await self._storage.partitions(partition.topic)).get(partition)
+        if info is None or not sequence < info.earliest_sequence < sequence + count:
+            return count
+        return info.earliest_sequence - sequence
+
+    async def _records_from(
+        self, log: LogState, offset: int, end_offset: int
+    ) -> AsyncGenerator[tuple[int, RecordBatch]]:
+        """Yield the records in a range of offsets, each batch with its offset."""
+        while offset < end_offset and (location := log.index.locate(offset)) is not None:
+            partition = log.partition_of(location.address)
+            count = min(location.record_count, end_offset - offset)
+            try:
+                batch = await self._storage.read(partition, location.sequence, count)
+            except StorageCorruptError:
+                batch = None
+            if batch is None:
+                offset += await self._skipped(partition, location.sequence, count)
+                continue
+            yield offset, batch
+            offset += len(batch)
+
+
+async def serve_broker(
+    config: Config | None = None,
+    *,
+    restore_batch: Callable[[LogState, BatchEntry], None] = lambda _log, _entry: None,
+    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
+
+    Args:
+        config: The configuration; the defaults if None.
+        restore_batch: Takes the batches of producers with an id that are in the logs, before the broker has started.
+        task_status: Receives the `Broker` once it listens.
+
+    Raises:
+        StorageError: The storage cannot be opened or read.
+        StorageLostError: The storage was removed or replaced while it was open.
+        AddressInUseError: The node cannot listen at the configured endpoint.
+        DiscoveryError: The discovery cannot be set up.
+    """
+    config = config or Config()
+    with single_exception():
+        async with open_storage(config.store.storage) as storage:
+            order, state, held = await load_broker(storage, config, restore_batch)
+            identity, time_ms = storage.identity, now_ms()
+            machine = StoreMachine(
+                identity,
+                config,
+                {partition: info.end_sequence for partition, info in held.items()},
+                {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
+                {
+                    partition: (time_ms - info.last_append_at) / 1000
+                    for partition, info in held.items()
+                    if info.last_append_at is not None
+                },
+                lambda partition: order.is_own(partition) or is_internal(partition, identity),
+            )
+            async with open_sockets(
+                identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
+            ) as sockets:
+                broker = Broker(machine, sockets, storage, config, order, state)
+                records = sum(info.count for info in held.values())
+                broker.events.log.write(StorageOpened(config.store.storage, len(held), records))
+                for damage in storage.repairs:
+                    broker.events.put(StorageRepaired(str(damage)))
+                await broker._run(task_status)
