@@ -1,8 +1,7 @@
 """Record the requests of real clients: `python -m tests.kafka.capture tests/vectors/kafka-requests.json`.
 
-A small broker with one topic, one log and one group in memory answers the clients, so that they go on to their next
-requests. It keeps the first frame of each API and version of each client. The extra `test` has aiokafka and
-kafka-python; confluent-kafka and kafka-python before 3.0 are recorded if they are installed.
+It keeps the first frame of each API and version of each client. The extra `test` has aiokafka and kafka-python;
+confluent-kafka, and older versions of the others, are recorded by a Python in which they are installed.
 """
 
 from __future__ import annotations
@@ -10,214 +9,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import socket
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dafka.batches import check_crc, with_base_offset
-from dafka.batches.message_sets import convert_message_set, encode_message_set, is_message_set
-from dafka.errors import UnsupportedRequestError
-from dafka.kafka.protocol import (
-    ADVERTISED,
-    ApiKey,
-    FrameSplitter,
-    RequestHeader,
-    Response,
-    advertise,
-    decode_request,
-    encode_response,
-    encode_unsupported,
-)
-from dafka.kafka.protocol.messages import cluster, configs, groups, logs, membership, offsets, topics, transactions
+from dafka.kafka.protocol import ApiKey
+from tests.kafka.recording_broker import TOPIC, RecordingBroker
 
-HOST, TOPIC, MEMBER = "127.0.0.1", "orders", "member-1"
-BYTES_MAX = 2**20
-
-
-class RecordingBroker:
-    """Answers requests of clients, each in a thread of its own, and keeps their frames.
-
-    Attributes:
-        client: The name of the client that is recorded.
-        frames: The first frame of each API and version of each client.
-    """
-
-    def __init__(self) -> None:
-        self.client = ""
-        self.frames: dict[tuple[str, int, int], bytes] = {}
-        self._log: list[bytes] = []
-        self._end_offset = 0
-        self._assignment = b""
-        self._listener = socket.create_server((HOST, 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def endpoint(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    def _accept(self) -> None:
-        while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        splitter = FrameSplitter()
-        while data := connection.recv(2**16):
-            for frame in splitter.receive(data):
-                answer = self._answer(frame)
-                if answer:
-                    connection.sendall(answer)
-
-    def _answer(self, frame: bytes) -> bytes | None:
-        try:
-            header, request = decode_request(frame)
-        except UnsupportedRequestError as error:
-            return encode_unsupported(error, ADVERTISED)
-        self.frames.setdefault((self.client, header.api_key, header.api_version), frame)
-        response = getattr(self, f"_{header.api_key.name.lower()}")(header, request)
-        return None if response is None else encode_response(header, response)
-
-    def _api_versions(self, header: RequestHeader, request: Any) -> Response:
-        return advertise(ADVERTISED)
-
-    def _metadata(self, header: RequestHeader, request: Any) -> Response:
-        part = cluster.MetadataResponsePartition(
-            error_code=0, partition_index=0, leader_id=0, replica_nodes=[0], isr_nodes=[0]
-        )
-        topic = cluster.MetadataResponseTopic(error_code=0, name=TOPIC, partitions=[part])
-        broker = cluster.MetadataResponseBroker(node_id=0, host=HOST, port=self.port)
-        return cluster.MetadataResponse(brokers=[broker], controller_id=0, cluster_id="c", topics=[topic])
-
-    def _describe_cluster(self, header: RequestHeader, request: Any) -> Response:
-        broker = cluster.DescribeClusterBroker(broker_id=0, host=HOST, port=self.port, rack=None)
-        return cluster.DescribeClusterResponse(
-            throttle_time_ms=0, error_code=0, error_message=None, cluster_id="c", controller_id=0, brokers=[broker]
-        )
-
-    def _init_producer_id(self, header: RequestHeader, request: Any) -> Response:
-        return transactions.InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=0)
-
-    def _produce(self, header: RequestHeader, request: logs.ProduceRequest) -> Response | None:
-        (topic,) = request.topic_data
-        (part,) = topic.partition_data
-        assert part.records is not None
-        batch = part.records
-        if is_message_set(batch):
-            batch = convert_message_set(batch, bytes_max=BYTES_MAX)
-        first = self._end_offset
-        self._end_offset += check_crc(batch).count
-        self._log.append(with_base_offset(batch, first))
-        answer = logs.PartitionProduceResponse(index=0, error_code=0, base_offset=first, log_start_offset=0)
-        result = logs.TopicProduceResponse(name=topic.name, partition_responses=[answer])
-        return logs.ProduceResponse(responses=[result]) if request.acks else None
-
-    def _fetch(self, header: RequestHeader, request: logs.FetchRequest) -> Response:
-        found = []
-        for topic in request.topics:
-            stored = self._log if topic.partitions[0].fetch_offset < self._end_offset else []
-            if header.api_version < 4:
-                magic = 1 if header.api_version >= 2 else 0
-                stored = [encode_message_set(each, magic, bytes_max=BYTES_MAX) for each in stored]
-            part = logs.PartitionData(
-                partition_index=0,
-                error_code=0,
-                high_watermark=self._end_offset,
-                last_stable_offset=self._end_offset,
-                log_start_offset=0,
-                records=b"".join(stored),
-            )
-            found.append(logs.FetchableTopicResponse(topic=topic.topic, partitions=[part]))
-        return logs.FetchResponse(responses=found)
-
-    def _list_offsets(self, header: RequestHeader, request: logs.ListOffsetsRequest) -> Response:
-        part = logs.ListOffsetsPartitionResponse(partition_index=0, error_code=0, old_style_offsets=[0], offset=0)
-        return logs.ListOffsetsResponse(topics=[logs.ListOffsetsTopicResponse(name=TOPIC, partitions=[part])])
-
-    def _find_coordinator(self, header: RequestHeader, request: membership.FindCoordinatorRequest) -> Response:
-        place: dict[str, Any] = {"node_id": 0, "host": HOST, "port": self.port}
-        found = [
-            membership.Coordinator(key=key, error_code=0, error_message=None, **place)
-            for key in request.coordinator_keys
-        ]
-        return membership.FindCoordinatorResponse(coordinators=found, **place)
-
-    def _join_group(self, header: RequestHeader, request: membership.JoinGroupRequest) -> Response:
-        protocol = request.protocols[0]
-        member = membership.JoinGroupResponseMember(member_id=MEMBER, metadata=protocol.metadata)
-        return membership.JoinGroupResponse(
-            error_code=0,
-            generation_id=1,
-            protocol_type=request.protocol_type,
-            protocol_name=protocol.name,
-            leader=MEMBER,
-            member_id=MEMBER,
-            members=[member],
-        )
-
-    def _sync_group(self, header: RequestHeader, request: membership.SyncGroupRequest) -> Response:
-        for each in request.assignments:
-            self._assignment = each.assignment
-        return membership.SyncGroupResponse(
-            error_code=0,
-            protocol_type=request.protocol_type,
-            protocol_name=request.protocol_name,
-            assignment=self._assignment,
-        )
-
-    def _heartbeat(self, header: RequestHeader, request: Any) -> Response:
-        return membership.HeartbeatResponse(error_code=0)
-
-    def _leave_group(self, header: RequestHeader, request: Any) -> Response:
-        return membership.LeaveGroupResponse(error_code=0)
-
-    def _offset_fetch(self, header: RequestHeader, request: offsets.OffsetFetchRequest) -> Response:
-        place: dict[str, Any] = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 0}
-        old = offsets.OffsetFetchResponseTopic(name=TOPIC, partitions=[offsets.OffsetFetchResponsePartition(**place)])
-        new = offsets.OffsetFetchResponseTopics(name=TOPIC, partitions=[offsets.OffsetFetchResponsePartitions(**place)])
-        found = [offsets.OffsetFetchResponseGroup(group_id=each.group_id, topics=[new]) for each in request.groups]
-        return offsets.OffsetFetchResponse(topics=[old], groups=found)
-
-    def _offset_commit(self, header: RequestHeader, request: Any) -> Response:
-        part = offsets.OffsetCommitResponsePartition(partition_index=0, error_code=0)
-        return offsets.OffsetCommitResponse(topics=[offsets.OffsetCommitResponseTopic(name=TOPIC, partitions=[part])])
-
-    def _create_topics(self, header: RequestHeader, request: topics.CreateTopicsRequest) -> Response:
-        found = [
-            topics.CreatableTopicResult(name=each.name, error_code=0, configs=[], num_partitions=1)
-            for each in request.topics
-        ]
-        return topics.CreateTopicsResponse(topics=found)
-
-    def _delete_topics(self, header: RequestHeader, request: topics.DeleteTopicsRequest) -> Response:
-        names = [*request.topic_names, *(each.name for each in request.topics)]
-        found = [topics.DeletableTopicResult(name=name, error_code=0) for name in names]
-        return topics.DeleteTopicsResponse(responses=found)
-
-    def _describe_configs(self, header: RequestHeader, request: configs.DescribeConfigsRequest) -> Response:
-        found = [
-            configs.DescribeConfigsResult(
-                error_code=0, error_message=None, resource_type=2, resource_name=each.resource_name, configs=[]
-            )
-            for each in request.resources
-        ]
-        return configs.DescribeConfigsResponse(throttle_time_ms=0, results=found)
-
-    def _list_groups(self, header: RequestHeader, request: Any) -> Response:
-        group = groups.ListedGroup(group_id="g", protocol_type="consumer")
-        return groups.ListGroupsResponse(error_code=0, groups=[group])
-
-    def _describe_groups(self, header: RequestHeader, request: groups.DescribeGroupsRequest) -> Response:
-        found = [
-            groups.DescribedGroup(
-                error_code=0, group_id=each, group_state="Empty", protocol_type="consumer", protocol_data="", members=[]
-            )
-            for each in request.groups
-        ]
-        return groups.DescribeGroupsResponse(groups=found)
+PLAIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+USER = {"sasl_plain_username": "user", "sasl_plain_password": "password"}
 
 
 def run_confluent(broker: RecordingBroker) -> None:
@@ -236,7 +37,7 @@ def run_confluent(broker: RecordingBroker) -> None:
     for futures in requests:
         for each in futures.values():
             each.result(20)
-    admin.list_consumer_groups().result(20)
+    administer_with_confluent(broker, admin)
     admin.describe_consumer_groups(["g"])["g"].result(20)
     consumer = confluent.Consumer({**servers, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe([TOPIC])
@@ -244,11 +45,51 @@ def run_confluent(broker: RecordingBroker) -> None:
     assert message is not None
     assert (message.value(), message.key()) == (b"value", b"key")
     consumer.commit(message, asynchronous=False)
+    transactional = confluent.Producer({**servers, "transactional.id": "t"})
+    transactional.init_transactions(20)
+    transactional.begin_transaction()
+    transactional.produce(TOPIC, b"value", key=b"key")
+    positions = consumer.position([confluent.TopicPartition(TOPIC, 0)])
+    transactional.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 20)
+    transactional.commit_transaction(20)
     consumer.close()
+    secure = confluent.Producer(
+        {
+            **servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "user",
+            "sasl.password": "password",
+        }
+    )
+    secure.list_topics(TOPIC, timeout=20)
+
+
+def administer_with_confluent(broker: RecordingBroker, admin: Any) -> None:
+    confluent = importlib.import_module("confluent_kafka")
+    administration = importlib.import_module("confluent_kafka.admin")
+    place = confluent.TopicPartition(TOPIC, 0, 0)
+    entry = administration.ConfigEntry(
+        "retention.ms", "1000", incremental_operation=administration.AlterConfigOpType.SET
+    )
+    results: list[Any] = [
+        *admin.create_partitions([administration.NewPartitions(TOPIC, 2)]).values(),
+        *admin.delete_records([place]).values(),
+        *admin.alter_configs([administration.ConfigResource("topic", TOPIC, {"retention.ms": "1000"})]).values(),
+        *admin.incremental_alter_configs(
+            [administration.ConfigResource("topic", TOPIC, incremental_configs=[entry])]
+        ).values(),
+        *admin.list_offsets({place: administration.OffsetSpec.latest()}).values(),
+        *admin.delete_consumer_groups(["g"]).values(),
+        admin.describe_cluster(),
+        admin.list_consumer_groups(),
+    ]
+    for each in results:
+        each.result(20)
 
 
 def run_aiokafka(broker: RecordingBroker) -> None:
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
     async def run() -> None:
@@ -267,6 +108,12 @@ def run_aiokafka(broker: RecordingBroker) -> None:
         await admin.create_topics([NewTopic("made", 1, 1)])
         await admin.list_consumer_groups()
         await admin.close()
+        transactional = AIOKafkaProducer(bootstrap_servers=broker.endpoint, transactional_id="t")
+        async with transactional, transactional.transaction():
+            await transactional.send_and_wait(TOPIC, b"value", key=b"key")
+            await transactional.send_offsets_to_transaction({TopicPartition(TOPIC, 0): 1}, "g")
+        async with AIOKafkaProducer(bootstrap_servers=broker.endpoint, **PLAIN, **USER) as secure:
+            await secure.partitions_for(TOPIC)
 
     asyncio.run(run())
 
@@ -305,6 +152,15 @@ def run_kafka_python(broker: RecordingBroker) -> None:
     admin.create_topics([NewTopic("made", 1, 1)])
     admin.describe_groups(["g"])
     admin.close()
+    transactional = KafkaProducer(bootstrap_servers=broker.endpoint, transactional_id="t")
+    transactional.init_transactions()
+    transactional.begin_transaction()
+    transactional.send(TOPIC, b"value", key=b"key").get(20)
+    transactional.commit_transaction()
+    transactional.close()
+    secure = KafkaProducer(bootstrap_servers=broker.endpoint, **PLAIN, **USER)
+    secure.partitions_for(TOPIC)
+    secure.close()
 
 
 CLIENTS: dict[str, Callable[[RecordingBroker], None]] = {

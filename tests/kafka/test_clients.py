@@ -11,9 +11,10 @@ import pytest
 from dafka.batches import check_crc, decode_batch
 from dafka.batches.message_sets import decode_message_set, is_message_set
 from dafka.kafka.protocol import ApiKey, decode_request, encode_request
-from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest
 from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest
+from dafka.kafka.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 
 RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "kafka-requests.json").read_text())
 
@@ -40,7 +41,7 @@ def test_records() -> None:
         assert isinstance(request, ProduceRequest)
         (topic,) = request.topic_data
         (part,) = topic.partition_data
-        assert (topic.name, part.index, request.transactional_id) == ("orders", 0, None)
+        assert (topic.name, part.index) == ("orders", 0)
         assert part.records is not None
         formats.add(part.records[16])
         if is_message_set(part.records):
@@ -70,6 +71,22 @@ def test_group_requests() -> None:
         assert all(b"orders" in protocol.metadata for protocol in request.protocols)
 
 
+def test_transactions() -> None:
+    for request in [*recorded(ApiKey.ADD_PARTITIONS_TO_TXN), *recorded(ApiKey.END_TXN)]:
+        assert isinstance(request, (AddPartitionsToTxnRequest, EndTxnRequest))
+        if isinstance(request, EndTxnRequest):
+            assert (request.transactional_id, request.producer_id, request.committed) == ("t", 7, True)
+        else:
+            assert request.v3_and_below_transactional_id == "t"
+            assert [(each.name, each.partitions) for each in request.v3_and_below_topics] == [("orders", [0])]
+
+
+def test_passwords() -> None:
+    for request in recorded(ApiKey.SASL_AUTHENTICATE):
+        assert isinstance(request, SaslAuthenticateRequest)
+        assert request.auth_bytes.endswith(b"\0user\0password")
+
+
 def test_names_of_clients() -> None:
     (librdkafka,) = recorded(ApiKey.API_VERSIONS, "confluent_kafka")
     assert isinstance(librdkafka, ApiVersionsRequest)
@@ -83,3 +100,4 @@ def test_versions_of_each_age() -> None:
     assert versions["PRODUCE"] >= {0, 1, 2, 3, 7, 9, 10}
     assert versions["FETCH"] >= {0, 1, 3, 4, 11, 12}
     assert versions["METADATA"] >= {0, 1, 5, 13}
+    assert len(versions) >= 29

@@ -21,6 +21,7 @@ from dafka.kafka.protocol import (
     decode_response,
     encode_request,
     encode_response,
+    encode_token,
     encode_unsupported,
     read_correlation_id,
 )
@@ -150,6 +151,10 @@ class TestApiVersions:
 
     def test_error_code(self) -> None:
         assert advertise([], ErrorCode.UNSUPPORTED_VERSION) == ApiVersionsResponse(error_code=35, api_keys=[])
+
+
+def test_token_has_only_its_size() -> None:
+    assert frame_of(encode_token(b"v=signature")) == b"v=signature"
 
 
 class TestRequests:

@@ -44,7 +44,7 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.SYNC_GROUP: Versions(0, 5),
         ApiKey.DESCRIBE_GROUPS: Versions(0, 6),
         ApiKey.LIST_GROUPS: Versions(0, 5),
-        ApiKey.SASL_HANDSHAKE: Versions(1, 1),  # after version 0, the authentication has no headers
+        ApiKey.SASL_HANDSHAKE: Versions(0, 1),  # after version 0, authentication has no headers: see encode_token
         ApiKey.API_VERSIONS: Versions(0, 4),
         ApiKey.CREATE_TOPICS: Versions(0, 7),
         ApiKey.DELETE_TOPICS: Versions(0, 6),

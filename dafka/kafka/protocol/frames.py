@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from dafka.errors import EncodingError, UnsupportedRequestError, WireError
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.protocol.apis import REQUESTS, RESPONSES, advertise
+from dafka.kafka.protocol.apis import REQUESTS, advertise
 from dafka.kafka.protocol.keys import ApiKey
 from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of
 from dafka.kafka.protocol.tables import Message, Request, Response
@@ -198,6 +198,21 @@ def encode_unsupported(error: UnsupportedRequestError, served: Iterable[ApiKey])
     return encode_response(header, advertise(served, ErrorCode.UNSUPPORTED_VERSION))
 
 
+def encode_token(token: bytes) -> bytes:
+    """Return a broker's message of the authentication after SaslHandshake in version 0.
+
+    Frames are such messages then, in both directions and without headers, until the client is authenticated. aiokafka
+    0.8 begins so whatever the broker advertises.
+
+    Args:
+        token: The message.
+
+    Returns:
+        The bytes to send.
+    """
+    return _SIZE.pack(len(token)) + token
+
+
 def encode_request(request: Request, api_version: int, correlation_id: int, client_id: str | None = None) -> bytes:
     """Return a request with its size and header.
 
@@ -254,11 +269,6 @@ def decode_response(frame: bytes, response: type[R], api_version: int, items_max
         position = _skip_tagged(frame, position)
     decoded, _ = reader_of(response, api_version)(frame, position, items_max)
     return decoded
-
-
-def response_of(request: type[Request]) -> type[Response]:
-    """Return the class of the response to a request."""
-    return RESPONSES[request.API_KEY]
 
 
 def _has_tags(response: type[Message], version: int) -> bool:

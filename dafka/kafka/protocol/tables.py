@@ -156,6 +156,13 @@ class Field:
     is_required: bool
 
 
+def _construct_first(self: Struct, **values: Any) -> None:
+    """Compile the constructor of a class when its first instance is made."""
+    constructor = _compile_constructor(type(self))
+    type(self).__init__ = constructor  # type: ignore[method-assign]
+    constructor(self, **values)
+
+
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 class _TableType(type):
     """Gives each table slots for its fields, and keeps what `field` said about them."""
@@ -163,7 +170,7 @@ class _TableType(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **keywords: Any) -> _TableType:
         annotated = [key for key, hint in namespace.get("__annotations__", {}).items() if "ClassVar" not in hint]
         options = {key: namespace.pop(key, _Options()) for key in annotated}
-        names = {"__slots__": tuple(annotated), "OPTIONS": options}
+        names = {"__slots__": tuple(annotated), "OPTIONS": options, "__init__": _construct_first}
         return super().__new__(mcs, name, bases, {**namespace, **names}, **keywords)
 
 
@@ -171,12 +178,6 @@ class Struct(metaclass=_TableType):
     """The base class of tables. Instances have the fields as attributes; the constructor takes them by name."""
 
     OPTIONS: ClassVar[dict[str, _Options]]
-
-    def __init__(self, **values: Any) -> None:
-        # The first instance compiles the constructor of its class.
-        constructor = _compile_constructor(type(self))
-        type(self).__init__ = constructor  # type: ignore[method-assign]
-        constructor(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
