@@ -55,10 +55,16 @@ class Groups:
         return token
 
     def join(self, member_id: str = "", **fields: Any) -> int:
-        defaults = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer"}
-        request = JoinRequest(
-            **({"group_id": "g", "protocols": RANGE, "client_id": "c"} | defaults | fields), member_id=member_id
-        )
+        given: dict[str, Any] = {
+            "group_id": "g",
+            "client_id": "c",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+            **fields,
+        }
+        request = JoinRequest(member_id=member_id, **given)
         return self.call(self.coordinator.join_group, request)
 
     def joined(self, member_id: str = "", **fields: Any) -> JoinResult:
