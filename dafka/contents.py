@@ -1,4 +1,4 @@
-"""The contents of many records in one piece of memory.
+"""Columns of many records in little memory: their contents in one piece, and numbers that are often the same.
 
 A record's content is a bytes object to the program that reads it. The hot path from a socket to a disk and back does
 not need single contents. There, all contents of a batch are joined in one bytes object, with a table of their lengths,
@@ -8,11 +8,12 @@ so that no object is created for each record.
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import TypeVar, overload
+from typing import TypeVar, cast, overload
 
 _Content = TypeVar("_Content", bytes, bytes | None)
 
@@ -78,7 +79,16 @@ class PackedContents(Sequence[bytes]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<{len(self)} contents of {len(self.data)} bytes>"
+        return f"<{len(self)} contents of {self.size()} bytes>"
+
+    def size(self) -> int:
+        """Return the total length of the contents in bytes."""
+        return len(self.data)
+
+    def join(self, others: Sequence[PackedContents]) -> PackedContents:
+        """Return these contents and those that follow as one sequence."""
+        parts = (self, *others)
+        return PackedContents(b"".join([part.data for part in parts]), b"".join([part.lengths for part in parts]))
 
     @cached_property
     def ends(self) -> Sequence[int]:
@@ -87,10 +97,58 @@ class PackedContents(Sequence[bytes]):
             return range(0, length * len(self) + 1, length)
         return list(accumulate(struct.unpack(f">{len(self)}I", self.lengths), initial=0))
 
+    def longest(self) -> int:
+        """Return the length of the longest content; 0 if there is none."""
+        return self.common_length() or max(struct.unpack(f">{len(self)}I", self.lengths), default=0)
+
     def common_length(self) -> int | None:
         """Return the length of every content, or None if they differ in length or there are none."""
         first = self.lengths[:LENGTH_BYTES]
         return int.from_bytes(first, "big") if first and self.lengths == first * len(self) else None
+
+
+class Repeated(Sequence[int]):
+    """A number that stands for every record, such as the timestamp of records that were made together.
+
+    Args:
+        value: The number.
+        count: How many times it is repeated.
+
+    Attributes:
+        value: The number.
+    """
+
+    def __init__(self, value: int, count: int) -> None:
+        self.value = value
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.value,) * self._count)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        selected = range(self._count)[index]
+        return self.value if isinstance(selected, int) else Repeated(self.value, len(selected))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Repeated):
+            return self._count == other._count and (self.value == other.value or not self._count)
+        if isinstance(other, (Sequence, array)) and not isinstance(other, (bytes, str)):
+            return list(self) == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Repeated({self.value}, {self._count})"
 
 
 def pack(contents: Sequence[bytes]) -> PackedContents:
@@ -116,11 +174,23 @@ def join_contents(parts: Sequence[Sequence[_Content]]) -> Sequence[_Content]:
         return parts[0]
     packed = [part for part in parts if isinstance(part, PackedContents)]
     if len(packed) == len(parts):
-        joined: Sequence[_Content] = PackedContents(
-            b"".join([part.data for part in packed]), b"".join([part.lengths for part in packed])
-        )
+        joined: Sequence[_Content] = packed[0].join(packed[1:])
         return joined
     return [content for part in parts for content in part]
+
+
+def join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return several sequences of numbers as one."""
+    if len({part.value if isinstance(part, Repeated) else None for part in parts}) == 1 and isinstance(
+        parts[0], Repeated
+    ):
+        return Repeated(parts[0].value, sum(map(len, parts)))
+    if not all(isinstance(part, (array, Repeated)) for part in parts):
+        return list(chain.from_iterable(parts))
+    joined = array("q")
+    for part in parts:
+        joined += array("q", (part.value,)) * len(part) if isinstance(part, Repeated) else cast("array[int]", part)
+    return joined
 
 
 def has_null(contents: Sequence[bytes | None]) -> bool:
@@ -130,19 +200,21 @@ def has_null(contents: Sequence[bytes | None]) -> bool:
 
 def count_bytes(contents: Sequence[bytes | None]) -> int:
     """Return the total length of contents in bytes."""
-    return len(contents.data) if isinstance(contents, PackedContents) else sum(_lengths(contents))
+    return contents.size() if isinstance(contents, PackedContents) else sum(_lengths(contents))
 
 
 def _lengths(contents: Sequence[bytes | None]) -> Iterable[int]:
     return (0 if each is None else len(each) for each in contents) if None in contents else map(len, contents)  # type: ignore[arg-type]
 
 
+def content_ends(contents: Sequence[bytes | None]) -> Sequence[int]:
+    """Return 0, and the total length of the contents up to each, in bytes."""
+    return contents.ends if isinstance(contents, PackedContents) else list(accumulate(_lengths(contents), initial=0))
+
+
 def count_within(contents: Sequence[bytes | None], bytes_max: int) -> int:
     """Return how many of the first contents have at most `bytes_max` bytes together."""
-    ends: Sequence[int] = (
-        contents.ends if isinstance(contents, PackedContents) else list(accumulate(_lengths(contents), initial=0))
-    )
-    return bisect_right(ends, bytes_max) - 1
+    return bisect_right(content_ends(contents), bytes_max) - 1
 
 
 def take_within(contents: Sequence[_Content], start: int, count_max: int, bytes_max: int) -> Sequence[_Content]:

@@ -16,7 +16,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from dafka.contents import PackedContents, count_bytes, count_within, has_null, join_contents
+from dafka.contents import (
+    PackedContents,
+    Repeated,
+    count_bytes,
+    count_within,
+    has_null,
+    join_contents,
+    join_numbers,
+)
 from dafka.errors import EncodingError
 
 __all__ = [
@@ -319,8 +327,8 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
         join_contents([batch.values for batch in batches]),
         keys=_join_column(batches, lambda batch: batch.keys, None),
         headers=_join_column(batches, lambda batch: batch.headers, ()),
-        timestamps=_join_column(batches, lambda batch: batch.timestamps, NO_TIMESTAMP),
-        stored_at=_join_column(batches, lambda batch: batch.stored_at, 0) if has_times else None,
+        timestamps=_join_times(batches, lambda batch: batch.timestamps, NO_TIMESTAMP),
+        stored_at=_join_times(batches, lambda batch: batch.stored_at, 0) if has_times else None,
         encoded=tuple(chain.from_iterable(encoded)) if all(encoded) else (),
     )
 
@@ -341,3 +349,14 @@ def _join_column(
     for batch, each in zip(batches, columns, strict=True):
         joined += [missing] * len(batch) if each is None else each
     return joined
+
+
+def _join_times(
+    batches: Sequence[RecordBatch], column: Callable[[RecordBatch], Sequence[int] | None], missing: int
+) -> Sequence[int] | None:
+    columns = [column(batch) for batch in batches]
+    if all(each is None for each in columns):
+        return None
+    return join_numbers(
+        [Repeated(missing, len(batch)) if each is None else each for batch, each in zip(batches, columns, strict=True)]
+    )

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.contents import PackedContents, count_bytes, count_within, join_contents, pack, take_within
+from dafka.contents import (
+    PackedContents,
+    Repeated,
+    count_bytes,
+    count_within,
+    join_contents,
+    join_numbers,
+    pack,
+    take_within,
+)
 
 LISTS = st.lists(st.binary(max_size=5), max_size=12) | st.lists(st.binary(min_size=3, max_size=3), max_size=12)
 
@@ -61,3 +72,16 @@ def test_take_within_keeps_both_limits_but_takes_at_least_one(
     assert take_within(pack(contents), start, count_max, bytes_max) == taken
     rest = contents[start : start + count_max]
     assert len(taken) == max(count_within(rest, bytes_max), min(len(rest), 1))
+
+
+def test_numbers_are_joined_in_the_smallest_form() -> None:
+    same = join_numbers([Repeated(7, 2), Repeated(7, 3)])
+    assert isinstance(same, Repeated)
+    assert same == [7] * 5
+    several = join_numbers([Repeated(7, 2), array("q", [1, 2]), Repeated(2**63 - 1, 1)])
+    assert several == array("q", [7, 7, 1, 2, 2**63 - 1])
+    assert join_numbers([Repeated(7, 2), [2**64]]) == [7, 7, 2**64]
+
+
+def test_the_longest_content() -> None:
+    assert [pack(each).longest() for each in ([], [b"", b""], [b"ab", b"cd"], [b"a", b"abc", b""])] == [0, 0, 2, 3]

@@ -1,6 +1,7 @@
 """Kafka's record batches, version 2: records with keys, headers and times, compressed or not. Bytes in, values out."""
 
-from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, Repeated, pack_headers
+from dafka.batches.codec import records_codec
+from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.decoding import DecodedBatch, decode_batch
 from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
 from dafka.batches.header import (
@@ -14,7 +15,7 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
-from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, encode_records, slice_records
+from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, decode_run, encode_records, slice_records
 
 __all__ = [
     "ENCODED_BYTES_MAX",
@@ -25,17 +26,18 @@ __all__ = [
     "Headers",
     "PackedHeaders",
     "RecordColumns",
-    "Repeated",
     "TimestampType",
     "batch_bytes_max",
     "check_crc",
     "decode_batch",
     "decode_records",
+    "decode_run",
     "encode_batch",
     "encode_records",
     "iter_batches",
     "pack_headers",
     "read_header",
+    "records_codec",
     "scan_batches",
     "slice_batch",
     "slice_records",

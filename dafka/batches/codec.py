@@ -1,4 +1,4 @@
-"""The code that reads and writes the records of a batch: in C if it was built, otherwise in Python.
+"""The code that reads and writes the records of batches: in C if it was built, otherwise in Python.
 
 The code in Python is the reference. The C files in `dafka/batches/accelerator/` must return and refuse the same. The
 environment variable `DAFKA_ACCELERATOR` selects one of them, as for the loops of the transport.
@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dafka.batches import reading, writing
-from dafka.batches.reading import Columns
-from dafka.contents import PackedContents
+from dafka.batches.reading import Columns, RecordsPart
+from dafka.batches.writing import WrittenRecords
+from dafka.contents import PackedContents, count_bytes, has_null, pack
 from dafka.errors import BatchError, ConfigError
 
 VARIABLE = "DAFKA_ACCELERATOR"
 
 
 class RecordsCodec(Protocol):
-    """Reads and writes the records of a batch, which are not compressed.
+    """Reads and writes the records of batches, which are not compressed, and packs contents.
 
     Attributes:
         name: `compiled` or `pure Python`.
@@ -30,17 +31,28 @@ class RecordsCodec(Protocol):
 
     name: str
 
-    def read_records(self, data: bytes | memoryview, position: int, count: int, base_timestamp: int) -> Columns:
+    def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """Return the columns of records. See `dafka.batches.reading`."""
+
+    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
+        """Check records. Return the size of their values, and their times; None if one has more or less than a value.
+
+        It may have a key or headers, or it may be a tombstone.
+        """
 
     def write_records(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         blocks: PackedContents | None,
-        timestamp_deltas: array[int] | None,
-    ) -> bytes:
-        """Return records as a batch contains them. See `dafka.batches.writing`."""
+        times: array[int] | None,
+        bytes_max: int,
+        count_max: int,
+    ) -> list[WrittenRecords]:
+        """Return records as batches contain them. See `dafka.batches.writing`."""
+
+    def pack(self, contents: Sequence[bytes]) -> PackedContents:
+        """Return contents in one piece; raise `TypeError` if one is not a bytes object."""
 
 
 class PureCodec:
@@ -48,19 +60,34 @@ class PureCodec:
 
     name = "pure Python"
 
-    def read_records(self, data: bytes | memoryview, position: int, count: int, base_timestamp: int) -> Columns:
+    def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """See `RecordsCodec.read_records`."""
-        return reading.read_records(bytes(data), position, count, base_timestamp)
+        return reading.read_records(batches)
+
+    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
+        """See `RecordsCodec.scan_records`."""
+        values, keys, blocks, times = reading.read_records(batches)
+        if keys is not None or blocks is not None or has_null(values):
+            return None
+        return count_bytes(values), times
 
     def write_records(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         blocks: PackedContents | None,
-        timestamp_deltas: array[int] | None,
-    ) -> bytes:
+        times: array[int] | None,
+        bytes_max: int,
+        count_max: int,
+    ) -> list[WrittenRecords]:
         """See `RecordsCodec.write_records`."""
-        return writing.write_records(values, keys, blocks, timestamp_deltas)
+        return writing.write_records(values, keys, blocks, times, bytes_max, count_max)
+
+    def pack(self, contents: Sequence[bytes]) -> PackedContents:
+        """See `RecordsCodec.pack`."""
+        if not {*map(type, contents)} <= {bytes}:
+            raise TypeError("expected bytes")
+        return pack(contents)
 
 
 class CompiledCodec:
@@ -75,27 +102,43 @@ class CompiledCodec:
     def __init__(self, module: Any) -> None:
         module.connect(BatchError, PackedContents)
         self._read = module.read_records
+        self._scan = module.scan_records
         self._write = module.write_records
+        self._pack = module.pack
 
-    def read_records(self, data: bytes | memoryview, position: int, count: int, base_timestamp: int) -> Columns:
+    def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """See `RecordsCodec.read_records`."""
-        values, keys, blocks, times = self._read(data, position, count, base_timestamp)
+        values, keys, blocks, times = self._read(*batches)
         return values, keys, blocks, array("q", times) if isinstance(times, bytes) else times
+
+    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
+        """See `RecordsCodec.scan_records`."""
+        scanned = self._scan(*batches)
+        if scanned is None:
+            return None
+        size, times = scanned
+        return size, array("q", times) if isinstance(times, bytes) else times
 
     def write_records(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         blocks: PackedContents | None,
-        timestamp_deltas: array[int] | None,
-    ) -> bytes:
+        times: array[int] | None,
+        bytes_max: int,
+        count_max: int,
+    ) -> list[WrittenRecords]:
         """See `RecordsCodec.write_records`."""
-        written: bytes = self._write(values, keys, blocks, timestamp_deltas)
-        return written
+        return [WrittenRecords(*each) for each in self._write(values, keys, blocks, times, bytes_max, count_max)]
+
+    def pack(self, contents: Sequence[bytes]) -> PackedContents:
+        """See `RecordsCodec.pack`."""
+        packed: PackedContents = self._pack(contents)
+        return packed
 
 
 _MODULE = "dafka.batches._accelerator"
-_INTERFACE = 1
+_INTERFACE = 3
 """The version of the interface that `accelerator/module.c` must have."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TypeAlias, overload
@@ -18,50 +17,6 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS = b"\0"
 """A record's headers as a batch contains them, if there are none: their number."""
-
-
-class Repeated(Sequence[int]):
-    """A number that stands for every record, such as the timestamp of records that were made together.
-
-    Args:
-        value: The number.
-        count: How many times it is repeated.
-
-    Attributes:
-        value: The number.
-    """
-
-    def __init__(self, value: int, count: int) -> None:
-        self.value = value
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter((self.value,) * self._count)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        selected = range(self._count)[index]
-        return self.value if isinstance(selected, int) else Repeated(self.value, len(selected))
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Repeated):
-            return self._count == other._count and (self.value == other.value or not self._count)
-        if isinstance(other, (Sequence, array)) and not isinstance(other, (bytes, str)):
-            return list(self) == list(other)
-        return NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Repeated({self.value}, {self._count})"
 
 
 class PackedHeaders(Sequence[Headers]):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
 import attrs
 
 from dafka.batches.codec import RecordsCodec, records_codec
-from dafka.batches.columns import PackedHeaders, RecordColumns, Repeated
+from dafka.batches.columns import PackedHeaders, RecordColumns
 from dafka.batches.compression import decompress
 from dafka.batches.header import (
     HEADER_BYTES,
@@ -16,6 +19,9 @@ from dafka.batches.header import (
     check_whole,
     read_header,
 )
+from dafka.batches.reading import RecordsPart
+from dafka.batches.unread import UnreadContents
+from dafka.contents import Repeated
 from dafka.errors import BatchError
 
 
@@ -30,7 +36,13 @@ class DecodedBatch(RecordColumns):
     header: BatchHeader
 
 
-def decode_batch(data: bytes | memoryview, *, bytes_max: int, codec: RecordsCodec | None = None) -> DecodedBatch:
+def decode_batch(
+    data: bytes | memoryview,
+    *,
+    bytes_max: int,
+    codec: RecordsCodec | None = None,
+    header: BatchHeader | None = None,
+) -> DecodedBatch:
     """Return the records of a batch. Everything is checked but the CRC, which `check_crc` checks.
 
     Args:
@@ -38,6 +50,7 @@ def decode_batch(data: bytes | memoryview, *, bytes_max: int, codec: RecordsCode
         bytes_max: The maximum size of the records when decompressed. Decoding takes a small multiple of it in memory,
             whatever the batch claims.
         codec: The code to read the records with; None for the compiled one, if it was built.
+        header: The header of the batch, if it was read before.
 
     Returns:
         The records and the header.
@@ -46,7 +59,53 @@ def decode_batch(data: bytes | memoryview, *, bytes_max: int, codec: RecordsCode
         BatchError: The batch is malformed, larger than allowed, or uses what dafka does not read, such as a compacted
             batch, in which offsets are missing.
     """
-    header = read_header(data)
+    header = read_header(data) if header is None else header
+    columns = decode_batches([(header, data)], bytes_max=bytes_max, codec=codec)
+    return DecodedBatch(columns.values, columns.keys, columns.headers, columns.timestamps, header)
+
+
+def decode_batches(
+    batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
+    *,
+    bytes_max: int,
+    codec: RecordsCodec | None = None,
+    is_lazy: bool = False,
+) -> RecordColumns:
+    """Return the records of batches that follow each other, in the same columns.
+
+    Args:
+        batches: The header of each batch, and the whole batch.
+        bytes_max: See `decode_batch`; the limit of each batch.
+        codec: See `decode_batch`.
+        is_lazy: Whether values are only checked, and read when they are accessed, if records have nothing else.
+
+    Returns:
+        The records.
+
+    Raises:
+        BatchError: As `decode_batch`.
+    """
+    parts = [_open_part(header, data, bytes_max) for header, data in batches]
+    codec = codec or records_codec()
+    count = sum(part.record_count for part in parts)
+    scanned = codec.scan_records(parts) if is_lazy else None
+    if scanned is None:
+        values, keys, blocks, timestamps = codec.read_records(parts)
+    else:
+        size, timestamps = scanned
+        values, keys, blocks = UnreadContents(parts, count, size), None, None
+    if any(header.timestamp_type is TimestampType.LOG_APPEND_TIME for header, _ in batches):
+        timestamps = _with_append_times(timestamps, [header for header, _ in batches])
+    return RecordColumns(
+        values,
+        keys,
+        None if blocks is None else PackedHeaders(blocks),
+        Repeated(timestamps, count) if isinstance(timestamps, int) else timestamps,
+    )
+
+
+def _open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> RecordsPart:
+    """Return the records of a batch, decompressed."""
     check_whole(header, len(data))
     if len(data) > header.size:
         raise BatchError("batch", f"its end, {len(data) - header.size} bytes follow", header.size)
@@ -58,14 +117,18 @@ def decode_batch(data: bytes | memoryview, *, bytes_max: int, codec: RecordsCode
         raise BatchError("records", f"at most {bytes_max} bytes, not {len(data) - position}", position)
     if header.count * RECORD_BYTES_MIN > len(data) - position:
         raise BatchError("count", f"a number of records that the batch has room for, not {header.count}", 57)
-    codec = codec or records_codec()
-    values, keys, blocks, timestamps = codec.read_records(data, position, header.count, header.base_timestamp)
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        timestamps = header.max_timestamp
-    return DecodedBatch(
-        values,
-        keys,
-        None if blocks is None else PackedHeaders(blocks),
-        Repeated(timestamps, header.count) if isinstance(timestamps, int) else timestamps,
-        header,
-    )
+    return RecordsPart(data, position, header.count, header.base_timestamp)
+
+
+def _with_append_times(timestamps: int | array[int], headers: Sequence[BatchHeader]) -> int | array[int]:
+    """Return the time of each record, which is that of its batch where a broker has stored that."""
+    if len(headers) == 1:
+        return headers[0].max_timestamp
+    count = sum(header.count for header in headers)
+    times = array("q", [timestamps]) * count if isinstance(timestamps, int) else timestamps
+    start = 0
+    for header in headers:
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            times[start : start + header.count] = array("q", [header.max_timestamp]) * header.count
+        start += header.count
+    return times

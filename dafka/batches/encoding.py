@@ -5,8 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
+import attrs
+
 from dafka.batches.codec import records_codec
-from dafka.batches.columns import PackedHeaders, Repeated, column_bytes, pack_headers
+from dafka.batches.columns import PackedHeaders, column_bytes, pack_headers
 from dafka.batches.compression import compress
 from dafka.batches.decoding import decode_batch
 from dafka.batches.header import (
@@ -18,6 +20,7 @@ from dafka.batches.header import (
     TimestampType,
     join_batch,
 )
+from dafka.contents import Repeated
 from dafka.errors import EncodingError
 
 CONTENT_BYTES_MAX = 2**30
@@ -28,6 +31,9 @@ RECORD_OVERHEAD_BYTES_MAX = 36
 
 _SEQUENCES = 2**31
 """Kafka's base sequence continues with 0 after the largest number of 31 bits."""
+
+_PLAIN = BatchHeader(0, 0, -1, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
+"""What the header of a batch says beside what follows from its records."""
 
 
 def encode_batch(
@@ -69,24 +75,106 @@ def encode_batch(
     Raises:
         EncodingError: An argument is not what a batch can contain.
     """
+    (batch,) = _encode(
+        base_offset,
+        values,
+        keys,
+        headers,
+        timestamps,
+        compression,
+        attrs.evolve(
+            _PLAIN,
+            timestamp_type=timestamp_type,
+            leader_epoch=leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            is_transactional=is_transactional,
+            is_control=is_control,
+        ),
+    )
+    return batch
+
+
+def encode_batches(
+    base_offset: int,
+    values: Sequence[bytes | None],
+    *,
+    timestamps: int | Sequence[int],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
+    compression: Compression = Compression.NONE,
+    bytes_max: int,
+) -> list[bytes]:
+    """Return records as batches of limited size.
+
+    Args:
+        base_offset: See `encode_batch`.
+        values: See `encode_batch`.
+        timestamps: See `encode_batch`.
+        keys: See `encode_batch`.
+        headers: See `encode_batch`.
+        compression: See `encode_batch`.
+        bytes_max: The maximum size of the values, keys and headers in a batch, and of what it takes beside them, in
+            bytes each, unless a single record is larger.
+
+    Returns:
+        The batches, in order. A new one begins also where timestamps are too far apart for one.
+
+    Raises:
+        EncodingError: An argument is not what a batch can contain.
+    """
+    return _encode(base_offset, values, keys, headers, timestamps, compression, _PLAIN, bytes_max)
+
+
+def _encode(
+    base_offset: int,
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None,
+    timestamps: int | Sequence[int],
+    compression: Compression,
+    template: BatchHeader,
+    bytes_max: int | None = None,
+) -> list[bytes]:
+    """Return batches of limited size, or one batch if there is no limit, with these fields of a header."""
     count = len(values)
     blocks = None if headers is None else pack_headers(headers)
     times = _as_column(timestamps, count)
     _check_sizes(count, values, keys, blocks)
     if not 0 <= base_offset <= OFFSET_MAX - count:
         raise EncodingError("base offset", f"a number from 0 to {OFFSET_MAX - count}, not {base_offset}")
-    if isinstance(times, Repeated):
-        base_timestamp = max_timestamp = times.value
-        deltas = None
-    else:
-        base_timestamp, max_timestamp = times[0], max(times)
-        deltas = _deltas(times, base_timestamp)
     try:
-        records = records_codec().write_records(
-            values, keys, blocks.blocks if blocks is not None and blocks.has_any() else None, deltas
+        written = records_codec().write_records(
+            values,
+            keys,
+            blocks.blocks if blocks is not None and blocks.has_any() else None,
+            None if isinstance(times, Repeated) else times,
+            CONTENT_BYTES_MAX if bytes_max is None else bytes_max,
+            count if bytes_max is None else max(bytes_max // RECORD_OVERHEAD_BYTES_MAX, 1),
         )
     except TypeError:
         raise EncodingError("values and keys", "bytes or None") from None
+    if bytes_max is None and len(written) > 1:
+        raise EncodingError("timestamps", "numbers whose differences have 64 bits")
+    batches = []
+    for part in written:
+        base, latest = (times.value,) * 2 if isinstance(times, Repeated) else (part.base_time, part.max_time)
+        batches.append(_join(template, base_offset, part.record_count, base, latest, compression, part.data))
+        base_offset += part.record_count
+    return batches
+
+
+def _join(
+    template: BatchHeader,
+    base_offset: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    compression: Compression,
+    records: bytes,
+) -> bytes:
+    """Return the batch of records that are not compressed."""
     if compression is not Compression.NONE:
         compressed = compress(compression, records)
         if len(compressed) < len(records):
@@ -98,18 +186,18 @@ def encode_batch(
     header = BatchHeader(
         base_offset,
         HEADER_BYTES + len(records),
-        leader_epoch,
+        template.leader_epoch,
         0,
         compression,
-        timestamp_type,
-        is_transactional,
-        is_control,
+        template.timestamp_type,
+        template.is_transactional,
+        template.is_control,
         count - 1,
         base_timestamp,
         max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
+        template.producer_id,
+        template.producer_epoch,
+        template.base_sequence,
         count,
     )
     return join_batch(header, records)
@@ -228,11 +316,3 @@ def _as_column(timestamps: int | Sequence[int], count: int) -> Repeated | array[
     if len(column) != count:
         raise EncodingError("timestamps", f"as many as values, {count}, not {len(column)}")
     return column
-
-
-def _deltas(timestamps: Sequence[int], base_timestamp: int) -> array[int] | None:
-    try:
-        deltas = array("q", [timestamp - base_timestamp for timestamp in timestamps])
-    except OverflowError:
-        raise EncodingError("timestamps", "numbers whose differences have 64 bits") from None
-    return deltas if any(deltas) else None

@@ -1,4 +1,4 @@
-"""Read the records of a batch, in Python: the reference for the C code, which must return or raise the same.
+"""Read the records of batches, in Python: the reference for the C code, which must return or raise the same.
 
 Most records have no key and no headers, and the time of the record before them. They are compared with what they would
 look like; only the others are taken apart.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dafka.batches.columns import NO_HEADERS
 from dafka.batches.varints import read_varint, write_natural, write_varint
@@ -23,6 +23,22 @@ Columns: TypeAlias = "tuple[Column, Column | None, PackedContents | None, int | 
 """Values, keys, encoded headers, and the time of all records or of each."""
 
 TIMESTAMP_MIN, TIMESTAMP_MAX = -(2**63), 2**63 - 1
+
+
+class RecordsPart(NamedTuple):
+    """The records of one batch.
+
+    Attributes:
+        data: The uncompressed records, after anything else.
+        position: Where they begin, in bytes.
+        record_count: Their number, which the data has room for.
+        base_timestamp: The time that theirs count from.
+    """
+
+    data: bytes | memoryview
+    position: int
+    record_count: int
+    base_timestamp: int
 
 
 class _Reader:
@@ -126,34 +142,46 @@ class _Reader:
         self.position = after
 
 
-def read_records(data: bytes, position: int, count: int, base_timestamp: int) -> Columns:
-    """Return the columns of the records that a batch contains.
+def read_records(batches: Iterable[RecordsPart]) -> Columns:
+    """Return the columns of the records that batches contain.
 
     Args:
-        data: The uncompressed records, after anything else.
-        position: Where they begin.
-        count: Their number, which the data has room for.
-        base_timestamp: The time that theirs count from.
+        batches: At least one batch.
 
     Returns:
-        The columns. The values and keys are packed if none of them is None.
+        The columns, which have the records of all batches. The values and keys are packed if none of them is None.
 
     Raises:
         BatchError: A record is malformed, or is not the next one, or bytes follow the last one.
     """
-    reader = _Reader(data, position, base_timestamp)
-    for start, end in delta_ranges(count):
-        if reader.position >= len(data) or not reader.read_alike(start, end):
-            reader.read_each(start, end)
-    if reader.position != len(data):
-        raise BatchError("records", f"their end, {len(data) - reader.position} bytes follow", reader.position)
-    keys, blocks, timestamps = reader.keys, reader.blocks, reader.timestamps
+    values: list[bytes | None] = []
+    keys: dict[int, bytes] = {}
+    blocks: dict[int, bytes] = {}
+    timestamps: list[int] = []
+    for batch in batches:
+        reader, first = _read_batch(batch), len(values)
+        values += reader.values
+        timestamps += reader.timestamps
+        keys.update((first + number, key) for number, key in reader.keys.items())
+        blocks.update((first + number, block) for number, block in reader.blocks.items())
+    count = len(values)
     return (
-        _packed(reader.values),
+        _packed(values),
         _packed([keys.get(number) for number in range(count)]) if keys else None,
         pack([blocks.get(number, NO_HEADERS) for number in range(count)]) if blocks else None,
         timestamps[0] if timestamps.count(timestamps[0]) == count else array("q", timestamps),
     )
+
+
+def _read_batch(batch: RecordsPart) -> _Reader:
+    reader = _Reader(bytes(batch.data), batch.position, batch.base_timestamp)
+    for start, end in delta_ranges(batch.record_count):
+        if reader.position >= len(reader.data) or not reader.read_alike(start, end):
+            reader.read_each(start, end)
+    if reader.position != len(reader.data):
+        follow = len(reader.data) - reader.position
+        raise BatchError("records", f"their end, {follow} bytes follow", reader.position)
+    return reader
 
 
 def _packed(column: list[bytes | None]) -> Column:

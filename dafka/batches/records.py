@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from dafka.batches.columns import Repeated
-from dafka.batches.decoding import decode_batch
-from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX, encode_batch, encode_part
-from dafka.batches.header import Compression, check_crc, read_header
-from dafka.errors import EncodingError
+from dafka.batches.decoding import decode_batches
+from dafka.batches.encoding import encode_batches, encode_part
+from dafka.batches.header import BatchHeader, Compression, check_crc, read_header
+from dafka.contents import Repeated
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
 ENCODED_BYTES_MAX = 2**16
@@ -31,35 +30,19 @@ def encode_records(
     Returns:
         The record batches, in order; each begins at the sequence of its first record.
     """
-    if batch.encoded:
+    if batch.encoded or not len(batch):
         return batch.encoded
-    encoded, rest = [], batch
-    count_max = max(bytes_max // RECORD_OVERHEAD_BYTES_MAX, 1)
-    while len(rest):
-        part = rest.between(rest.first_sequence, rest.first_sequence + count_max).within(bytes_max)
-        rest = rest.between(part.end_sequence, rest.end_sequence)
-        encoded += _encode_part(part, compression)
-    return tuple(encoded)
-
-
-def _encode_part(part: RecordBatch, compression: Compression) -> list[bytes]:
-    """Return records as one record batch, or as several if their timestamps are too far apart for one."""
-    try:
-        encoded = encode_batch(
-            part.first_sequence,
-            part.values,
-            keys=part.keys,
-            headers=part.headers,
-            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+    return tuple(
+        encode_batches(
+            batch.first_sequence,
+            batch.values,
+            keys=batch.keys,
+            headers=batch.headers,
+            timestamps=NO_TIMESTAMP if batch.timestamps is None else batch.timestamps,
             compression=compression,
+            bytes_max=bytes_max,
         )
-    except EncodingError as error:
-        if error.field != "timestamps" or len(part) == 1:
-            raise
-        middle = part.first_sequence + len(part) // 2
-        first, second = part.between(part.first_sequence, middle), part.between(middle, part.end_sequence)
-        return _encode_part(first, compression) + _encode_part(second, compression)
-    return [encoded]
+    )
 
 
 def decode_records(
@@ -79,17 +62,43 @@ def decode_records(
     Raises:
         BatchError: The batch is malformed or damaged, or larger than allowed.
     """
-    check_crc(data)
-    decoded = decode_batch(data, bytes_max=bytes_max)
+    return decode_run(partition, [(check_crc(data), data)], bytes_max=bytes_max, stored_at=stored_at)
+
+
+def decode_run(
+    partition: Partition,
+    batches: Sequence[tuple[BatchHeader, bytes]],
+    *,
+    bytes_max: int,
+    stored_at: Sequence[int] | None = None,
+    is_kept: bool = True,
+) -> RecordBatch:
+    """Return the records of record batches that follow each other, whose CRCs were checked.
+
+    Args:
+        partition: The partition of the records.
+        batches: The header of each record batch, and the record batch.
+        bytes_max: The maximum size of the records of each when decompressed.
+        stored_at: See `decode_records`.
+        is_kept: Whether the record batches are returned as they came. Then, values may be read from them later.
+
+    Returns:
+        The records.
+
+    Raises:
+        BatchError: A batch is malformed, or larger than allowed.
+    """
+    is_plain = all(header.compression is Compression.NONE for header, _ in batches)
+    columns = decode_batches(batches, bytes_max=bytes_max, is_lazy=is_kept and is_plain)
     return RecordBatch(
         partition,
-        decoded.header.base_offset,
-        decoded.values,
-        keys=decoded.keys,
-        headers=decoded.headers,
-        timestamps=None if _is_without_times(decoded.timestamps) else decoded.timestamps,
+        batches[0][0].base_offset,
+        columns.values,
+        keys=columns.keys,
+        headers=columns.headers,
+        timestamps=None if _is_without_times(columns.timestamps) else columns.timestamps,
         stored_at=stored_at,
-        encoded=(data,),
+        encoded=tuple([data for _, data in batches]) if is_kept else (),
     )
 
 

@@ -1,16 +1,18 @@
-"""Write the records of a batch, in Python: the reference for the C code, which must return the same."""
+"""Write the records of batches, in Python: the reference for the C code, which must return the same."""
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise, repeat
-from typing import cast
+from typing import NamedTuple, cast
 
 import attrs
 
 from dafka.batches.columns import NO_HEADERS
 from dafka.batches.varints import write_natural, write_varint
-from dafka.contents import PackedContents
+from dafka.contents import PackedContents, content_ends
 
 _DELTA_LIMITS = (0, 64, 8192, 2**20, 2**27, 2**31)
 """An offset delta below the second of these has one byte, one below the third two, and so on."""
@@ -73,22 +75,44 @@ class PlainRecords:
         return (before + delta + after for delta in map(write_natural, range(start, end)))
 
 
+class WrittenRecords(NamedTuple):
+    """The records of one batch.
+
+    Attributes:
+        record_count: Their number.
+        base_time: The time of the first one; 0 if no times were given.
+        max_time: The latest time.
+        data: The records as a batch contains them, uncompressed.
+    """
+
+    record_count: int
+    base_time: int
+    max_time: int
+    data: bytes
+
+
 def write_records(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None,
-    blocks: Sequence[bytes] | None,
-    timestamp_deltas: Sequence[int] | None,
-) -> bytes:
-    """Return records as a batch contains them.
+    blocks: PackedContents | None,
+    times: array[int] | None,
+    bytes_max: int,
+    count_max: int,
+) -> list[WrittenRecords]:
+    """Return records as batches contain them.
 
     Args:
         values: Their values.
         keys: Their keys; None if no record has one.
         blocks: Their encoded headers; None if no record has any.
-        timestamp_deltas: Their times, from the base timestamp of the batch; None if all of them are 0.
+        times: Their times; None if all are equal.
+        bytes_max: The maximum size of the values, keys and encoded headers in a batch, in bytes, unless a single record
+            is larger.
+        count_max: The maximum number of records in a batch.
 
     Returns:
-        The records, uncompressed.
+        The records of each batch. The times in a batch count from that of its first record; a new batch begins also
+        where that would not be a number of 64 bits.
 
     Raises:
         TypeError: A value or a key is neither bytes nor None.
@@ -96,6 +120,53 @@ def write_records(
     kinds = _kinds(values) | (set() if keys is None else _kinds(keys))
     if not kinds <= {bytes, type(None)}:
         raise TypeError("expected bytes or None")
+    written = []
+    for start, end in _split(values, keys, blocks, times, bytes_max, count_max):
+        base_time = max_time = 0
+        deltas: list[int] | None = None
+        if times is not None:
+            base_time, max_time = times[start], max(times[start:end])
+            deltas = [time - base_time for time in times[start:end]]
+        data = _write_batch(
+            values[start:end],
+            None if keys is None else keys[start:end],
+            None if blocks is None else blocks[start:end],
+            deltas if deltas is not None and any(deltas) else None,
+            kinds,
+        )
+        written.append(WrittenRecords(end - start, base_time, max_time, data))
+    return written
+
+
+def _split(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    blocks: PackedContents | None,
+    times: array[int] | None,
+    bytes_max: int,
+    count_max: int,
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end index of each batch."""
+    columns = [content_ends(column) for column in (values, keys, blocks) if column is not None]
+    ends = columns[0] if len(columns) == 1 else list(map(sum, zip(*columns, strict=True)))
+    start, count = 0, len(values)
+    while start < count:
+        end = min(max(bisect_right(ends, ends[start] + bytes_max) - 1, start + 1), start + count_max, count)
+        if times is not None:
+            low, high = times[start] - 2**63, times[start] + 2**63 - 1
+            if min(times[start:end]) < low or max(times[start:end]) > high:
+                end = next(index for index in range(start, end) if not low <= times[index] <= high)
+        yield start, end
+        start = end
+
+
+def _write_batch(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    blocks: Sequence[bytes] | None,
+    timestamp_deltas: Sequence[int] | None,
+    kinds: set[type],
+) -> bytes:
     times = None if timestamp_deltas is None else _encode_times(timestamp_deltas)
     if blocks is None and kinds == {bytes} and keys is None:
         return _write_plain(cast("Sequence[bytes]", values), times)

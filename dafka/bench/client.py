@@ -27,7 +27,7 @@ TOPIC = "bench"
 CHUNK_BYTES_MAX = 16 * 2**20
 """The maximum size of the contents that are sent at once, in bytes."""
 
-PREPARED_BYTES_MAX = 64 * 2**20
+PREPARED_BYTES_MAX = 512 * 2**20
 """Contents up to this total size, in bytes, are made before the measurement begins."""
 
 

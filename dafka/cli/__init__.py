@@ -93,13 +93,14 @@ def _has_option(command: click.Command, flag: str) -> bool:
 
 
 def _show_version(context: click.Context) -> None:
+    from dafka.batches import records_codec  # noqa: PLC0415 (only this option needs it)
     from dafka.transport import choose_loops  # noqa: PLC0415 (only this option needs it)
 
     try:
-        transport = choose_loops().name
+        parts = f"transport: {choose_loops().name}, batches: {records_codec().name}"
     except ConfigError as error:
         raise UsageMistake(str(error)) from None
-    click.echo(f"dafka, version {__version__} (transport: {transport})")
+    click.echo(f"dafka, version {__version__} ({parts})")
     context.exit()
 
 
@@ -110,7 +111,7 @@ def _show_version(context: click.Context) -> None:
     is_eager=True,
     expose_value=False,
     callback=lambda context, _, is_asked: _show_version(context) if is_asked else None,
-    help="Show the version, and whether the transport is compiled, and exit.",
+    help="Show the version, and whether the transport and the codec of record batches are compiled, and exit.",
 )
 def main() -> None:
     """Decentralized streams of records (Dafka, ZeroMQ RFC 46).

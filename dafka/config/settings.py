@@ -176,9 +176,11 @@ class ProducerConfig:
     """How long the time between two HEADs may grow while nothing new is published and all connected stores have
     acknowledged everything. It does not grow while a peer listens that is not a node of this project. With the value of
     `head_interval_ms`, the interval is regular."""
-    high_watermark: int = attrs.field(default=20_000, validator=check_count(0))
-    """How many messages may wait for one slow peer: record batches of up to 64 KiB, or single records. Beyond it,
-    messages to this peer are dropped, and the peer fetches the records later."""
+    high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
+    """How many messages may wait for one slow peer: record batches, or single records. Beyond it, messages to this peer
+    are dropped, and the peer fetches the records later. When 1 GiB of record batches wait for all peers together (4
+    times `[node] message_bytes_max`, but at least 256 MiB), the slowest peer is disconnected; it connects again, and
+    fetches the records, too."""
     linger_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a record may wait for others, so that they are published in one batch. 0: what is sent at once forms a
     batch, and nothing waits."""

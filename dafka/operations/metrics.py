@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dafka.batches import records_codec
 from dafka.config import MetricsConfig
 from dafka.operations.monitor import Monitor, MonitoredNode, role_of
 from dafka.records import Partition
@@ -102,8 +103,11 @@ GAUGES = {
 }
 
 BUILD_INFO = "dafka_build_info"
-BUILD_TEXT = "Always 1. The labels are the versions of dafka and Python, and whether the transport is compiled."
-BUILD_LABELS = ("version", "python", "transport")
+BUILD_TEXT = (
+    "Always 1. The labels are the versions of dafka and Python, and whether the transport and the codec of record "
+    "batches are compiled."
+)
+BUILD_LABELS = ("version", "python", "transport", "batches")
 
 OTHER_TOPICS = "other"
 """The label of the topics beyond the limit, all together."""
@@ -212,7 +216,7 @@ def _read(monitor: Monitor, labels: TopicLabels) -> list[Metric]:
     for role, each in commits.items():
         histogram.add_metric([role], *_buckets(each))
     build = GaugeMetricFamily(BUILD_INFO, BUILD_TEXT, labels=BUILD_LABELS)
-    build.add_metric((_version(), platform.python_version(), choose_loops().name), 1)
+    build.add_metric((_version(), platform.python_version(), choose_loops().name, records_codec().name), 1)
     return [*metrics, histogram, build]
 
 

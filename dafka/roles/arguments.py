@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import NoneType
 from typing import cast
 
-from dafka.batches import Repeated
+from dafka.batches import records_codec
 from dafka.config import Config
-from dafka.contents import has_null, pack
+from dafka.contents import Repeated
 from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
 from dafka.wire import Dialect
@@ -168,10 +169,7 @@ def make_batch(
         RecordError: A part of a record has the wrong type, or a record is too large.
     """
     if not any(isinstance(each, (ProducerRecord, Record)) for each in records[:1]):
-        values = cast(Sequence[bytes | None], records)
-        check_values(values, bytes_max)
-        if len(values) > 1 and not has_null(values):
-            values = pack(cast(Sequence[bytes], values))  # further steps then take no time for each record
+        values = _pack_values(cast(Sequence[bytes | None], records), bytes_max)
         return RecordBatch(partition, 0, values, timestamps=Repeated(now_ms, len(values)))
     for each in records:
         if not isinstance(each, (ProducerRecord, Record)):
@@ -181,3 +179,14 @@ def make_batch(
     for record in whole:
         check_record(record, bytes_max)
     return RecordBatch.from_records(partition, 0, whole, now_ms)
+
+
+def _pack_values(values: Sequence[bytes | None], bytes_max: int) -> Sequence[bytes | None]:
+    """Return values in one piece, so that further steps take no time for each; raise `RecordError` if one is wrong."""
+    if len(values) > 1:
+        with suppress(TypeError):
+            packed = records_codec().pack(cast(Sequence[bytes], values))
+            if len(packed.data) <= bytes_max or packed.longest() <= bytes_max:
+                return packed
+    check_values(values, bytes_max)
+    return values

@@ -58,7 +58,14 @@ class NodeSockets:
     """
 
     def __init__(
-        self, address: str, role: wire.Role, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity
+        self,
+        address: str,
+        role: wire.Role,
+        mesh: Mesh,
+        config: Config,
+        events: EventFeed,
+        identity: PeerIdentity,
+        decoder: wire.BatchDecoder,
     ) -> None:
         """Take the sockets of a node over from its mesh."""
         self.address = address
@@ -70,7 +77,7 @@ class NodeSockets:
         self._identity = identity
         self._head_listeners = HeadListeners(mesh.publisher.accepted.__contains__)
         self._dialect = DialectChoice(config.node, is_closed=bool(config.security.key_file))
-        self._decoder = wire.BatchDecoder(keeps_encoded=role is wire.Role.STORE)
+        self._decoder = decoder
         self._has_batches = config.node.record_batches == "on"
         self._encoder = wire.BatchEncoder(
             self._dialect.dialect,
@@ -259,7 +266,13 @@ class NodeSockets:
 
 @asynccontextmanager
 async def open_sockets(
-    address: str, config: Config, role: wire.Role, high_watermark: int, events: EventFeed | None = None
+    address: str,
+    config: Config,
+    role: wire.Role,
+    high_watermark: int,
+    events: EventFeed | None = None,
+    *,
+    keeps_record_batches: bool = False,
 ) -> AsyncIterator[NodeSockets]:
     """Open the sockets of a node, and close them when the block is left.
 
@@ -269,6 +282,7 @@ async def open_sockets(
         role: The node's role. The name of its logger is `dafka.<role>`.
         high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
         events: The events of the node, if it had another address before.
+        keeps_record_batches: Whether received records keep the record batches that they came in.
 
     Yields:
         The sockets, bound and not yet served.
@@ -288,7 +302,9 @@ async def open_sockets(
             closed.callback(events.log.write, Stopped())
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
-            yield NodeSockets(address, role, mesh, config, events, _identity(address, security, events))
+            identity = _identity(address, security, events)
+            decoder = wire.BatchDecoder(keeps_encoded=keeps_record_batches)
+            yield NodeSockets(address, role, mesh, config, events, identity, decoder)
 
 
 def tower_hosts(config: Config) -> list[str]:

@@ -29,7 +29,14 @@ from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
-from dafka.storage import DeletesPartitions, DetectsRemoval, RetentionPolicy, Storage, open_storage
+from dafka.storage import (
+    DeletesPartitions,
+    DetectsRemoval,
+    KeepsRecordBatches,
+    RetentionPolicy,
+    Storage,
+    open_storage,
+)
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
@@ -347,7 +354,13 @@ async def serve_store(
                 if info.last_append_at is not None
             }
             machine = StoreMachine(storage.identity, config, ends, earliest, idle_s)
-            async with open_sockets(storage.identity, config, Role.STORE, config.store.high_watermark) as sockets:
+            async with open_sockets(
+                storage.identity,
+                config,
+                Role.STORE,
+                config.store.high_watermark,
+                keeps_record_batches=isinstance(storage, KeepsRecordBatches),
+            ) as sockets:
                 store = Store(machine, sockets, storage, config)
                 records = sum(info.count for info in held.values())
                 store.events.log.write(StorageOpened(config.store.storage, len(held), records))

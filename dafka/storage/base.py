@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import attrs
 
@@ -360,6 +360,19 @@ class DeletesPartitions(Protocol):
         Raises:
             StorageError: If the medium fails.
         """
+
+
+@runtime_checkable
+class KeepsRecordBatches(Protocol):
+    """An optional part of a storage plugin, for storages that keep record batches as they came (`RecordBatch.encoded`).
+
+    A store whose storage lacks it passes on the records alone, which takes less memory.
+
+    Attributes:
+        keeps_record_batches: True.
+    """
+
+    keeps_record_batches: ClassVar[bool]
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ somebody asks whether it is still open.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import trio
@@ -82,6 +82,10 @@ class AcceptedConnections:
     def __contains__(self, number: int) -> bool:
         """Return whether a connection has not ended, as far as libzmq has reported. `is_open` examines it instead."""
         return number in self._by_number
+
+    def __iter__(self) -> Iterator[AcceptedConnection]:
+        """Iterate over the connections that are open and are not being ended."""
+        return (each for each in self._by_number.values() if each.number not in self._ending)
 
     def on_ended(self, callback: Callable[[int], None]) -> None:
         """Set the function that is called with the number of each connection that ended."""

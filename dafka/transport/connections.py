@@ -7,6 +7,7 @@ cleans up only that connection.
 
 from __future__ import annotations
 
+import array
 import errno
 import ipaddress
 import os
@@ -21,6 +22,11 @@ try:
     import resource
 except ImportError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 SRCFD = 2
 """libzmq's `ZMQ_SRCFD`; pyzmq has no name for it."""
@@ -107,6 +113,15 @@ def is_other_machine(host: str) -> bool:
     except ValueError:
         return False
     return False
+
+
+def unsent_bytes(descriptor: int) -> int:
+    """Return how many bytes wait in the system until the peer takes them; 0 where the system does not tell."""
+    count = array.array("i", [0])
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)
+    return count[0]
 
 
 def end_connection(descriptor: int, connection: Connection) -> bool:

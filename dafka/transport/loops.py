@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -30,6 +31,16 @@ VARIABLE = "DAFKA_ACCELERATOR"
 
 SourcedMessage: TypeAlias = tuple[int, list[bytes]]
 """The descriptor that a message arrived on, or -1; and its frames."""
+
+
+class Tally(Protocol):
+    """Counts the bytes of messages that libzmq still keeps for any peer.
+
+    Records of an `EncodedRun` and frames of less than `TALLIED_BYTES_MIN` do not count.
+    """
+
+    def count_bytes(self) -> int:
+        """Return how many there are."""
 
 
 class Loops(Protocol):
@@ -59,15 +70,48 @@ class Loops(Protocol):
     def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
         """Return the same as `receive`, each message after the descriptor that it arrived on; -1 if there is none."""
 
-    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
-        """Queue messages, and return how many were queued. A message that does not fit is dropped."""
+    def send(
+        self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
+    ) -> int:
+        """Queue messages, and return how many were queued. A message that does not fit is dropped.
 
+        The tally is one of `open_tally`.
+        """
+
+    def open_tally(self) -> Tally:
+        """Return a tally for messages that these loops send."""
+
+
+TALLIED_BYTES_MIN = 1024
+"""The size of the smallest frame that a tally counts: libzmq is lent larger ones, and gets a copy of smaller ones."""
 
 FRAME_BYTES = 64
 """The approximate memory that a frame takes besides its content, in bytes. It limits the number of empty frames."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _RECORD_IDS = (Command.RECORD.value, Command.DIRECT_RECORD.value)
+
+
+class _TrackedFrames:
+    """A tally of frames that pyzmq tracks. The peers get them in the same order, so the first ones are done first."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[zmq.MessageTracker, int]] = deque()
+        self._bytes = 0
+
+    def track(self, content: bytes) -> zmq.Frame:
+        """Return a frame that counts until libzmq has returned it."""
+        frame = zmq.Frame(content, track=True, copy=False, copy_threshold=0)
+        assert frame.tracker is not None
+        self._frames.append((frame.tracker, len(content)))
+        self._bytes += len(content)
+        return frame
+
+    def count_bytes(self) -> int:
+        """See `Tally.count_bytes`."""
+        while self._frames and self._frames[0][0].done:
+            self._bytes -= self._frames.popleft()[1]
+        return self._bytes
 
 
 class PureLoops:
@@ -123,8 +167,16 @@ class PureLoops:
                 break
         return items
 
-    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
+    def open_tally(self) -> Tally:
+        """See `Loops.open_tally`."""
+        return _TrackedFrames()
+
+    def send(
+        self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
+    ) -> int:
         """See `Loops.send`."""
+        if isinstance(tally, _TrackedFrames):
+            messages = _track_frames(messages, tally)
         send = Backend.send  # `zmq.Socket.send` adds checks for other kinds of sockets, which take longer than sending
         more, last = _NOBLOCK | int(zmq.SNDMORE), _NOBLOCK
         count = 0
@@ -137,6 +189,17 @@ class PureLoops:
                 continue
             count += 1
         return count
+
+
+def _track_frames(
+    messages: Iterable[Sequence[bytes] | EncodedRun], tally: _TrackedFrames
+) -> Iterator[Sequence[Any] | EncodedRun]:
+    """Yield messages with their large frames as tracked ones."""
+    for message in messages:
+        if isinstance(message, EncodedRun) or all(len(frame) < TALLIED_BYTES_MIN for frame in message):
+            yield message
+        else:
+            yield [tally.track(frame) if len(frame) >= TALLIED_BYTES_MIN else frame for frame in message]
 
 
 def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterator[tuple[zmq.Frame, list[bytes]]]:
@@ -163,8 +226,21 @@ def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterato
 
 
 _MODULE = "dafka.transport._accelerator"
-_INTERFACE = 6
+_INTERFACE = 7
 """The version of the interface that `accelerator/module.c` must have."""
+
+
+class _LentFrames:
+    """A tally of frames that the accelerator lends to libzmq."""
+
+    def __init__(self, module: Any) -> None:
+        self.counter = module.open_tally()
+        self._count_lent = module.count_lent
+
+    def count_bytes(self) -> int:
+        """See `Tally.count_bytes`."""
+        count: int = self._count_lent(self.counter)
+        return count
 
 
 class CompiledLoops:
@@ -175,6 +251,7 @@ class CompiledLoops:
 
     def __init__(self, module: Any) -> None:
         """Use a module that is connected to libzmq."""
+        self._module = module
         self._receive = module.receive
         self._receive_sourced = module.receive_sourced
         self._send = module.send
@@ -200,10 +277,17 @@ class CompiledLoops:
         messages: list[SourcedMessage] = self._receive_sourced(socket.underlying, count_max, bytes_max, FRAME_BYTES)
         return messages
 
-    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
+    def send(
+        self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
+    ) -> int:
         """See `Loops.send`."""
-        count: int = self._send(socket.underlying, messages)
+        counter = tally.counter if isinstance(tally, _LentFrames) else None
+        count: int = self._send(socket.underlying, messages, counter)
         return count
+
+    def open_tally(self) -> Tally:
+        """See `Loops.open_tally`."""
+        return _LentFrames(self._module)
 
 
 @functools.cache

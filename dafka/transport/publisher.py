@@ -4,11 +4,14 @@ libzmq stores every subscription that peers send, without a limit. This module c
 connection. A connection that exceeds its limits is ended together with its subscriptions; other connections are not
 affected. If the peer reconnects at once, its limit is halved each time. A correct node has a handful of subscriptions;
 a consumer has two for each of its topics.
+
+What waits for slow peers is limited by `SlowPeers`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -19,9 +22,11 @@ from dafka.config import NodeConfig
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
 from dafka.transport.connections import MANY_CONNECTIONS
+from dafka.transport.slow_peers import SLOW_PEER, SlowPeers
 from dafka.transport.socket import RECEIVE_BYTES_MAX, BaseSocket
 from dafka.transport.subscription_table import SubscriptionTable
 from dafka.wire import Command
+from dafka.wire.batch import EncodedRun
 
 DRAIN_COUNT_MAX = 500
 """Subscriptions received at once, so that one batch takes a few milliseconds."""
@@ -92,13 +97,28 @@ class PublisherSocket(BaseSocket):
         self._subscriptions = SubscriptionLimits(self.accepted, config.subscription_bytes_max, config.subscriptions_max)
         self.accepted.on_ended(self._forget_connection)
         self._table = SubscriptionTable(sends_batches=sends_batches)
+        self._tally = self._loops.open_tally()
+        self._slow_peers = SlowPeers(self.accepted, config.message_bytes_max)
         self._ended: list[NumberedMessage] = []
         self.set_options(xpub_manual=1)
 
     @property
     def discarded(self) -> Counter[str]:
         """Subscriptions discarded and connections ended, by reason."""
-        return self._subscriptions.discarded + Counter({MANY_CONNECTIONS: self.accepted.ended_count})
+        ended = Counter({MANY_CONNECTIONS: self.accepted.ended_count, SLOW_PEER: self._slow_peers.ended_count})
+        return self._subscriptions.discarded + ended
+
+    @property
+    def queued_bytes(self) -> int:
+        """The bytes of the record batches that wait for any peer."""
+        return self._tally.count_bytes()
+
+    def send_many(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
+        """See `BaseSocket.send_many`. Peers that are too slow for record batches are disconnected."""
+        kept = self._slow_peers.limit(messages, self.queued_bytes)
+        count = self._loops.send(self._socket, kept, self._tally)
+        self._wake()
+        return count
 
     async def receive_many(self) -> list[list[bytes]]:
         """Wait for subscriptions, and return those within the limits. A checkpoint."""

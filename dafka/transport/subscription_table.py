@@ -38,6 +38,8 @@ class SubscriptionTable:
         self._of_connection: defaultdict[int, set[bytes]] = defaultdict(set)
         self._counts: Counter[bytes] = Counter()
         self._told: Counter[bytes] = Counter()
+        self._longer: Counter[bytes] = Counter()
+        """What subscriptions to more than a topic begin with: libdafka's first frame goes on after the topic."""
         self._wanted: dict[bytes, bool] = {}
 
     def subscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
@@ -85,7 +87,9 @@ class SubscriptionTable:
         if is_wanted is None:
             if len(self._wanted) >= CACHED_MAX:
                 self._wanted.clear()
-            is_wanted = any(topic_frame[:end] in self._told for end in range(len(topic_frame) + 1))
+            is_wanted = topic_frame in self._longer or any(
+                topic_frame[:end] in self._told for end in range(len(topic_frame) + 1)
+            )
             self._wanted[topic_frame] = is_wanted
         return is_wanted
 
@@ -106,10 +110,14 @@ class SubscriptionTable:
         """Note what libzmq is told of a connection, and return the difference."""
         for prefix in after - before:
             self._told[prefix] += 1
+            topic_frame, nul, _ = prefix.partition(b"\0")
+            if nul:
+                self._longer[topic_frame] += 1
         for prefix in before - after:
-            self._told[prefix] -= 1
-            if not self._told[prefix]:
-                del self._told[prefix]
+            _count_down(self._told, prefix)
+            topic_frame, nul, _ = prefix.partition(b"\0")
+            if nul:
+                _count_down(self._longer, topic_frame)
         if before != after:
             self._wanted.clear()
         ended, begun = sorted(before - after), sorted(after - before)
@@ -117,11 +125,14 @@ class SubscriptionTable:
 
     def _drop(self, prefix: bytes) -> bool:
         """Count one subscription less, and return whether it was the last one."""
-        self._counts[prefix] -= 1
-        if self._counts[prefix]:
-            return False
-        del self._counts[prefix]
-        return True
+        _count_down(self._counts, prefix)
+        return prefix not in self._counts
+
+
+def _count_down(counts: Counter[bytes], prefix: bytes) -> None:
+    counts[prefix] -= 1
+    if not counts[prefix]:
+        del counts[prefix]
 
 
 def _counterpart(prefix: bytes, commands: dict[bytes, bytes]) -> bytes | None:

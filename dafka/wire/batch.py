@@ -10,14 +10,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import attrs
 
-from dafka.batches import ENCODED_BYTES_MAX, Compression, decode_records, encode_records
+from dafka.batches import (
+    ENCODED_BYTES_MAX,
+    Compression,
+    encode_records,
+)
 from dafka.contents import join_contents
-from dafka.errors import BatchError, EncodingError, WireError
+from dafka.errors import EncodingError, WireError
 from dafka.records import Partition, encode_text
 from dafka.wire import codec
+from dafka.wire.batch_runs import HEADERS_MAX, BatchRun, BatchRunDecoder
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
 from dafka.wire.envelope import unwrap_records, wrap_records
 from dafka.wire.messages import (
@@ -28,12 +34,9 @@ from dafka.wire.messages import (
     Record,
     RecordBatchMessage,
     RecordRun,
+    WithContent,
 )
 from dafka.wire.primitives import NUMBER_8
-
-HEADERS_MAX = 16_384
-"""Headers remembered: one for each partition, and for each requestor and partition. When there are more, all are
-forgotten, and each costs one slow decode again. A peer that invents headers achieves nothing else."""
 
 BATCH_BYTES_MAX = 64 * 2**20
 """The size of a record batch after decompression, in bytes, unless the decoder is given another."""
@@ -42,6 +45,7 @@ OPEN_RUNS_MAX = 8
 """Runs with the same header that are gathered at once: the answers of several nodes to one FETCH arrive interleaved."""
 
 _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
+_BATCH_IDS = frozenset((Command.RECORD_BATCH.value[0], Command.DIRECT_RECORD_BATCH.value[0]))
 
 
 @attrs.frozen
@@ -117,7 +121,7 @@ class _Header:
         self.runs: list[_Run] = []
         self.last: _Run | None = None
 
-    def find_run(self, sequence: int, batch: list[BatchedMessage | _Run]) -> _Run:
+    def find_run(self, sequence: int, batch: list[_Gathered]) -> _Run:
         """Return the run that a record continues, or a new one; it becomes the last run."""
         runs = self.runs
         for run in reversed(runs):
@@ -130,6 +134,9 @@ class _Header:
         runs.append(run)
         batch.append(run)
         return run
+
+
+_Gathered: TypeAlias = "BatchedMessage | _Run | BatchRun"
 
 
 def _close(run: _Run) -> RecordRun:
@@ -156,9 +163,8 @@ class BatchDecoder:
     def __init__(self, batch_bytes_max: int = BATCH_BYTES_MAX, *, keeps_encoded: bool = False) -> None:
         self.discarded: Counter[str] = Counter()
         self.dialects: set[Dialect] = set()
-        self._batch_bytes_max = batch_bytes_max
-        self._keeps_encoded = keeps_encoded
         self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
+        self._batch_runs = BatchRunDecoder(self.discarded, batch_bytes_max, keeps_encoded=keeps_encoded)
 
     def decode(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[BatchedMessage]:
         """Decode messages. Malformed ones are left out and counted.
@@ -169,7 +175,7 @@ class BatchDecoder:
         Returns:
             Runs and other commands, in the order of their first messages.
         """
-        batch: list[BatchedMessage | _Run] = []
+        batch: list[_Gathered] = []
         headers = self._headers
         for message in messages:
             if isinstance(message, EncodedRun):
@@ -179,7 +185,7 @@ class BatchDecoder:
             first = frames[0] if frames else b""
             command = first[0] if first else -1
             if command not in _RECORD_IDS:
-                self._decode_other(frames, batch)
+                self._decode_other(command, frames, batch)
                 continue
             key: bytes | tuple[bytes, bytes]
             if len(frames) == 2:
@@ -204,9 +210,17 @@ class BatchDecoder:
                 run.contents = contents = list(contents)
             contents.append(frames[-1])
             run.next_sequence = sequence + 1
-        return [_close(item) if isinstance(item, _Run) else item for item in batch]
+        self._batch_runs.end()
+        return [*self._close_all(batch)]
 
-    def _decode_run(self, run: EncodedRun, batch: list[BatchedMessage | _Run]) -> None:
+    def _close_all(self, batch: Iterable[_Gathered]) -> Iterator[BatchedMessage]:
+        for item in batch:
+            if isinstance(item, BatchRun):
+                yield from self._batch_runs.decode(item)
+            else:
+                yield _close(item) if isinstance(item, _Run) else item
+
+    def _decode_run(self, run: EncodedRun, batch: list[_Gathered]) -> None:
         """Decode a run to what its messages would be decoded to. Its sequences cannot make a header malformed."""
         topic, header_prefix = run.topic_frame, run.header_prefix
         key = header_prefix if topic is None else (topic, header_prefix)
@@ -224,29 +238,20 @@ class BatchDecoder:
         gathered.contents = join_contents([gathered.contents, run.contents]) if gathered.contents else run.contents
         gathered.next_sequence = run.first_sequence + len(run.contents)
 
-    def _decode_other(self, frames: Sequence[bytes], batch: list[BatchedMessage | _Run]) -> None:
+    def _decode_other(self, command: int, frames: Sequence[bytes], batch: list[_Gathered]) -> None:
+        if command in _BATCH_IDS:
+            begun = self._batch_runs.add(frames)
+            if begun is not None:
+                batch.append(begun)
+            return
         try:
             message, dialect = codec.decode(frames)
         except WireError as error:
             self.discarded[error.field] += 1
             return
-        assert not isinstance(message, (Record, DirectRecord))
-        if isinstance(message, (RecordBatchMessage, DirectRecordBatchMessage)):
-            try:
-                batch.append(self._decode_batch(message))
-            except BatchError as error:
-                self.discarded[f"batch: {error.field}"] += 1
-            return
+        assert not isinstance(message, WithContent)
         self.dialects.add(dialect)
         batch.append(message)
-
-    def _decode_batch(self, message: RecordBatchMessage | DirectRecordBatchMessage) -> RecordRun:
-        """Return the records of a batch; raise `BatchError` if it is malformed."""
-        partition = Partition(message.subject, message.address)
-        batch = decode_records(partition, message.content, bytes_max=self._batch_bytes_max)
-        if not self._keeps_encoded:
-            batch = attrs.evolve(batch, encoded=())
-        return RecordRun(batch, message.requestor if isinstance(message, DirectRecordBatchMessage) else None)
 
     def _read_header(self, frames: Sequence[bytes], key: bytes | tuple[bytes, bytes]) -> _Header | None:
         try:

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dafka.batches import codec, decode_batch, pack_headers
 from dafka.batches.codec import PURE, VARIABLE, CompiledCodec, RecordsCodec, load_compiled, records_codec
+from dafka.batches.reading import RecordsPart
+from dafka.batches.writing import WrittenRecords
 from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError, ConfigError
 from tests.batches import fuzz
@@ -22,25 +25,56 @@ needs_compiled = pytest.mark.skipif(isinstance(COMPILED, str), reason=str(COMPIL
 CODECS = [pytest.param(PURE, id="pure"), pytest.param(COMPILED, marks=needs_compiled, id="compiled")]
 
 
-def written(codec: RecordsCodec, records: Records) -> bytes:
+def written(
+    codec: RecordsCodec, records: Records, bytes_max: int = 2**30, count_max: int = 2**31
+) -> list[WrittenRecords]:
     headers = None if records.headers is None else pack_headers(records.headers).blocks
-    base = records.times[0]
-    return codec.write_records(
-        records.values, records.keys, headers, array("q", [time - base for time in records.times])
-    )
+    return codec.write_records(records.values, records.keys, headers, array("q", records.times), bytes_max, count_max)
 
 
 @needs_compiled
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(records=RECORDS)
-def test_both_write_and_read_the_same(records: Records) -> None:
+@given(records=RECORDS, bytes_max=st.integers(0, 100), count_max=st.integers(1, 10))
+def test_both_write_and_read_the_same(records: Records, bytes_max: int, count_max: int) -> None:
     assert isinstance(COMPILED, CompiledCodec)
-    data = written(PURE, records)
-    assert written(COMPILED, records) == data
-    count, base = len(records.values), records.times[0]
-    pure, compiled = (each.read_records(b"head" + data, 4, count, base) for each in (PURE, COMPILED))
+    batches = written(PURE, records, bytes_max, count_max)
+    assert written(COMPILED, records, bytes_max, count_max) == batches
+    parts = [RecordsPart(b"head" + each.data, 4, each.record_count, each.base_time) for each in batches]
+    pure, compiled = (each.read_records(parts) for each in (PURE, COMPILED))
     assert pure == compiled
     assert list(map(type, pure)) == list(map(type, compiled))
+    assert list(pure[0]) == list(records.values)
+    scanned = COMPILED.scan_records(parts)
+    assert scanned == PURE.scan_records(parts)
+    is_plain = pure[1] is None and pure[2] is None and isinstance(pure[0], PackedContents)
+    assert scanned == ((len(pure[0].data), pure[3]) if is_plain else None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_has_limits(codec: RecordsCodec) -> None:
+    values, keys, blocks = [b"12", None, b"123", b"1", b"", b"x" * 99], [b"k"] + [None] * 5, pack([b"\0"] * 6)
+    counts = [each.record_count for each in codec.write_records(values, keys, blocks, None, 8, 3)]
+    assert counts == [2, 3, 1]  # 5 bytes and the limit of 8; 3 records; one that is larger than the limit
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_ends_before_times_that_are_too_far_from_its_first(codec: RecordsCodec) -> None:
+    times = array("q", [1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62])
+    written = codec.write_records([b""] * 5, None, None, times, 2**30, 2**31)
+    assert [(each.record_count, each.base_time, each.max_time) for each in written] == [
+        (2, 1, 2**63 - 1),
+        (2, -(2**63), -(2**63) + 1),
+        (1, 2**62, 2**62),
+    ]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_contents_are_packed(codec: RecordsCodec) -> None:
+    for contents in ([b"a", b"", b"bcd"], []):
+        assert codec.pack(contents) == pack(contents)
+    for wrong in ([b"a", None], ["text"], [bytearray(b"a")]):
+        with pytest.raises(TypeError):
+            codec.pack(wrong)  # type: ignore[arg-type]
 
 
 @needs_compiled
@@ -49,8 +83,8 @@ def test_both_write_every_shape_the_same(name: str) -> None:
     assert isinstance(COMPILED, CompiledCodec)
     records = SHAPES[name]
     assert written(COMPILED, records) == written(PURE, records)
-    assert COMPILED.write_records(records.values, None, None, None) == PURE.write_records(
-        records.values, None, None, None
+    assert COMPILED.write_records(records.values, None, None, None, 2**30, 2**31) == PURE.write_records(
+        records.values, None, None, None, 2**30, 2**31
     )
 
 
@@ -102,14 +136,14 @@ TOO_LONG = b"\xff\xff\xff\xff\xff\0"
 )
 def test_malformed_records_are_refused_with_a_reason(data: bytes, reason: str, codec: RecordsCodec) -> None:
     with pytest.raises(BatchError) as caught:
-        codec.read_records(data, 0, 1, 1)
+        codec.read_records([RecordsPart(data, 0, 1, 1)])
     assert str(caught.value).startswith(reason)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_numbers_may_be_longer_than_necessary(codec: RecordsCodec) -> None:
     data = record(b"\0", b"\x80\x00", b"\x80\x80\x00", b"\x82\x00", b"k", b"\x81\x80\x00", b"\x80\x00")
-    values, keys, blocks, time = codec.read_records(data, 0, 1, 7)
+    values, keys, blocks, time = codec.read_records([RecordsPart(data, 0, 1, 7)])
     assert values == [None]
     assert keys == [b"k"]
     assert blocks is not None
@@ -121,9 +155,9 @@ def test_numbers_may_be_longer_than_necessary(codec: RecordsCodec) -> None:
 @pytest.mark.parametrize("column", [["text"], [1], [bytearray(b"v")]])
 def test_columns_hold_bytes_or_none(column: Sequence[bytes], codec: RecordsCodec) -> None:
     with pytest.raises(TypeError):
-        codec.write_records(column, None, None, None)
+        codec.write_records(column, None, None, None, 1, 1)
     with pytest.raises(TypeError):
-        codec.write_records([b""], column, None, None)
+        codec.write_records([b""], column, None, None, 1, 1)
 
 
 @needs_compiled
@@ -141,7 +175,7 @@ def test_columns_hold_bytes_or_none(column: Sequence[bytes], codec: RecordsCodec
 def test_columns_that_do_not_fit_are_refused(arguments: tuple[object, ...]) -> None:
     assert isinstance(COMPILED, CompiledCodec)
     with pytest.raises(ValueError, match=r"fit together|add up"):
-        COMPILED.write_records(*arguments)  # type: ignore[arg-type]
+        COMPILED.write_records(*arguments, 1, 1)  # type: ignore[arg-type, call-arg]
 
 
 @needs_compiled
@@ -149,7 +183,7 @@ def test_columns_that_do_not_fit_are_refused(arguments: tuple[object, ...]) -> N
 def test_places_outside_the_data_are_refused(position: int, count: int) -> None:
     assert isinstance(COMPILED, CompiledCodec)
     with pytest.raises(ValueError, match="no room"):
-        COMPILED.read_records(record(*PLAIN), position, count, 0)
+        COMPILED.read_records([RecordsPart(record(*PLAIN), position, count, 0)])
 
 
 @needs_compiled

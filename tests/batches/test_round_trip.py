@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from dafka.batches import (
     Compression,
     PackedHeaders,
-    Repeated,
     TimestampType,
     batch_bytes_max,
     check_crc,
@@ -17,7 +16,7 @@ from dafka.batches import (
     encode_batch,
     slice_batch,
 )
-from dafka.contents import PackedContents
+from dafka.contents import PackedContents, Repeated
 from dafka.errors import EncodingError
 from tests.batches.samples import BYTES_MAX, COMPRESSIONS, RECORDS, SHAPES, TIME, Records
 

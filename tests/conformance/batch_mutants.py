@@ -11,18 +11,19 @@ import pytest
 
 from dafka import wire
 from dafka.batches import (
+    BatchHeader,
     Compression,
-    decode_records,
+    check_crc,
+    decode_run,
     encode_batch,
     encode_records,
     read_header,
     with_base_offset,
 )
-from dafka.batches import records as batch_records
 from dafka.errors import BatchError
 from dafka.records import Partition, Record, RecordBatch
 from dafka.transport import subscription_table
-from dafka.wire import BATCH_COMMANDS, Command, RecordRun, batch, envelope
+from dafka.wire import BATCH_COMMANDS, Command, RecordRun, batch, batch_runs, envelope
 from dafka_conformance.grammar.record_batches import ENVELOPE_MAGIC, HEADER_BYTES, seal_batch
 from dafka_conformance.model import Dialect
 from tests.conformance.mutants import Mutant
@@ -166,10 +167,12 @@ def wrap_everything(patch: Patch) -> None:
 def take_with(take: Callable[[RecordBatch, bytes], RecordBatch], patch: Patch) -> None:
     """Take other records from a batch than those in it."""
 
-    def decode(partition: Partition, data: bytes, **options: Any) -> RecordBatch:
-        return take(decode_records(partition, data, **options), data)
+    def decode(partition: Partition, batches: Sequence[tuple[BatchHeader, bytes]], **options: Any) -> RecordBatch:
+        if len(batches) > 1:
+            raise BatchError("batch", "one alone")  # each is then decoded alone
+        return take(decode_run(partition, batches, **options), batches[0][1])
 
-    patch.setattr(batch, "decode_records", decode)
+    patch.setattr(batch_runs, "decode_run", decode)
 
 
 def take_no_zstd(records: RecordBatch, data: bytes) -> RecordBatch:
@@ -188,21 +191,30 @@ def take_values(records: RecordBatch, _data: bytes) -> RecordBatch:
 
 
 def take_any_crc(patch: Patch) -> None:
-    patch.setattr(batch_records, "check_crc", read_header)
+    patch.setattr(batch_runs, "check_crc", read_header)
 
 
 def end_at(is_fatal: Callable[[bytes], bool], patch: Patch) -> None:
     """End at malformed batches of some kind."""
 
-    def decode(partition: Partition, data: bytes, **options: Any) -> RecordBatch:
+    def check(data: bytes) -> BatchHeader:
         try:
-            return decode_records(partition, data, **options)
+            return check_crc(data)
         except BatchError:
             if is_fatal(data):
                 raise MemoryError from None
             raise
 
-    patch.setattr(batch, "decode_records", decode)
+    def decode(partition: Partition, batches: Sequence[tuple[BatchHeader, bytes]], **options: Any) -> RecordBatch:
+        try:
+            return decode_run(partition, batches, **options)
+        except BatchError:
+            if any(is_fatal(data) for _, data in batches):
+                raise MemoryError from None
+            raise
+
+    patch.setattr(batch_runs, "check_crc", check)
+    patch.setattr(batch_runs, "decode_run", decode)
 
 
 def is_large(data: bytes) -> bool:
@@ -211,15 +223,17 @@ def is_large(data: bytes) -> bool:
 
 def take_no_surplus(patch: Patch) -> None:
     """Discard batches in answers that begin with records which were not requested."""
-    decode = batch.BatchDecoder._decode_batch
+    decode = batch_runs.BatchRunDecoder._decode
 
-    def decode_requested(self: batch.BatchDecoder, message: Any) -> RecordRun:
-        run = decode(self, message)
-        if run.requestor is not None and run.batch.first_sequence == 0:
+    def decode_requested(
+        self: batch_runs.BatchRunDecoder, run: batch_runs.BatchRun, batches: Sequence[tuple[BatchHeader, bytes]]
+    ) -> RecordRun:
+        decoded = decode(self, run, batches)
+        if decoded.requestor is not None and decoded.batch.first_sequence == 0:
             raise BatchError("base offset", "the first requested sequence")
-        return run
+        return decoded
 
-    patch.setattr(batch.BatchDecoder, "_decode_batch", decode_requested)
+    patch.setattr(batch_runs.BatchRunDecoder, "_decode", decode_requested)
 
 
 def subscribe_without(command: Command, patch: Patch) -> None:

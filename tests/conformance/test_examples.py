@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,20 +31,24 @@ PATIENCE = 5.0
 
 TIMEOUT_S = 900
 
+LACKS_BATCHES = re.compile(r"the (producer sends|consumer subscribes to) no record batches")
+
 
 async def expect_conforming(target_file: Path, patterns: tuple[str, ...] = ()) -> None:
-    """Expect that a producer and a consumer pass these scenarios, or all of them."""
+    """Expect that a producer and a consumer pass these scenarios, or all of them but those of record batches."""
     finished = await run(Catalog.load(), open_target(str(target_file), {}), patterns=patterns, patience=PATIENCE)
     wrong = [
         f"{result.scenario}: {result.reason} {[each for each in result.checks if not each.holds]}"
         for result in finished.results
         if result.outcome is not Outcome.PASSED
+        and not (result.outcome is Outcome.SKIPPED and LACKS_BATCHES.fullmatch(result.reason))
     ]
     assert wrong == []
     assert finished.conforms
     assert {result.role for result in finished.results} == {Role.PRODUCER, Role.CONSUMER}
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 async def test_python_nodes_conform_in_a_sample() -> None:
     await expect_conforming(EXAMPLES / "python" / "target.toml", SAMPLE)
 

@@ -26,9 +26,11 @@ from dafka.kafka.protocol import (
     read_correlation_id,
 )
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from dafka.kafka.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchRequest, FetchTopic
 from dafka.kafka.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+from dafka.kafka.protocol.writing import write_uvarint
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
@@ -111,6 +113,11 @@ class TestHeaders:
         with pytest.raises(WireError) as caught:
             decode_request(bytes.fromhex(data))
         assert caught.value.field == field
+
+    def test_tagged_fields_are_limited(self) -> None:
+        frame = bytes.fromhex("000c000400000007ffff") + write_uvarint(ITEMS_MAX + 1) + b"\x63\0" * (ITEMS_MAX + 1)
+        with pytest.raises(WireError, match="header's tagged fields"):
+            decode_request(frame + frame_of(encode_request(HEARTBEAT, 4, 7))[11:])
 
     def test_short_response(self) -> None:
         with pytest.raises(WireError, match="response header"):
@@ -200,6 +207,28 @@ class TestRequests:
         assert decode_request(frame, items_max=3)[1] == request
         with pytest.raises(WireError, match="count"):
             decode_request(frame, items_max=2)
+
+    def test_null_arrays_do_not_raise_the_limit(self) -> None:
+        keys: list[list[str] | None] = [None, ["a"]]
+        resources = [
+            DescribeConfigsResource(resource_type=2, resource_name="", configuration_keys=each) for each in keys
+        ]
+        frame = frame_of(encode_request(DescribeConfigsRequest(resources=resources), 4, 1))
+        decode_request(frame, items_max=3)
+        with pytest.raises(WireError, match=r"configuration_keys .* a count from 0 to 0, not 1"):
+            decode_request(frame, items_max=2)
+
+    def test_unknown_tags_are_limited(self) -> None:
+        frame = frame_of(encode_request(HEARTBEAT, 4, 7))[:-1] + b"\3" + b"\x63\0" * 3
+        assert decode_request(frame, items_max=3)[1] == HEARTBEAT
+        with pytest.raises(WireError, match=r"HeartbeatRequest\.tagged fields .* a count from 0 to 2, not 3"):
+            decode_request(frame, items_max=2)
+
+    @pytest.mark.parametrize("number", ["ffffffff1f", "ffffffff7f", "808080808000"])
+    def test_unsigned_numbers_have_32_bits(self, number: str) -> None:
+        frame = frame_of(encode_request(HEARTBEAT, 4, 7))[:-1] + b"\1" + bytes.fromhex(number)
+        with pytest.raises(WireError, match="a number of 32 bits"):
+            decode_request(frame + bytes(9))
 
     def test_unknown_tags_are_skipped(self) -> None:
         frame = frame_of(encode_request(HEARTBEAT, 4, 7))

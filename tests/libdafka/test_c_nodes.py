@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka import Config, open_consumer, open_observer, open_producer, serve_store
+from dafka import Config, ProducerRecord, Record, open_consumer, open_observer, open_producer, serve_store
 from dafka.events import DialectAdopted
 from dafka.roles import open_reader
 from tests.libdafka.tools import START_S, needs_tools, open_program, open_tower
@@ -152,3 +152,49 @@ async def test_a_c_consumer_gets_more_than_one_page_of_a_producer_that_has_left_
                 while lines < count - 1000:  # it buffers the last lines
                     lines += (await consumer.stdout.receive_some()).count(b"\n")
         nursery.cancel_scope.cancel()
+
+
+WHOLE = [
+    ProducerRecord(b"value %d" % number, b"key", (("a", b"1"), ("a", None), ("", b"")), 1_700_000_000_000 + number)
+    for number in range(500)
+] + [
+    ProducerRecord(None, b"key"),
+    ProducerRecord(None),
+    ProducerRecord(b""),
+    ProducerRecord(b"", b""),
+    ProducerRecord(b"only a value"),
+    ProducerRecord(b"", None, (("name", b"x" * 1000),)),
+]
+
+
+async def test_records_keep_everything_on_their_way_through_a_c_store(tmp_path: Path) -> None:
+    """The producer has left, so that a consumer, and a second store of ours, get them from the C store alone."""
+    async with (
+        open_tower("ours", tmp_path / "tower") as config,
+        open_program("dafka_stored", config=config, folder=tmp_path / "store") as c_store,
+    ):
+        await trio.sleep(2 * START_S)
+        with trio.fail_after(DEADLINE_S):
+            async with open_producer("hello", config.with_producer(compression="zstd")) as producer:
+                await producer.send_many(WHOLE)
+            await expect_whole(config)
+            async with trio.open_nursery() as nursery:
+                store = await nursery.start(serve_store, config.with_store(storage=f"filelog:{tmp_path / 'log'}"))
+                await wait_until(lambda: store.statistics().records_stored == len(WHOLE))
+                assert c_store.poll() is None
+                c_store.kill()
+                await c_store.wait()
+                await expect_whole(config)
+                nursery.cancel_scope.cancel()
+
+
+async def expect_whole(config: Config) -> None:
+    """Read the records of `WHOLE` from the beginning."""
+    found: list[Record] = []
+    async with open_consumer(["hello"], config.with_consumer(offset_reset="earliest")) as consumer:
+        while len(found) < len(WHOLE):
+            found += await consumer.next_batch()
+    assert [(each.value, each.key, tuple(each.headers)) for each in found] == [
+        (each.value, each.key, tuple(each.headers)) for each in WHOLE
+    ]
+    assert [each.timestamp for each in found[:500]] == [each.timestamp for each in WHOLE[:500]]

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dafka
 from dafka import Consumer, Partition
+from dafka.batches import records_codec
 from dafka.operations import metrics
 from dafka.operations.metrics import (
     BUILD_INFO,
@@ -247,7 +248,8 @@ def test_the_page_lists_every_metric_and_no_others() -> None:
 
 def test_the_build_is_described() -> None:
     (found,) = [name for name in read(Monitor()) if name[0] == BUILD_INFO]
-    assert sorted(found[1:]) == sorted((dafka.__version__, platform.python_version(), choose_loops().name))
+    names = (choose_loops().name, records_codec().name)
+    assert sorted(found[1:]) == sorted((dafka.__version__, platform.python_version(), *names))
 
 
 def test_topics_beyond_the_limit_are_added_up_as_other() -> None:

@@ -135,7 +135,8 @@ def test_first_example_of_the_readme_runs(wheel: Wheel, environment: Path, comma
     example = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert example is not None
     version = command.run("--version").output.decode()
-    assert ("transport: compiled" in version) is wheel.is_compiled, version
+    assert ("transport: compiled, batches: compiled" in version) is wheel.is_compiled, version
+    assert ("pure Python" in version) is (not wheel.is_compiled), version
     try:
         command.start_up("--storage", f"sqlite:{command.folder / 'dafka.db'}")
         sub, pub = command.options[1::2]

@@ -12,6 +12,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from dafka.storage import Storage, read_range
 from dafka.storage.filelog import catalog
 from dafka.storage.tools.verify import verify_storage
 from tests.power import planted
-from tests.power.disk import LOSSES, Disk, keep_all
+from tests.power.disk import LOSSES, SECTOR_BYTES, Disk, keep_all, lose_all
 from tests.power.recording import Entry, Kind, record
 from tests.power.workload import NAMES, PARTITIONS, is_relaxed, make_batch, open_storage, shrink_limits
 
@@ -159,9 +160,13 @@ class Run:
         folder: A folder for everything.
         choose: Chooses the moments and the losses.
         bug: The name of a planted bug.
+        is_decisive: See `lose_power`.
     """
 
-    def __init__(self, url: str, folder: Path, choose: random.Random, bug: str | None) -> None:
+    def __init__(
+        self, url: str, folder: Path, choose: random.Random, bug: str | None, *, is_decisive: bool = False
+    ) -> None:
+        self._is_decisive = is_decisive
         self._url = url
         self._folder = folder
         self._choose = choose
@@ -188,7 +193,7 @@ class Run:
     def kill_process(self, name: str) -> None:
         """End the process, but not the system, at a random moment, and store the files that it leaves."""
         writes = [number for number, entry in enumerate(self._entries, 1) if entry.kind is Kind.WRITE]
-        self.advance(self._choose.choice(writes))
+        self.advance(self._choose.choice(self._syncs_of_records() if self._is_decisive else writes))
         self._disk.fail_power(self._folder / name, keep_all, self._choose)
 
     def check_completeness(self, name: str) -> None:
@@ -203,9 +208,10 @@ class Run:
 
     async def check_losses(self, losses: int) -> None:
         """Let the power fail at random moments, and check the remaining storage each time."""
+        first = self._first_promises() if self._is_decisive else ()
         for moment in self._choose_moments(losses):
             self.advance(moment)
-            loss = self._choose.choice(LOSSES)
+            loss = lose_all if moment in first else self._choose.choice(LOSSES)
             left = self._folder / "left"
             self._disk.fail_power(left, loss, self._choose)
             try:
@@ -220,7 +226,32 @@ class Run:
         """Return random moments, half of them immediately after something was promised, and the first promises."""
         marks = [number for number, entry in enumerate(self._entries, 1) if entry.kind is Kind.MARK]
         ends = range(len(self._entries) + 1)
-        return sorted(marks[:3] + [self._choose.choice(self._choose.choice((marks, ends))) for _ in range(count - 3)])
+        first = self._first_promises()
+        others = range(count - len(first))
+        return sorted(first + [self._choose.choice(self._choose.choice((marks, ends))) for _ in others])
+
+    def _syncs_of_records(self) -> list[int]:
+        """Return the moments during appends when a sync of more than a header is about to begin."""
+        found = []
+        paths: dict[int, bytes] = {}
+        written: Counter[bytes] = Counter()
+        is_appending = False
+        for number, entry in enumerate(self._entries):
+            if entry.kind is Kind.MARK:
+                is_appending = entry.first.startswith(b'["appending"')
+            elif entry.kind is Kind.OPEN:
+                paths[entry.fd] = entry.first
+            elif entry.kind is Kind.WRITE:
+                written[paths[entry.fd]] += len(entry.first)
+            elif entry.kind is Kind.SYNC_BEGIN:
+                if is_appending and written[paths[entry.fd]] >= SECTOR_BYTES:
+                    found.append(number)
+                written[paths[entry.fd]] = 0
+        return found
+
+    def _first_promises(self) -> list[int]:
+        """Return the moments when the process promises what it has found, of which it has written nothing itself."""
+        return [number for number, entry in enumerate(self._entries, 1) if entry.kind is Kind.MARK][:3]
 
     async def _check_left(self, url: str, *, is_continued: bool) -> None:
         is_exact = not is_relaxed(url)
@@ -236,7 +267,9 @@ class Run:
                 await promises.check_storage(url, is_exact=True)
 
 
-def lose_power(url: str, *, seed: int, steps: int, losses: int, bug: str | None = None) -> None:
+def lose_power(
+    url: str, *, seed: int, steps: int, losses: int, bug: str | None = None, is_decisive: bool = False
+) -> None:
     """Check a storage after power failures. Raises `BrokenPromiseError`.
 
     A process uses the storage, and its recording is replayed to random moments. Then the same process is killed at a
@@ -248,13 +281,15 @@ def lose_power(url: str, *, seed: int, steps: int, losses: int, bug: str | None 
         steps: The number of calls of each process.
         losses: The number of power failures.
         bug: The name of a planted bug.
+        is_decisive: Whether the process is killed when it has written records and is about to sync them, and the first
+            failures lose all that is not synced. These are the moments that matter to what a second process finds.
     """
     parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with TemporaryDirectory(prefix="dafka-power-", dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "first").mkdir()
         entries = record_workload(url, seed, steps, folder / "first", bug)
-        first, second = (Run(url, folder, random.Random(each), bug) for each in (seed, ~seed))
+        first, second = (Run(url, folder, random.Random(each), bug, is_decisive=is_decisive) for each in (seed, ~seed))
         first.start_process("first", entries)
         trio.run(first.check_losses, losses // 2)
         first.check_completeness("first")

@@ -12,6 +12,13 @@ pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.ma
 
 URLS = [SQLITE, FILELOG, f"{SQLITE}?synchronous=NORMAL", f"{FILELOG}&fsync=5", f"{FILELOG}&fsync=never"]
 SEEDS = range(100, 108)
+BUG_SEEDS = 40
+"""Runs in which a planted bug may be noticed."""
+
+DECISIVE = ("sqlite-acknowledges-unsynced-log",)
+"""The planted bugs that show only after a process was killed between a commit and its sync, and then a power failure
+before anything else is synced. Random moments hardly ever hit that; see `lose_power`."""
+
 IN_SHORT = (
     "sqlite-commits-without-sync",
     "new-folder-entries-not-synced",
@@ -39,12 +46,12 @@ def test_nothing_promised_is_lost_in_long_runs(url: str, seed: int) -> None:
     "bug", [each if each in IN_SHORT else pytest.param(each, marks=pytest.mark.long) for each in BUGS]
 )
 def test_planted_bug_is_noticed(bug: str) -> None:
-    assert any(is_noticed(bug, seed) for seed in range(1, 21))
+    assert any(is_noticed(bug, seed) for seed in range(1, BUG_SEEDS + 1))
 
 
 def is_noticed(bug: str, seed: int) -> bool:
     try:
-        lose_power(url_of(bug), seed=seed, steps=80, losses=80, bug=bug)
+        lose_power(url_of(bug), seed=seed, steps=80, losses=80, bug=bug, is_decisive=bug in DECISIVE)
     except BrokenPromiseError:
         return True
     return False

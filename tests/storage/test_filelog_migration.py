@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.errors import StorageFormatError
+from dafka.errors import StorageFormatError, StorageLostError
 from dafka.records import Partition, Record, RecordBatch, record_bytes
-from dafka.storage import open_storage, read_range
+from dafka.storage import DetectsRemoval, Storage, open_storage, read_range
 from dafka.storage.filelog import layout, open_filelog
 from dafka.storage.filelog.entry_segment import MAGIC_BYTES
 from dafka.storage.filelog.index import OFFSET_MAX
@@ -254,3 +254,52 @@ def test_a_migration_that_is_killed_at_random_loses_nothing(rounds: int, tmp_pat
 
 def run_in_child(url: str, report: Report) -> None:
     trio.run(migrate_and_report, url, report)
+
+
+async def test_a_reader_goes_on_while_the_version_is_raised_and_segments_are_migrated(tmp_path: Path) -> None:
+    folder = unpack_fixture(tmp_path)
+    url = f"filelog:{folder}?segment_bytes=150000"
+    expected = await read_everything(url, read_only=True)
+
+    async def check(reader: Storage) -> None:
+        assert isinstance(reader, DetectsRemoval)
+        await reader.check_not_removed()
+        infos = await reader.partitions()
+        assert set(infos) == set(expected)
+        for partition, records in expected.items():
+            found: list[Record] = []
+            end = infos[partition].earliest_sequence + len(records)
+            async for batch in read_range(reader, partition, end - len(records), end, with_times=True):
+                found += batch
+            assert found == records
+
+    async with open_storage(url, read_only=True) as reader:
+        await check(reader)
+        async with open_storage(url) as writer:
+            assert version(folder) == 2
+            await check(reader)
+            for partition in expected:
+                end = (await writer.partitions())[partition].end_sequence
+                await writer.append([RecordBatch(partition, end, [b"new"], keys=[b"key"], stored_at=[2 * 10**12])])
+                found = await reader.read(partition, end, 9)
+                assert found is not None
+                assert (list(found.values), list(found.keys or ())) == ([b"new"], [b"key"])
+            await check(reader)
+            assert isinstance(writer, Migrates)
+            assert (await writer.migrate()).files == 6
+            await check(reader)
+        await check(reader)
+        assert isinstance(reader, DetectsRemoval)
+        marker = folder / "filelog.json"
+        document = marker.read_bytes()
+        marker.unlink()
+        with pytest.raises(StorageLostError, match=r"filelog\.json was removed or replaced while it was open"):
+            await reader.check_not_removed()
+        (tmp_path / "other").mkdir()
+        async with open_storage(f"filelog:{tmp_path / 'other'}"):
+            pass
+        (tmp_path / "other" / "filelog.json").rename(marker)
+        with pytest.raises(StorageLostError):
+            await reader.check_not_removed()
+        marker.write_bytes(document)
+        await check(reader)

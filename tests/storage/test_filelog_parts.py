@@ -43,7 +43,7 @@ from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folder
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times, is_beginning
 from dafka.storage.filelog.partition import Head, PartitionLog, is_segment_name, partition_seed, segment_seed
 from dafka.storage.filelog.segment import HEADER_READ_BYTES, ReadBuffer, Segment
-from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, repair_rows
+from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, drop_replaced, repair_rows
 from dafka.storage.filelog.versions import as_segment
 from tests.storage.old_filelog import Run, encode_append
 
@@ -324,28 +324,40 @@ def test_records_of_a_damaged_row_count_as_those_of_the_next_one(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("end", "damaged", "last"),
+    ("end", "damaged", "latest_at", "last"),
     [
-        (40, (), StoredRow(40, 90, 100)),
-        (20, (), StoredRow(20, 50, 60)),
-        (35, (), StoredRow(35, 90, 61 + 14)),
-        (45, (), StoredRow(45, 90, 100 + 5)),
-        (40, (3,), StoredRow(40, 70, 61 + 19)),
-        (40, (0, 1, 2, 3), StoredRow(40, 99, 33)),
-        (7, (), StoredRow(7, 0, 0)),
+        (40, (), 90, StoredRow(40, 90, 100)),
+        (40, (), 95, StoredRow(40, 95, 61 + 19)),
+        (20, (), 0, StoredRow(20, 50, 60)),
+        (35, (), 0, StoredRow(35, 90, 61 + 14)),
+        (45, (), 0, StoredRow(45, 90, 100 + 5)),
+        (40, (3,), 0, StoredRow(40, 70, 61 + 19)),
+        (40, (3,), 80, StoredRow(40, 80, 61 + 19)),
+        (40, (0, 1, 2, 3), 0, StoredRow(40, 99, 33)),
+        (40, (0, 1, 2, 3), 40, StoredRow(40, 40, 33)),
+        (7, (), 0, StoredRow(7, 0, 0)),
     ],
 )
 def test_rows_are_made_to_fit_their_segment(
-    end: int, damaged: tuple[int, ...], last: StoredRow, tmp_path: Path
+    end: int, damaged: tuple[int, ...], latest_at: int, last: StoredRow, tmp_path: Path
 ) -> None:
     path = tmp_path / "7.stored"
     rows_in(path, damaged)
     fd = os.open(path, os.O_RDWR)
-    size, found = repair_rows(fd, 7, SEED, end, lambda first, stop: stop - first, 99, lambda: 0)
+    size, found = repair_rows(fd, 7, SEED, end, lambda first, stop: stop - first, latest_at, lambda: 99)
     os.close(fd)
     assert found == last
     assert size == path.stat().st_size
     assert end == 7 or decode_row(path.read_bytes()[-ROW_BYTES:], SEED) == last
+
+
+def test_rows_that_an_append_took_back_are_dropped() -> None:
+    rows = [StoredRow(10, 50, 0), StoredRow(20, 50, 0), StoredRow(21, 70, 0), StoredRow(40, 90, 0)]
+    assert drop_replaced(rows) == rows
+    row_of_later_append_is_lost = [rows[0], StoredRow(30, 50, 0), *rows[2:]]
+    assert drop_replaced(row_of_later_append_is_lost) == [rows[0], *rows[2:]]
+    truncation_is_lost = [*rows[:3], StoredRow(35, 60, 0), StoredRow(38, 60, 0)]
+    assert drop_replaced(truncation_is_lost) == rows[:3]
 
 
 def test_a_read_that_the_system_cuts_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

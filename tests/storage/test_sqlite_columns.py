@@ -34,7 +34,9 @@ def path(tmp_path: Path) -> Path:
 
 def query(path: Path, statement: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(statement).fetchall()
+        found = connection.execute(statement).fetchall()
+        connection.commit()
+        return found
 
 
 async def test_sqlite_alone_reads_every_part(path: Path) -> None:
@@ -112,8 +114,46 @@ async def test_a_batch_is_one_insert_and_read_as_few_rows(path: Path, batch: Rec
         storage._reader.set_trace_callback(None)
         assert found is not None
         assert list(attrs.evolve(found, stored_at=None)) == list(attrs.evolve(batch, stored_at=None))
-        assert len(statements) <= 4
+        assert len(statements) <= 5
         assert not any("ORDER BY sequence LIMIT" in statement for statement in statements), "it was read row by row"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("content = x'313233343536'", {"value": b"123456"}),
+        ("content = x''", {"value": b""}),
+        ("content = NULL", {"value": None}),
+        ("key = x'6b'", {"key": b"k"}),
+        ("""headers = '[["h","1"]]'""", {"headers": (("h", b"1"),)}),
+        ("timestamp = 8", {"timestamp": 8}),
+        ("timestamp = NULL", {"timestamp": None}),
+    ],
+)
+async def test_a_record_that_differs_is_found_among_many_that_are_alike(
+    path: Path, change: str, expected: dict[str, object]
+) -> None:
+    batch = _batch(1000)
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([batch])
+        query(path, f"UPDATE records SET {change} WHERE sequence = 700 RETURNING 1")
+        found = await storage.read(PARTITION, 0, 1000)
+    assert found is not None
+    records = list(batch)
+    records[700] = attrs.evolve(records[700], **expected)  # type: ignore[arg-type]
+    assert list(found) == records
+
+
+@pytest.mark.parametrize("change", ["content = '00700'", "content = 7", "timestamp = 'x'"])
+async def test_a_damaged_record_is_found_among_many_that_are_alike(path: Path, change: str) -> None:
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([_batch(1000)])
+        query(path, f"UPDATE records SET {change} WHERE sequence = 700 RETURNING 1")
+        found = await storage.read(PARTITION, 0, 1000)
+        assert found is not None
+        assert len(found) == 700
+        with pytest.raises(StorageError, match="700"):
+            await storage.read(PARTITION, 700, 1000)
 
 
 @pytest.mark.parametrize("timestamps", [[2**63, 0], [0, -(2**63) - 1], [2**63] * 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
 from dafka.transport import choose_loops, loops
-from dafka.transport.loops import FRAME_BYTES, VARIABLE, Loops, PureLoops
+from dafka.transport.loops import FRAME_BYTES, TALLIED_BYTES_MIN, VARIABLE, Loops, PureLoops, Tally
 from dafka.wire import NUMBER_8_MAX, BatchDecoder, BatchEncoder, Dialect, Head, Record, RecordRun, encode
 from dafka.wire.batch import EncodedRun, iter_frames
 from tests.wire.record_traffic import Frames, Reference, alike, traffic
@@ -335,19 +336,50 @@ def test_errors_of_libzmq_raise_the_exceptions_of_pyzmq(each: Loops) -> None:
     context.destroy(0)
 
 
+def test_a_tally_counts_the_large_frames_that_libzmq_keeps(each: Loops) -> None:
+    tally, other = each.open_tally(), each.open_tally()
+    with joined() as (near, far):
+        run = EncodedRun(None, bytes(60), 0, [bytes(5000)] * 10)
+        each.send(near, [[b"topic", bytes(TALLIED_BYTES_MIN - 1)], [b"topic", bytes(70_000)], run], tally)
+        each.send(near, [[bytes(TALLIED_BYTES_MIN)]], tally)
+        each.send(near, [[bytes(3000)]], other)
+        each.send(near, [[bytes(3000)]])
+        assert (tally.count_bytes(), other.count_bytes()) == (70_000 + TALLIED_BYTES_MIN, 3000)
+        assert len(received(far)) == 15
+        wait_for_count(tally, 0)
+        wait_for_count(other, 0)
+
+
+def test_a_tally_outlives_its_socket(each: Loops) -> None:
+    tally = each.open_tally()
+    with joined() as (near, _):
+        each.send(near, [[bytes(70_000)]] * 3, tally)
+        assert tally.count_bytes() == 210_000
+    wait_for_count(tally, 0)
+
+
+def wait_for_count(tally: Tally, count: int) -> None:
+    """Wait until libzmq's threads, and pyzmq's, have returned all frames but this many bytes of them."""
+    deadline = time.monotonic() + 20
+    while tally.count_bytes() != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 @needs_compiled
 def test_memory_and_references_are_released() -> None:
     assert not isinstance(COMPILED, str)
     content, topic, header_prefix = bytes(100), b"M" + bytes(50), bytes(60)
     run = EncodedRun(topic, header_prefix, 7, [content] * 500)
     packed = pack([content] * 100)
-    counted = (content, topic, header_prefix, run.contents, packed.data, packed.lengths, EncodedRun)
+    large, tally = bytes(9000), COMPILED.open_tally()
+    counted = (large, content, topic, header_prefix, run.contents, packed.data, packed.lengths, EncodedRun)
 
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):
             COMPILED.send(socket, [run, EncodedRun(None, header_prefix, 0, packed), [topic, header_prefix], [b"x"] * 5])
             COMPILED.receive_runs(other, 1000, 1000, BYTES_MAX)
-            COMPILED.send(socket, [[topic, header_prefix], [b"x"] * 5])
+            COMPILED.send(socket, [[topic, header_prefix], [b"x"] * 5, [large, large]], tally)
             COMPILED.receive_sourced(other, 1000, BYTES_MAX)
             with pytest.raises(TypeError):
                 COMPILED.send(socket, [[content, None]])  # type: ignore[list-item]

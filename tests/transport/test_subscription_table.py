@@ -97,3 +97,15 @@ def test_a_publisher_without_batches_tells_an_empty_subscription() -> None:
     assert table.is_wanted(b"anything")
     assert table.forget_connection(1) == [b""]
     assert not table.is_wanted(b"anything")
+
+
+def test_a_subscription_to_more_than_the_topic_of_libdafkas_first_frame_counts() -> None:
+    table = SubscriptionTable(sends_batches=True)
+    assert table.subscribe(1, SINGLE + b"\0\1 A") == [(True, SINGLE + b"\0\1 A")]
+    table.subscribe(2, SINGLE + b"\0")
+    assert table.is_wanted(SINGLE)
+    assert not table.is_wanted(b"Mhell")
+    table.unsubscribe(1, SINGLE + b"\0\1 A")
+    assert table.is_wanted(SINGLE)
+    table.forget_connection(2)
+    assert not table.is_wanted(SINGLE)

@@ -2,7 +2,7 @@
 
 #include "records.h"
 
-#define INTERFACE 1 /* increased with every change that Python code depends on */
+#define INTERFACE 3 /* increased with every change that Python code depends on */
 
 State *connected_state(PyObject *module)
 {
@@ -75,19 +75,31 @@ static void module_free(void *module)
 }
 
 PyDoc_STRVAR(read_records_doc,
-"read_records(data, position, count, base_timestamp, /)\n--\n\n"
-"Return the values, keys, encoded headers and times of records. The times are one number if all are equal, otherwise\n"
-"bytes: native numbers of 64 bits. See dafka/batches/reading.py.");
+"read_records(*batches, /)\n--\n\n"
+"Return the values, keys, encoded headers and times of the records of batches, each (data, position, count,\n"
+"base_timestamp). The times are one number if all are equal, otherwise bytes: native numbers of 64 bits. See\n"
+"dafka/batches/reading.py.");
+
+PyDoc_STRVAR(scan_records_doc,
+"scan_records(*batches, /)\n--\n\n"
+"Check records as `read_records` does, and return the size of their values and their times; None if a record has a key\n"
+"or headers, or has no value.");
 
 PyDoc_STRVAR(write_records_doc,
-"write_records(values, keys, blocks, timestamp_deltas, /)\n--\n\n"
-"Return records as a batch contains them. The last argument is None or a buffer of native numbers of 64 bits. See\n"
-"dafka/batches/writing.py.");
+"write_records(values, keys, blocks, times, bytes_max, count_max, /)\n--\n\n"
+"Return records as batches contain them: a list of (count, base_time, max_time, data). The times are None or a buffer\n"
+"of native numbers of 64 bits. See dafka/batches/writing.py.");
+
+PyDoc_STRVAR(pack_doc,
+"pack(contents, /)\n--\n\n"
+"Return bytes objects as packed contents. Raises TypeError if one is something else.");
 
 static PyMethodDef functions[] = {
     {"connect", accelerator_connect, METH_VARARGS, connect_doc},
     {"read_records", accelerator_read_records, METH_VARARGS, read_records_doc},
+    {"scan_records", accelerator_scan_records, METH_VARARGS, scan_records_doc},
     {"write_records", accelerator_write_records, METH_VARARGS, write_records_doc},
+    {"pack", accelerator_pack, METH_O, pack_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -14,13 +14,12 @@ typedef struct {
     size_t position;
 } Reader;
 
-/* A column being gathered: contents one after the other, and their lengths. Both have room for all that can
-   come. */
+/* A column being gathered: where each item is in the data, and its length. */
 typedef struct {
-    char *bytes; /* NULL until a record has something for this column */
+    const unsigned char **items; /* NULL until a record has something for this column */
     PyObject *lengths;
     unsigned char *length;
-    size_t used;
+    size_t bytes;
     size_t null_count;
 } Column;
 
@@ -109,10 +108,10 @@ static int skip_headers(Reader *reader, size_t end)
     return 0;
 }
 
-static int open_column(Column *column, size_t count, size_t bytes_max)
+static int open_column(Column *column, size_t count)
 {
-    column->bytes = PyMem_Malloc(bytes_max);
-    if (column->bytes == NULL) {
+    column->items = PyMem_Malloc(count * sizeof *column->items);
+    if (column->items == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -125,23 +124,21 @@ static int open_column(Column *column, size_t count, size_t bytes_max)
 
 static void close_column(Column *column)
 {
-    PyMem_Free(column->bytes);
+    PyMem_Free(column->items);
     Py_CLEAR(column->lengths);
 }
 
-static inline void append_null(Column *column)
+static inline void set_null(Column *column, size_t number)
 {
-    write_length(column->length, NULL_LENGTH);
-    column->length += LENGTH_BYTES;
+    write_length(column->length + number * LENGTH_BYTES, NULL_LENGTH);
     column->null_count++;
 }
 
-static inline void append_bytes(Column *column, const unsigned char *bytes, size_t size)
+static inline void set_bytes(Column *column, size_t number, const unsigned char *bytes, size_t size)
 {
-    memcpy(column->bytes + column->used, bytes, size);
-    column->used += size;
-    write_length(column->length, (uint32_t)size);
-    column->length += LENGTH_BYTES;
+    column->items[number] = bytes;
+    column->bytes += size;
+    write_length(column->length + number * LENGTH_BYTES, (uint32_t)size);
 }
 
 /* Returns a list of bytes objects and None. */
@@ -150,17 +147,13 @@ static PyObject *column_list(Column *column, size_t count)
     PyObject *items = PyList_New((Py_ssize_t)count);
     if (items == NULL)
         return NULL;
-    const char *next = column->bytes;
-    const unsigned char *lengths = column->length - count * LENGTH_BYTES;
     for (size_t number = 0; number < count; number++) {
-        uint32_t length = read_length(lengths + number * LENGTH_BYTES);
+        uint32_t length = read_length(column->length + number * LENGTH_BYTES);
         PyObject *item = Py_None;
         if (length == NULL_LENGTH)
             Py_INCREF(item);
-        else {
-            item = PyBytes_FromStringAndSize(next, (Py_ssize_t)length);
-            next += length;
-        }
+        else
+            item = PyBytes_FromStringAndSize((const char *)column->items[number], (Py_ssize_t)length);
         if (item == NULL || PyList_SetItem(items, (Py_ssize_t)number, item) < 0) {
             Py_DECREF(items);
             return NULL;
@@ -172,24 +165,30 @@ static PyObject *column_list(Column *column, size_t count)
 /* Returns a column: None if it was never opened, packed contents if no item is None, otherwise a list. */
 static PyObject *column_result(State *state, Column *column, size_t count)
 {
-    if (column->bytes == NULL) {
+    if (column->items == NULL) {
         Py_INCREF(Py_None);
         return Py_None;
     }
     if (column->null_count > 0)
         return column_list(column, count);
-    PyObject *data = PyBytes_FromStringAndSize(column->bytes, (Py_ssize_t)column->used);
+    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)column->bytes);
     if (data == NULL)
         return NULL;
+    char *place = PyBytes_AsString(data);
+    for (size_t number = 0; number < count; number++) {
+        uint32_t length = read_length(column->length + number * LENGTH_BYTES);
+        memcpy(place, column->items[number], length);
+        place += length;
+    }
     PyObject *contents = PyObject_CallFunctionObjArgs(state->packed_class, data, column->lengths, NULL);
     Py_DECREF(data);
     return contents;
 }
 
-/* All columns. */
+/* All columns. Of records that are only scanned, none is opened. */
 typedef struct {
     size_t count;
-    size_t bytes_max; /* the size of all records: no column can become larger */
+    int is_scan;
     Column values, keys, blocks;
     int64_t first_time;
     PyObject *times; /* NULL while all times are equal */
@@ -198,18 +197,18 @@ typedef struct {
 static int add_key(Columns *columns, size_t number, const unsigned char *key, int64_t length)
 {
     Column *keys = &columns->keys;
-    if (keys->bytes == NULL) {
+    if (keys->items == NULL) {
         if (length < 0)
             return 0;
-        if (open_column(keys, columns->count, columns->bytes_max) < 0)
+        if (open_column(keys, columns->count) < 0)
             return -1;
         for (size_t earlier = 0; earlier < number; earlier++)
-            append_null(keys);
+            set_null(keys, earlier);
     }
     if (length < 0)
-        append_null(keys);
+        set_null(keys, number);
     else
-        append_bytes(keys, key, (size_t)length);
+        set_bytes(keys, number, key, (size_t)length);
     return 0;
 }
 
@@ -217,15 +216,15 @@ static int add_block(Columns *columns, size_t number, const unsigned char *block
 {
     static const unsigned char no_headers[1] = {0};
     Column *blocks = &columns->blocks;
-    if (blocks->bytes == NULL) {
+    if (blocks->items == NULL) {
         if (size == 1 && *block == 0)
             return 0;
-        if (open_column(blocks, columns->count, columns->bytes_max) < 0)
+        if (open_column(blocks, columns->count) < 0)
             return -1;
         for (size_t earlier = 0; earlier < number; earlier++)
-            append_bytes(blocks, no_headers, 1);
+            set_bytes(blocks, earlier, no_headers, 1);
     }
-    append_bytes(blocks, block, size);
+    set_bytes(blocks, number, block, size);
     return 0;
 }
 
@@ -247,10 +246,12 @@ static int add_time(Columns *columns, size_t number, int64_t time)
     return 0;
 }
 
-static int read_record(Reader *reader, Columns *columns, size_t number, int64_t base_timestamp)
+/* Reads the record with this offset delta, whose number among all records is `number`. Returns 1, and reads no further,
+   if the records are only scanned and this one has more than a value. */
+static int read_record(Reader *reader, Columns *columns, size_t number, size_t offset_delta, int64_t base_timestamp)
 {
     size_t first = reader->position;
-    int64_t length, delta, offset_delta, key_length, value_length, time;
+    int64_t length, delta, found_delta, key_length, value_length, time;
     if (read_size(reader, reader->size, 0, "length", &length) < 0)
         return -1;
     size_t start = reader->position, end = start + (size_t)length;
@@ -264,10 +265,10 @@ static int read_record(Reader *reader, Columns *columns, size_t number, int64_t 
     if (__builtin_add_overflow(base_timestamp, delta, &time))
         return fail(reader, "timestamp delta", start + 1, "a timestamp of 64 bits");
     size_t offset_at = reader->position;
-    if (read_varint(reader, end, 32, "offset delta", &offset_delta) < 0)
+    if (read_varint(reader, end, 32, "offset delta", &found_delta) < 0)
         return -1;
-    if (offset_delta != (int64_t)number)
-        return fail(reader, "offset delta", offset_at, "%zu, not %lld", number, (long long)offset_delta);
+    if (found_delta != (int64_t)offset_delta)
+        return fail(reader, "offset delta", offset_at, "%zu, not %lld", offset_delta, (long long)found_delta);
     if (read_size(reader, end, -1, "key length", &key_length) < 0)
         return -1;
     const unsigned char *key = reader->data + reader->position;
@@ -281,26 +282,39 @@ static int read_record(Reader *reader, Columns *columns, size_t number, int64_t 
         return -1;
     if (reader->position != end)
         return fail(reader, "length", first, "%zu, not %lld", reader->position - start, (long long)length);
+    if (columns->is_scan) {
+        if (value_length < 0 || key_length >= 0 || end - block_at != 1)
+            return 1;
+        columns->values.bytes += (size_t)value_length;
+        return add_time(columns, number, time);
+    }
     if (value_length < 0)
-        append_null(&columns->values);
+        set_null(&columns->values, number);
     else
-        append_bytes(&columns->values, value, (size_t)value_length);
+        set_bytes(&columns->values, number, value, (size_t)value_length);
     if (add_key(columns, number, key, key_length) < 0
         || add_block(columns, number, reader->data + block_at, end - block_at) < 0)
         return -1;
     return add_time(columns, number, time);
 }
 
-static int read_all(Reader *reader, Columns *columns, int64_t base_timestamp)
+/* The records of one batch, as an argument gives them. */
+typedef struct {
+    Py_buffer view;
+    Py_ssize_t position, count;
+    long long base_timestamp;
+} Part;
+
+static int read_part(State *state, Part *part, Columns *columns, size_t number)
 {
-    if (open_column(&columns->values, columns->count, columns->bytes_max) < 0)
-        return -1;
-    for (size_t number = 0; number < columns->count; number++)
-        if (read_record(reader, columns, number, base_timestamp) < 0)
-            return -1;
-    if (reader->position != reader->size)
-        return fail(reader, "records", reader->position, "their end, %zu bytes follow",
-                    reader->size - reader->position);
+    Reader reader = {state, part->view.buf, (size_t)part->view.len, (size_t)part->position};
+    for (size_t delta = 0; delta < (size_t)part->count; delta++) {
+        int status = read_record(&reader, columns, number + delta, delta, part->base_timestamp);
+        if (status != 0)
+            return status;
+    }
+    if (reader.position != reader.size)
+        return fail(&reader, "records", reader.position, "their end, %zu bytes follow", reader.size - reader.position);
     return 0;
 }
 
@@ -322,27 +336,85 @@ static PyObject *columns_result(State *state, Columns *columns)
     return result;
 }
 
-PyObject *accelerator_read_records(PyObject *module, PyObject *arguments)
+/* Returns the size of the values, and the times; None if a record has more than a value. */
+static PyObject *scan_result(const Columns *columns, int status)
+{
+    if (status > 0)
+        Py_RETURN_NONE;
+    Py_ssize_t bytes = (Py_ssize_t)columns->values.bytes;
+    if (columns->times != NULL)
+        return Py_BuildValue("nO", bytes, columns->times);
+    return Py_BuildValue("nL", bytes, (long long)columns->first_time);
+}
+
+static PyObject *read_parts(State *state, Part *parts, size_t part_count, int is_scan)
+{
+    Columns columns = {.is_scan = is_scan};
+    for (size_t index = 0; index < part_count; index++)
+        columns.count += (size_t)parts[index].count;
+    PyObject *result = NULL;
+    int status = is_scan ? 0 : open_column(&columns.values, columns.count);
+    for (size_t index = 0, number = 0; index < part_count && status == 0; index++) {
+        status = read_part(state, &parts[index], &columns, number);
+        number += (size_t)parts[index].count;
+    }
+    if (status >= 0)
+        result = is_scan ? scan_result(&columns, status) : columns_result(state, &columns);
+    close_column(&columns.values);
+    close_column(&columns.keys);
+    close_column(&columns.blocks);
+    Py_CLEAR(columns.times);
+    return result;
+}
+
+static int open_part(PyObject *arguments, Part *part)
+{
+    if (!PyArg_ParseTuple(arguments, "y*nnL", &part->view, &part->position, &part->count, &part->base_timestamp))
+        return -1;
+    if (part->position >= 0 && part->position <= part->view.len && part->count >= 1
+        && part->count <= (part->view.len - part->position) / RECORD_BYTES_MIN)
+        return 0;
+    PyBuffer_Release(&part->view);
+    PyErr_SetString(PyExc_ValueError, "the data has no room for the records");
+    return -1;
+}
+
+static PyObject *read_arguments(PyObject *module, PyObject *arguments, int is_scan)
 {
     State *state = connected_state(module);
-    Py_buffer view;
-    Py_ssize_t position, count;
-    long long base_timestamp;
-    if (state == NULL || !PyArg_ParseTuple(arguments, "y*nnL", &view, &position, &count, &base_timestamp))
+    Py_ssize_t size = PyTuple_Size(arguments), opened = 0;
+    if (state == NULL)
         return NULL;
-    PyObject *result = NULL;
-    if (position < 0 || position > view.len || count < 1 || count > (view.len - position) / RECORD_BYTES_MIN)
-        PyErr_SetString(PyExc_ValueError, "the data has no room for the records");
-    else {
-        Reader reader = {state, view.buf, (size_t)view.len, (size_t)position};
-        Columns columns = {.count = (size_t)count, .bytes_max = (size_t)(view.len - position)};
-        if (read_all(&reader, &columns, base_timestamp) == 0)
-            result = columns_result(state, &columns);
-        close_column(&columns.values);
-        close_column(&columns.keys);
-        close_column(&columns.blocks);
-        Py_CLEAR(columns.times);
+    if (size < 1) {
+        PyErr_SetString(PyExc_TypeError, "expected at least one batch");
+        return NULL;
     }
-    PyBuffer_Release(&view);
+    Part *parts = PyMem_Malloc((size_t)size * sizeof *parts);
+    if (parts == NULL)
+        return PyErr_NoMemory();
+    while (opened < size) {
+        PyObject *argument = PyTuple_GetItem(arguments, opened);
+        if (!PyTuple_Check(argument)) {
+            PyErr_SetString(PyExc_TypeError, "expected a tuple for each batch");
+            break;
+        }
+        if (open_part(argument, &parts[opened]) < 0)
+            break;
+        opened++;
+    }
+    PyObject *result = opened == size ? read_parts(state, parts, (size_t)size, is_scan) : NULL;
+    while (opened > 0)
+        PyBuffer_Release(&parts[--opened].view);
+    PyMem_Free(parts);
     return result;
+}
+
+PyObject *accelerator_read_records(PyObject *module, PyObject *arguments)
+{
+    return read_arguments(module, arguments, 0);
+}
+
+PyObject *accelerator_scan_records(PyObject *module, PyObject *arguments)
+{
+    return read_arguments(module, arguments, 1);
 }

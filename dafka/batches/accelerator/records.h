@@ -40,6 +40,8 @@ static inline uint32_t read_length(const unsigned char *place)
 }
 
 PyObject *accelerator_read_records(PyObject *module, PyObject *arguments);
+PyObject *accelerator_scan_records(PyObject *module, PyObject *arguments);
 PyObject *accelerator_write_records(PyObject *module, PyObject *arguments);
+PyObject *accelerator_pack(PyObject *module, PyObject *contents);
 
 #endif

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import attrs
 
-from dafka.batches import HEADER_BYTES, Repeated, slice_records
+from dafka.batches import HEADER_BYTES, slice_records
 from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX
+from dafka.contents import Repeated
 from dafka.errors import StorageCorruptError
 from dafka.records import RecordBatch, join
 from dafka.storage.filelog.blocks import Block

@@ -120,7 +120,9 @@ class Recovery:
         start = head._replace(end=head.base, length=0)
         for base in log.bases[:-1]:
             with self.reader.open_segment(log, start, base) as segment:
-                self._repair_stored_file(segment, start.latest_at, head)
+                is_last = not head.length and base == log.bases[-2]
+                latest_at = max(start.latest_at, stored_latest_at if is_last else 0)
+                self._repair_stored_file(segment, latest_at, head)
                 start = start._replace(
                     latest_at=max(start.latest_at, segment.last_stored_at()),
                     content_bytes=start.content_bytes + segment.content_bytes(),

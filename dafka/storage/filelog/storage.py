@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import attrs
 import trio
@@ -129,6 +129,8 @@ class FilelogStorage:
         source: The writer, or a follower for reading only.
         repairs: See `Storage.repairs`.
     """
+
+    keeps_record_batches: ClassVar[bool] = True
 
     def __init__(
         self, folder: str, identity: str, source: LogWriter | PartitionFollower, repairs: Sequence[Damage] = ()
@@ -300,7 +302,7 @@ class FilelogStorage:
     async def check_not_removed(self) -> None:
         """See `DetectsRemoval.check_not_removed`. A writer checks open segments, a reader only the folder."""
         if self._writer is None:
-            await self._run(self._file_identity.check_in_place, self._read_limiter)
+            await self._run(self._check_folder, self._read_limiter)
         else:
             await self._write(lambda writer: writer.check_not_removed())
 
@@ -322,6 +324,15 @@ class FilelogStorage:
             if writer is not None:
                 writer.syncer.close()
             self._reader.pool.close()
+
+    def _check_folder(self) -> None:
+        """Check that the folder was not removed. A writer that raises the version replaces the file that marks it."""
+        if not self._file_identity.is_in_place:
+            with suppress(OSError, StorageError):
+                replaced = FileIdentity(f"{self._folder}/{MARKER_FILE}")
+                if read_identity(self._folder) == self.identity:
+                    self._file_identity = replaced
+        self._file_identity.check_in_place()
 
     def _writable(self) -> LogWriter:
         if self._writer is None:

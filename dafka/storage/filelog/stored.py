@@ -151,7 +151,7 @@ def repair_rows(
         seed: The seed of the segment's CRCs.
         end_sequence: The end of the segment.
         count_bytes: Returns the total size of the records of a range.
-        latest_at: When the records before the segment were stored; 0 if that is not known.
+        latest_at: A time that the last record was stored at or after; 0 if none is known.
         find_later_time: Returns when records without a row count as stored if no record before them has a time.
 
     Returns:
@@ -166,11 +166,11 @@ def repair_rows(
     if end_sequence > base:
         kept = rows.find_sequence(end_sequence - 1)
         row = rows.row_at(kept) if kept < rows.count else None
-        if row is not None and row.end_sequence == end_sequence:
+        if row is not None and row.end_sequence == end_sequence and row.stored_at >= latest_at:
             kept, last = kept + 1, row
         else:
             before = rows.last_before(kept)
-            stored_at = max(latest_at, before.stored_at) or find_later_time() if row is None else row.stored_at
+            stored_at = max(latest_at, before.stored_at if row is None else row.stored_at) or find_later_time()
             content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
             last = StoredRow(end_sequence, stored_at, content_bytes)
             missing = last.encode(seed)
@@ -182,18 +182,32 @@ def repair_rows(
 
 
 def drop_bad_rows(segment: Segment) -> None:
-    """Rewrite the `.stored` file of a segment without its damaged rows, if it has any. Raises `OSError`."""
+    """Rewrite the `.stored` file of a segment without rows that are damaged or contradict others. Raises `OSError`.
+
+    After a power failure, a row may be there that an append wrote and took back, and that the row of a later append
+    has replaced.
+    """
     log, base = segment.log, segment.base
     path, seed = log.stored_path(base), log.segment_seed(base)
-    good: list[StoredRow] = []
     with segment.pool.open_file(path, is_created=True) as fd:
         rows = StoredRows(fd, base, seed)
-        for _, row in rows.iterate(0):
-            if not good or row.end_sequence > good[-1].end_sequence:
-                good.append(row)
+        good = drop_replaced([row for _, row in rows.iterate(0)])
     if len(good) < rows.count:
         replace_file(path, b"".join([row.encode(seed) for row in good]))
         segment.pool.drop(path)
+
+
+def drop_replaced(rows: list[StoredRow]) -> list[StoredRow]:
+    """Drop each row with an earlier time than one before it, or with no lower end than one after it."""
+    in_time: list[StoredRow] = []
+    for row in rows:
+        if not in_time or row.stored_at >= in_time[-1].stored_at:
+            in_time.append(row)
+    kept: list[StoredRow] = []
+    for row in reversed(in_time):
+        if not kept or row.end_sequence < kept[-1].end_sequence:
+            kept.append(row)
+    return kept[::-1]
 
 
 def repair_stored_file(

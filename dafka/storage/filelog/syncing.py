@@ -27,6 +27,7 @@ class Syncer:
         self._delay_ms = delay_ms
         self._files: set[str] = set()
         self._folders: set[str] = set()
+        self._failed: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._flush_lock = threading.Lock()
         self._changed = threading.Condition()
@@ -77,6 +78,15 @@ class Syncer:
         self._run_all(self._sync_file, files)
         self._run_all(_sync_folder, folders)
 
+    def take_failed(self) -> set[str]:
+        """Return the files that a sync has failed for since the last call.
+
+        The system may have dropped what was written to them, and a later sync of it would succeed all the same.
+        """
+        with self._changed:
+            failed, self._failed = self._failed, set()
+        return failed
+
     def flush(self) -> None:
         """Make everything durable."""
         with self._flush_lock:
@@ -126,7 +136,12 @@ class Syncer:
 
     def _sync_file(self, path: str) -> None:
         with suppress(FileNotFoundError), self._pool.open_file(path) as fd:  # the file may have been trimmed
-            os.fdatasync(fd)
+            try:
+                os.fdatasync(fd)
+            except OSError:
+                with self._changed:
+                    self._failed.add(path)
+                raise
 
 
 def _sync_folder(path: str) -> None:

@@ -29,7 +29,14 @@ from dafka.storage.filelog.files import (
     write_at,
 )
 from dafka.storage.filelog.index import ROW_EVERY_BYTES
-from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, PartitionLog, write_earliest_file
+from dafka.storage.filelog.partition import (
+    EARLIEST_FILE,
+    LOG_SUFFIX,
+    STORED_SUFFIX,
+    Head,
+    PartitionLog,
+    write_earliest_file,
+)
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.stored import ROW_BYTES, repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
@@ -228,6 +235,7 @@ class LogWriter:
 
     def close(self) -> None:
         """Make everything durable, and write the indexes that speed up the next opening."""
+        self._rewrite_failed_rows()
         self.syncer.flush()
         self.syncer.sync_now([], self._unlinked_in)  # a closed catalog is trusted, and would not list these segments
         for log in self.list_logs(None):
@@ -236,6 +244,14 @@ class LogWriter:
                 log.head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, head.base))
                 self._pending_slots.add(log)
         self._write_pending_slots()
+
+    def _rewrite_failed_rows(self) -> None:
+        """Write again the rows that could not be synced. Records that could not be synced were never acknowledged."""
+        for path in self.syncer.take_failed():
+            if path.endswith(STORED_SUFFIX):
+                with suppress(FileNotFoundError), self.pool.open_file(path) as fd:
+                    write_at(fd, [os.pread(fd, os.fstat(fd).st_size, 0)], 0)
+                self.syncer.sync_later([path])
 
     def _plan_appends(self, batches: Sequence[RecordBatch]) -> list[PlannedAppend]:
         """Plan the append to each partition. Raise before any change if a batch cannot be appended."""

@@ -13,8 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 
-from dafka.batches import Repeated
-from dafka.contents import has_null, pack
+from dafka.contents import Repeated, has_null, pack
 from dafka.records import NO_TIMESTAMP, Header, RecordBatch
 from dafka.storage.sqlite.headers import encode_headers
 

@@ -18,8 +18,7 @@ from types import NoneType
 
 import attrs
 
-from dafka.batches import Repeated
-from dafka.contents import LENGTH_BYTES, PackedContents
+from dafka.contents import LENGTH_BYTES, PackedContents, Repeated
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
@@ -61,6 +60,22 @@ _SELECT_LENGTHS = f"""
            {_FIRST_TIMESTAMP}, typeof(sum(timestamp)), count(timestamp),
            json_group_array(timestamp - {_FIRST_TIMESTAMP})
     {_RUN}
+"""
+
+# A few rows, which tell whether all rows are likely to be alike: the first, the second, one in the middle, the last.
+_SELECT_SAMPLE = """
+    SELECT min(length(content)), max(length(content)), min(timestamp), max(timestamp), count(timestamp), count(*),
+           count(key) + count(headers)
+    FROM records
+    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2)
+      AND sequence IN (?3, ?3 + 1, (?3 + ?4) / 2, ?4 - 1)
+"""
+
+# Every blob, and nothing else, is at least as great as the empty blob.
+_SELECT_ALIKE = f"""
+    SELECT count(*), CAST(group_concat(content, '') AS BLOB)
+    {_RUN}
+      AND length(content) = ?5 AND content >= x'' AND timestamp IS ?6 AND key IS NULL AND headers IS NULL
 """
 
 _SELECT_RUN = f"""
@@ -113,7 +128,7 @@ def read_records(
     fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
     count = min(count, READ_RECORDS_MAX, max(fitting, 1))
     if count >= RUN_RECORDS_MIN:
-        run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times)
+        run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times, info)
         if run is not None:
             return run
     records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
@@ -194,10 +209,14 @@ def _read_run(
     count: int,
     bytes_max: int,
     with_times: bool,
+    info: PartitionInfo,
 ) -> RecordBatch | None:
     """Read the records as one row. Return None if they are too few or anything is not as expected."""
     key = (*to_columns(partition), first_sequence)
     try:
+        count_held = min(count, info.end_sequence - first_sequence)
+        if (run := _read_alike(reader, partition, first_sequence, count_held, bytes_max)) is not None:
+            return _add_times(reader, run) if with_times else run
         lengths_text, last, *times = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
         is_plain = "null" not in lengths_text
         if not is_plain:
@@ -220,12 +239,40 @@ def _read_run(
                 PackedContents(data, lengths),
                 timestamps=None if timestamps is None else timestamps[:kept],
             )
-        if not with_times:
-            return run
-        found, kind, times_text = reader.execute(_SELECT_TIMES, (*key, end_sequence)).fetchone()
-        return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (kept, "integer") else None
+        return _add_times(reader, run) if with_times else run
     except (sqlite3.DatabaseError, TypeError, ValueError):
         return None
+
+
+def _read_alike(
+    reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
+) -> RecordBatch | None:
+    """Read records that differ in nothing but the bytes of their values. Return None if they are others, or too few."""
+    if count < RUN_RECORDS_MIN:
+        return None
+    key = (*to_columns(partition), first_sequence)
+    length, longest, timestamp, latest, known, sampled, others = reader.execute(
+        _SELECT_SAMPLE, (*key, first_sequence + count)
+    ).fetchone()
+    if not length or length != longest or timestamp != latest or known not in {0, sampled} or others:
+        return None
+    count = min(count, max(bytes_max // length, 1))
+    found, data = reader.execute(_SELECT_ALIKE, (*key, first_sequence + count, length, timestamp)).fetchone()
+    if found != count or len(data) != count * length:
+        return None
+    return RecordBatch(
+        partition,
+        first_sequence,
+        PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * count),
+        timestamps=None if timestamp is None else Repeated(timestamp, count),
+    )
+
+
+def _add_times(reader: sqlite3.Connection, run: RecordBatch) -> RecordBatch | None:
+    """Return records with the times when they were stored. Return None if one of these is damaged."""
+    key = (*to_columns(run.partition), run.first_sequence, run.end_sequence)
+    found, kind, times_text = reader.execute(_SELECT_TIMES, key).fetchone()
+    return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (len(run), "integer") else None
 
 
 def _read_columns(

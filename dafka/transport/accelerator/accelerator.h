@@ -67,5 +67,7 @@ void release_returned_loans(void);
 PyObject *accelerator_receive(PyObject *module, PyObject *arguments);
 PyObject *accelerator_receive_sourced(PyObject *module, PyObject *arguments);
 PyObject *accelerator_send(PyObject *module, PyObject *arguments);
+PyObject *accelerator_open_tally(PyObject *module, PyObject *ignored);
+PyObject *accelerator_count_lent(PyObject *module, PyObject *tally);
 
 #endif

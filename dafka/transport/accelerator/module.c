@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#define INTERFACE 6 /* increased with every change that Python code depends on */
+#define INTERFACE 7 /* increased with every change that Python code depends on */
 
 void raise_failure(State *state, int number)
 {
@@ -155,15 +155,25 @@ PyDoc_STRVAR(receive_sourced_doc,
 "of its frames. The limits are those of `receive`.");
 
 PyDoc_STRVAR(send_doc,
-"send(handle, messages, /)\n--\n\n"
+"send(handle, messages, tally, /)\n--\n\n"
 "Queue messages (sequences of frames, and EncodedRuns) without waiting, and return how many were queued. A message\n"
-"that does not fit is dropped.");
+"that does not fit is dropped. The tally, or None, counts the large frames of messages that are not EncodedRuns.");
+
+PyDoc_STRVAR(open_tally_doc,
+"open_tally()\n--\n\n"
+"Return a tally, which counts the bytes that libzmq has been lent and has not returned.");
+
+PyDoc_STRVAR(count_lent_doc,
+"count_lent(tally, /)\n--\n\n"
+"Return the bytes that a tally counts.");
 
 static PyMethodDef functions[] = {
     {"connect", accelerator_connect, METH_VARARGS, connect_doc},
     {"receive", accelerator_receive, METH_VARARGS, receive_doc},
     {"receive_sourced", accelerator_receive_sourced, METH_VARARGS, receive_sourced_doc},
     {"send", accelerator_send, METH_VARARGS, send_doc},
+    {"open_tally", accelerator_open_tally, METH_NOARGS, open_tally_doc},
+    {"count_lent", accelerator_count_lent, METH_O, count_lent_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#define LOAN_BYTES_MIN 8192 /* smaller frames of a single message are copied */
+#define LOAN_BYTES_MIN 1024 /* smaller frames of a single message are copied */
 #define INLINE_BYTES_MAX 33 /* libzmq stores frames up to this size in the message itself */
 #define UNLOCKED_RECORDS_MIN 64 /* fewer records are not worth releasing the GIL */
 
@@ -15,6 +15,8 @@ typedef struct Loan {
     struct Loan *next;
     PyObject *owner;
     char *piece;
+    PyObject *tally; /* counts `tallied` bytes until the loan is released; NULL if nothing counts them */
+    size_t tallied;
     atomic_size_t frames; /* LENDERS_SHARE less the returned frames; once closed, the frames not returned yet */
 } Loan;
 
@@ -42,11 +44,46 @@ static void return_frame(void *Py_UNUSED(data), void *hint)
     release_frames(hint, 1);
 }
 
+#define TALLY "dafka.transport.lent_bytes"
+
+static void free_tally(PyObject *tally)
+{
+    free(PyCapsule_GetPointer(tally, TALLY));
+}
+
+PyObject *accelerator_open_tally(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    size_t *bytes = calloc(1, sizeof *bytes);
+    PyObject *tally = bytes == NULL ? PyErr_NoMemory() : PyCapsule_New(bytes, TALLY, free_tally);
+    if (tally == NULL)
+        free(bytes);
+    return tally;
+}
+
+PyObject *accelerator_count_lent(PyObject *Py_UNUSED(module), PyObject *tally)
+{
+    release_returned_loans();
+    size_t *bytes = PyCapsule_GetPointer(tally, TALLY);
+    return bytes == NULL ? NULL : PyLong_FromSize_t(*bytes);
+}
+
+/* Counts the bytes of a loan until it is released. The caller has checked that `tally` is one. */
+static void tally_loan(Loan *loan, PyObject *tally, size_t size)
+{
+    Py_INCREF(tally);
+    loan->tally = tally;
+    loan->tallied = size;
+    *(size_t *)PyCapsule_GetPointer(tally, TALLY) += size;
+}
+
 void release_returned_loans(void)
 {
     Loan *loan = atomic_exchange(&returned_loans, NULL);
     while (loan != NULL) {
         Loan *next = loan->next;
+        if (loan->tally != NULL)
+            *(size_t *)PyCapsule_GetPointer(loan->tally, TALLY) -= loan->tallied;
+        Py_XDECREF(loan->tally);
         Py_DECREF(loan->owner);
         free(loan->piece);
         free(loan);
@@ -68,6 +105,7 @@ static Loan *open_loan(PyObject *owner, size_t piece_size)
     Py_INCREF(owner);
     loan->owner = owner;
     loan->piece = piece;
+    loan->tally = NULL;
     atomic_init(&loan->frames, LENDERS_SHARE);
     return loan;
 }
@@ -111,8 +149,8 @@ static int send_lent(State *state, void *socket, Loan *loan, size_t *lent, char 
     return send_frame(state, socket, &frame, flags);
 }
 
-/* Sends a frame of a single message. */
-static int send_bytes(State *state, void *socket, PyObject *bytes, int flags)
+/* Sends a frame of a single message. A tally that is not NULL counts what is lent. */
+static int send_bytes(State *state, void *socket, PyObject *bytes, int flags, PyObject *tally)
 {
     char *data = PyBytes_AsString(bytes);
     size_t size = (size_t)PyBytes_Size(bytes), lent = 0;
@@ -121,6 +159,8 @@ static int send_bytes(State *state, void *socket, PyObject *bytes, int flags)
     Loan *loan = open_loan(bytes, 0);
     if (loan == NULL)
         return ENOMEM;
+    if (tally != NULL)
+        tally_loan(loan, tally, size);
     int number = send_lent(state, socket, loan, &lent, data, size, flags);
     close_loan(loan, lent);
     return number;
@@ -154,7 +194,7 @@ static PyObject *as_frames(PyObject *sequence)
     return frames;
 }
 
-static int send_message(State *state, void *socket, PyObject *message)
+static int send_message(State *state, void *socket, PyObject *message, PyObject *tally)
 {
     PyObject *frames = as_frames(message);
     if (frames == NULL)
@@ -167,7 +207,7 @@ static int send_message(State *state, void *socket, PyObject *message)
     }
     for (Py_ssize_t index = 0; index <= last && sent == GOT_ONE; index++) {
         int flags = index < last ? ZMQ_SNDMORE : 0;
-        sent = send_result(state, send_bytes(state, socket, PyTuple_GetItem(frames, index), flags));
+        sent = send_result(state, send_bytes(state, socket, PyTuple_GetItem(frames, index), flags, tally));
     }
     Py_DECREF(frames);
     return sent;
@@ -352,8 +392,12 @@ done:
 PyObject *accelerator_send(PyObject *module, PyObject *arguments)
 {
     State *state = opened_state(module);
-    PyObject *handle, *messages;
-    if (state == NULL || !PyArg_ParseTuple(arguments, "OO", &handle, &messages))
+    PyObject *handle, *messages, *tally;
+    if (state == NULL || !PyArg_ParseTuple(arguments, "OOO", &handle, &messages, &tally))
+        return NULL;
+    if (tally == Py_None)
+        tally = NULL;
+    else if (PyCapsule_GetPointer(tally, TALLY) == NULL)
         return NULL;
     void *socket = as_socket(state, handle);
     PyObject *iterator = socket == NULL ? NULL : PyObject_GetIter(messages);
@@ -367,7 +411,7 @@ PyObject *accelerator_send(PyObject *module, PyObject *arguments)
         if ((PyObject *)Py_TYPE(item) == state->run_class) {
             failed = send_run(state, socket, item, &count) < 0;
         } else {
-            int sent = send_message(state, socket, item);
+            int sent = send_message(state, socket, item, tally);
             failed = sent == FAILED;
             count += sent == GOT_ONE;
         }

@@ -1,0 +1,126 @@
+"""Received RECORD-BATCHes and DIRECT-RECORD-BATCHes to runs of records.
+
+Batches that follow each other are gathered and decoded together, so that nothing above the wire handles them one by
+one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from dafka.batches import BatchHeader, Compression, check_crc, decode_run
+from dafka.errors import BatchError, WireError
+from dafka.records import Partition
+from dafka.wire import codec
+from dafka.wire.messages import DirectRecordBatchMessage, RecordBatchMessage, RecordRun
+
+HEADERS_MAX = 16_384
+"""Headers remembered: one for each partition, and for each requestor and partition. When there are more, all are
+forgotten, and each costs one slow decode again. A peer that invents headers achieves nothing else."""
+
+
+class BatchRun:
+    """Record batches that follow each other, while they are gathered.
+
+    Args:
+        partition: The partition of their records.
+        requestor: The address of the node that fetched them; None if they were published.
+
+    Attributes:
+        partition: The partition of their records.
+        requestor: The address of the node that fetched them; None if they were published.
+        batches: The header of each, and the record batch.
+    """
+
+    __slots__ = ("batches", "next_sequence", "partition", "requestor")
+
+    def __init__(self, partition: Partition, requestor: str | None) -> None:
+        self.partition = partition
+        self.requestor = requestor
+        self.batches: list[tuple[BatchHeader, bytes]] = []
+        self.next_sequence = -1
+
+    def add(self, header: BatchHeader, data: bytes) -> bool:
+        """Add a record batch if it continues the run. A compressed one is alone, since it may grow when decoded."""
+        is_plain = header.compression is Compression.NONE
+        if self.batches and not (is_plain and header.base_offset == self.next_sequence):
+            return False
+        self.batches.append((header, data))
+        self.next_sequence = header.end_offset if is_plain else -1
+        return True
+
+
+class BatchRunDecoder:
+    """Gathers and decodes record batches; discards and counts malformed ones.
+
+    Args:
+        discarded: Counts discarded messages, by the field that was wrong.
+        batch_bytes_max: The largest size of a record batch after decompression, in bytes.
+        keeps_encoded: Whether records keep the record batches that they came in.
+    """
+
+    def __init__(self, discarded: Counter[str], batch_bytes_max: int, *, keeps_encoded: bool) -> None:
+        self._discarded = discarded
+        self._batch_bytes_max = batch_bytes_max
+        self._keeps_encoded = keeps_encoded
+        self._names: dict[tuple[bytes, ...], tuple[Partition, str | None]] = {}
+        self._open: dict[tuple[bytes, ...], BatchRun] = {}
+
+    def add(self, frames: Sequence[bytes]) -> BatchRun | None:
+        """Add a record batch to the run that it continues, if its CRC is right.
+
+        Args:
+            frames: The frames of the message. Nothing in those before the last belongs to one record batch alone.
+
+        Returns:
+            The run that begins with it; None if it continues another or was discarded.
+        """
+        key, data = tuple(frames[:-1]), frames[-1]
+        names = self._names.get(key) or self._read_names(frames, key)
+        if names is None:
+            return None
+        try:
+            header = check_crc(data)
+        except BatchError as error:
+            self._discarded[f"batch: {error.field}"] += 1
+            return None
+        run = self._open.get(key)
+        if run is not None and run.add(header, data):
+            return None
+        self._open[key] = begun = BatchRun(*names)
+        begun.add(header, data)
+        return begun
+
+    def end(self) -> None:
+        """Let no run be continued any more."""
+        self._open.clear()
+
+    def decode(self, run: BatchRun) -> Iterator[RecordRun]:
+        """Yield the records of a run. If one of its record batches is malformed, each is decoded alone."""
+        try:
+            yield self._decode(run, run.batches)
+        except BatchError:
+            for batch in run.batches:
+                try:
+                    yield self._decode(run, [batch])
+                except BatchError as error:
+                    self._discarded[f"batch: {error.field}"] += 1
+
+    def _decode(self, run: BatchRun, batches: Sequence[tuple[BatchHeader, bytes]]) -> RecordRun:
+        records = decode_run(run.partition, batches, bytes_max=self._batch_bytes_max, is_kept=self._keeps_encoded)
+        return RecordRun(records, run.requestor)
+
+    def _read_names(self, frames: Sequence[bytes], key: tuple[bytes, ...]) -> tuple[Partition, str | None] | None:
+        """Return the partition of a record batch, and its requestor if it has one."""
+        try:
+            message, _ = codec.decode(frames)
+        except WireError as error:
+            self._discarded[error.field] += 1
+            return None
+        assert isinstance(message, (RecordBatchMessage, DirectRecordBatchMessage))
+        requestor = message.requestor if isinstance(message, DirectRecordBatchMessage) else None
+        if len(self._names) >= HEADERS_MAX:
+            self._names.clear()
+        self._names[key] = names = Partition(message.subject, message.address), requestor
+        return names

@@ -1,0 +1,117 @@
+"""Record batches that follow each other are decoded together; a malformed one costs no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka.batches import Compression, encode_batch, records_codec
+from dafka.batches.header import HEADER_BYTES, join_batch, read_header
+from dafka.batches.unread import UnreadContents
+from dafka.records import Partition, join
+from dafka.wire import BatchDecoder, Dialect, DirectRecordBatchMessage, RecordBatchMessage, RecordRun, codec
+
+HERE, THERE = Partition("orders", "A" * 32), Partition("orders", "B" * 32)
+VALUES = [b"%03d" % number for number in range(40)]
+
+
+def batch_of(first: int, end: int, compression: Compression = Compression.NONE) -> bytes:
+    return encode_batch(first, VALUES[first:end], timestamps=7, compression=compression)
+
+
+def published(data: bytes, partition: Partition = HERE) -> tuple[bytes, ...]:
+    return tuple(codec.encode(RecordBatchMessage(partition.address, partition.topic, data), Dialect.RFC46))
+
+
+def fetched(data: bytes, requestor: str) -> tuple[bytes, ...]:
+    return tuple(codec.encode(DirectRecordBatchMessage(requestor, HERE.address, HERE.topic, data), Dialect.RFC46))
+
+
+def with_wrong_offset_delta(data: bytes) -> bytes:
+    """Return a batch whose CRC is right, and whose first record says that it is not the first."""
+    records = bytearray(data[HEADER_BYTES:])
+    records[3] = 2
+    return join_batch(read_header(data), bytes(records))
+
+
+def decode(*messages: tuple[bytes, ...], keeps_encoded: bool = False) -> tuple[list[RecordRun], dict[str, int]]:
+    decoder = BatchDecoder(keeps_encoded=keeps_encoded)
+    runs = decoder.decode(messages)
+    assert all(isinstance(run, RecordRun) for run in runs)
+    return runs, dict(decoder.discarded)  # type: ignore[return-value]
+
+
+def ranges(runs: list[RecordRun]) -> list[tuple[Partition, int, int]]:
+    return [(run.batch.partition, run.batch.first_sequence, run.batch.end_sequence) for run in runs]
+
+
+def test_batches_that_follow_each_other_are_one_run() -> None:
+    encoded = [batch_of(0, 10), batch_of(10, 11), batch_of(11, 40)]
+    for keeps_encoded in (False, True):
+        (run,), discarded = decode(*map(published, encoded), keeps_encoded=keeps_encoded)
+        assert ranges([run]) == [(HERE, 0, 40)]
+        assert list(run.batch.values) == VALUES
+        assert list(run.batch.timestamps or ()) == [7] * 40
+        assert run.batch.encoded == (tuple(encoded) if keeps_encoded else ())
+        assert not discarded
+
+
+def test_partitions_and_requestors_have_runs_of_their_own() -> None:
+    runs, _ = decode(
+        published(batch_of(0, 5)),
+        published(batch_of(0, 6), THERE),
+        fetched(batch_of(5, 7), "C" * 32),
+        published(batch_of(5, 9)),
+        published(batch_of(6, 7), THERE),
+        fetched(batch_of(7, 9), "D" * 32),
+    )
+    assert ranges(runs) == [(HERE, 0, 9), (THERE, 0, 7), (HERE, 5, 7), (HERE, 7, 9)]
+    assert [run.requestor for run in runs] == [None, None, "C" * 32, "D" * 32]
+
+
+def test_a_gap_ends_a_run() -> None:
+    runs, _ = decode(*[published(batch_of(*each)) for each in ((0, 5), (6, 8), (8, 9), (0, 5))])
+    assert ranges(runs) == [(HERE, 0, 5), (HERE, 6, 9), (HERE, 0, 5)]
+
+
+def test_a_compressed_batch_is_alone() -> None:
+    plain, compressed = batch_of(0, 10), encode_batch(10, [b"x" * 500], timestamps=7, compression=Compression.GZIP)
+    after = encode_batch(11, [b"y"], timestamps=7)
+    runs, _ = decode(published(plain), published(compressed), published(after))
+    assert ranges(runs) == [(HERE, 0, 10), (HERE, 10, 11), (HERE, 11, 12)]
+
+
+@pytest.mark.parametrize("keeps_encoded", [False, True])
+def test_a_malformed_batch_costs_no_other(keeps_encoded: bool) -> None:
+    runs, discarded = decode(
+        published(batch_of(0, 10)),
+        published(with_wrong_offset_delta(batch_of(10, 20))),
+        published(batch_of(20, 30)),
+        published(batch_of(30, 40)[:-1] + b"!"),
+        keeps_encoded=keeps_encoded,
+    )
+    assert ranges(runs) == [(HERE, 0, 10), (HERE, 20, 30)]
+    assert discarded == {"batch: offset delta": 1, "batch: crc": 1}
+
+
+def test_values_are_read_from_kept_batches_when_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,), _ = decode(published(batch_of(0, 10)), published(batch_of(10, 20)), keeps_encoded=True)
+    (more,), _ = decode(published(batch_of(20, 40)), keeps_encoded=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(records_codec()), "read_records", None)
+        joined = join([run.batch, more.batch])
+        assert (len(joined), joined.content_bytes) == (40, 120)
+        assert joined.has_only_values
+        assert isinstance(joined.values, UnreadContents)
+    assert list(joined.values) == VALUES
+    assert joined.values[3:5] == VALUES[3:5]
+    with pytest.raises(AttributeError):
+        joined.values.missing  # noqa: B018
+
+
+def test_records_with_more_than_a_value_are_read_at_once() -> None:
+    data = encode_batch(0, [b"v", None], keys=[None, b"k"], headers=[(), (("h", b"1"),)], timestamps=[1, 2])
+    (run,), _ = decode(published(data), keeps_encoded=True)
+    assert list(run.batch.values) == [b"v", None]
+    assert list(run.batch.keys or ()) == [None, b"k"]
+    assert list(run.batch.headers or ()) == [(), (("h", b"1"),)]
+    assert list(run.batch.timestamps or ()) == [1, 2]
