@@ -1,11 +1,13 @@
 """Record the requests of real clients: `python -m tests.kafka.capture tests/vectors/kafka-requests.json`.
 
 It keeps the first frame of each API and version of each client. The extra `test` has aiokafka and kafka-python;
-confluent-kafka, and older versions of the others, are recorded by a Python in which they are installed.
+confluent-kafka, and older versions of the others, are recorded by a Python in which they are installed, clients in
+other languages with `--serve`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib
 import json
@@ -170,25 +172,44 @@ CLIENTS: dict[str, Callable[[RecordingBroker], None]] = {
 }
 
 
-def main(path: Path) -> None:
-    """Run the clients that are installed, and write what they sent. What other clients sent stays in the file."""
-    recorded = json.loads(path.read_text()) if path.exists() else []
+def run_installed() -> list[RecordingBroker]:
+    """Run the clients that are installed, each with a broker of its own."""
+    brokers = []
     for package, run in CLIENTS.items():
         try:
             version = importlib.import_module(package).__version__
         except ImportError as error:
             print(f"{package}: {error}")
             continue
-        broker = RecordingBroker()
-        broker.client = name = f"{package} {version}"
+        broker = RecordingBroker(f"{package} {version}")
         run(broker)
-        recorded = [each for each in recorded if not each["client"].startswith(name)]
-        for (client, key, api_version), frame in broker.frames.items():
-            recorded.append({"client": client, "api": ApiKey(key).name, "version": api_version, "frame": frame.hex()})
-        print(f"{name}: {len(broker.frames)} frames")
+        brokers.append(broker)
+    return brokers
+
+
+def serve(client: str) -> list[RecordingBroker]:
+    """Serve a client that somebody else runs, until the standard input ends."""
+    broker = RecordingBroker(client)
+    print(broker.endpoint, flush=True)
+    sys.stdin.read()
+    return [broker]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="what other clients sent stays in this file")
+    parser.add_argument("--serve", metavar="CLIENT", help="record the client with this name and version, run by hand")
+    arguments = parser.parse_args()
+    path: Path = arguments.path
+    recorded = json.loads(path.read_text()) if path.exists() else []
+    for broker in serve(arguments.serve) if arguments.serve else run_installed():
+        recorded = [each for each in recorded if not each["client"].startswith(broker.name)]
+        for (client, key, version), frame in broker.frames.items():
+            recorded.append({"client": client, "api": ApiKey(key).name, "version": version, "frame": frame.hex()})
+        print(f"{broker.name}: {len(broker.frames)} frames")
     recorded.sort(key=lambda each: (each["client"], ApiKey[each["api"]], each["version"]))
     path.write_text("[\n" + ",\n".join(map(json.dumps, recorded)) + "\n]\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

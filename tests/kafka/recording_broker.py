@@ -40,13 +40,17 @@ SASL_HANDSHAKE_0 = b"\0\x11\0\0"
 class RecordingBroker:
     """Answers requests of clients, each in a thread of its own, and keeps their frames.
 
+    Args:
+        name: The client that is recorded.
+
     Attributes:
-        client: The name of the client that is recorded.
+        name: The client that is recorded.
+        client: The same, or what `frames` has instead.
         frames: The first frame of each API and version of each client.
     """
 
-    def __init__(self) -> None:
-        self.client = ""
+    def __init__(self, name: str) -> None:
+        self.name = self.client = name
         self.frames: dict[tuple[str, int, int], bytes] = {}
         self._log: list[bytes] = []
         self._end_offset = 0

@@ -196,15 +196,22 @@ class Client:
             offsets={log: OffsetToCommit(value)},
         )
 
-        def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
-            error = errors[log]
-            if error is ErrorCode.NONE:
-                self.world.acknowledged[log] = max(self.world.acknowledged.get(log, 0), value)
-                self.idle()
-            else:
-                self.handle_error(error)
+        def noted(errors: dict[TopicPartition, ErrorCode]) -> None:
+            if not errors[log]:
+                self.world.note_acknowledged(log, value)
 
-        self.request(lambda token: self.world.broker.commit_offsets(token, request, self.world.now_ms), answered)
+        def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
+            noted(errors)
+            if errors[log]:
+                self.handle_error(errors[log])
+            else:
+                self.idle()
+
+        if self.random.random() < 0.5:
+            self.request(lambda token: self.world.commit(token, request), answered)
+        else:  # and go on without waiting
+            self.world.send(lambda token: self.world.commit(token, request), noted)
+            self.idle()
 
     def leave(self) -> None:
         leaving = (LeavingMember(self.member_id, self.instance_id),)
@@ -232,12 +239,15 @@ class GroupWorld:
         self.tokens = itertools.count()
         self.requires_known_member_id = self.random.random() < 0.7
         self.loss = self.random.choice([0, 0.02, 0.1])
+        self.slowness = self.random.choice([0, 0.02, 0.2])
         self.crash_rate = self.random.choice([0, 0, 0.05, 0.2])
         self.log: list[StateRecord] = []
         self.waiting: dict[int, tuple[Callable[[Any], None], int]] = {}
+        self.accepted: dict[TopicPartition, list[int]] = {log: [] for log in LOGS}
         self.acknowledged: dict[TopicPartition, int] = {}
         self.assigned: dict[int, dict[TopicPartition, str]] = {}
         self.protocols: dict[int, str | None] = {}
+        self.rosters: dict[int, set[str]] = {}
         self.broker = self.make_broker()
         self.clients: list[Client] = []
 
@@ -261,12 +271,24 @@ class GroupWorld:
                 self.waiting[token] = receive, self.now_ms
                 self.execute(function(token))
 
-        self.events.call_in(self.random.randint(1, 30), arrive)
+        delay_ms = 12_000 if self.random.random() < self.slowness else 30
+        self.events.call_in(self.random.randint(1, delay_ms), arrive)
+
+    def commit(self, token: int, request: CommitRequest) -> list[Action]:
+        actions = self.broker.commit_offsets(token, request, self.now_ms)
+        current = self.broker.describe_group(GROUP).generation_id
+        if any(isinstance(each, WriteState) for each in actions) and request.generation_id != current:
+            raise ViolationError(f"a commit of generation {request.generation_id} is accepted in {current}")
+        if any(isinstance(each, WriteState) for each in actions):
+            for log, committed in request.offsets.items():
+                self.accepted[log].append(committed.offset)
+        return actions
+
+    def note_acknowledged(self, log: TopicPartition, value: int) -> None:
+        self.acknowledged[log] = max(self.acknowledged.get(log, 0), self.accepted[log].index(value))
 
     def execute(self, actions: list[Action]) -> None:
-        crash_at = (
-            self.random.randrange(len(actions)) if actions and self.random.random() < self.crash_rate / 10 else -1
-        )
+        crash_at = self.random.randrange(len(actions)) if actions and self.random.random() < self.crash_rate / 3 else -1
         for at, action in enumerate(actions):
             if at == crash_at:
                 self.crash()
@@ -310,15 +332,20 @@ class GroupWorld:
         ]
 
     def check_offsets(self) -> None:
+        """Check that no acknowledged commit is lost: what is there was accepted then or later."""
         fetched = self.broker.fetch_offsets(GROUP, list(self.acknowledged))
-        for log, value in self.acknowledged.items():
-            if fetched[log].offset < value:
-                raise ViolationError(f"{log}: offset {value} was acknowledged, and is {fetched[log].offset} now")
+        for log, at in self.acknowledged.items():
+            accepted = self.accepted[log]
+            if fetched[log].offset not in accepted[at:]:
+                raise ViolationError(f"{log}: offset {accepted[at]} was acknowledged; it is {fetched[log].offset}")
 
     def check_joined(self, client: Client, result: JoinResult) -> None:
         name = self.protocols.setdefault(result.generation_id, result.protocol_name)
         if name != result.protocol_name or name not in client.assignor_names:
             raise ViolationError(f"generation {result.generation_id}: {name} and {result.protocol_name}")
+        names = {member.group_instance_id or member.member_id for member in result.members}
+        if names and self.rosters.setdefault(result.generation_id, names) != names:
+            raise ViolationError(f"generation {result.generation_id} has members {names} and others before")
 
     def check_synced(self, client: Client) -> None:
         """Check that no two members of a generation own the same log."""
@@ -372,11 +399,13 @@ class GroupWorld:
         """
         self.change()
         self.events.run_until(BUSY_MS, self.advance)
-        self.loss = self.crash_rate = 0
+        self.loss = self.crash_rate = self.slowness = 0
         for client in self.clients:
             if client.alive and self.random.random() < 0.2:
                 client.stop()
         self.clients.append(Client(self, "last", None))
+        self.events.call_in(QUIET_MS // 2, self.random.choice(self.clients).stop)
+        self.clients.append(Client(self, "very last", None))
         self.events.run_until(BUSY_MS + QUIET_MS, self.advance)
         self.check_settled()
         return self.events.count

@@ -164,6 +164,7 @@ class TransactionalProducer:
         self.is_running = True
         self.is_fenced = False
         self.producer = Producer(-1, -1)
+        self.needs_epoch = False
         self.sequences: Counter[TopicPartition] = Counter()
         self.connection = Connection(world, lingers=False)
         self.serial = 0
@@ -215,6 +216,7 @@ class TransactionalProducer:
     def init(self, expected: Producer | None = None) -> None:
         def received(result: InitProducerResult) -> None:
             self.producer = result.producer
+            self.needs_epoch = False
             self.sequences.clear()
             self.fetch()
 
@@ -256,6 +258,8 @@ class TransactionalProducer:
         if self.random.random() < 0.1:  # give up in the middle, and ask for a new epoch
             steps = steps[: self.random.randint(1, len(steps))]
             is_commit = False
+        if not is_commit and self.random.random() < 0.3:
+            steps.append(lambda then: self.abandon(logs[0], (attempt, -1), then))
         self.run_steps(steps, lambda: self.end(attempt, item, is_commit))
 
     def run_steps(self, steps: list[Callable[[Callable[[], None]], None]], then: Callable[[], None]) -> None:
@@ -312,6 +316,21 @@ class TransactionalProducer:
             lambda result: result[0],
         )
 
+    def abandon(self, log: TopicPartition, payload: Hashable, then: Callable[[], None]) -> None:
+        """Send a batch, and do not wait for it. It may arrive when its transaction has ended."""
+        header = make_header(0, 1, *self.producer, self.sequences[log], is_transactional=True)
+        self.needs_epoch = True
+
+        def arrive() -> None:
+            self.world.broker.handle(
+                next(self.world.tokens),
+                lambda broker, token: broker.produce(token, log, header, payload, self.transactional_id),
+                lambda _: None,
+            )
+
+        self.world.events.call_in(self.random.randint(1, 2_000), arrive)
+        then()
+
     def end(self, attempt: int, item: int, is_commit: bool) -> None:
         if not is_commit and self.random.random() < 0.3:
             self.init(self.producer)
@@ -319,7 +338,10 @@ class TransactionalProducer:
 
         def received(_: ErrorCode) -> None:
             self.world.ended[attempt] = is_commit
-            self.transact(item + 1 if is_commit else item)
+            if self.needs_epoch:
+                self.init(self.producer)
+            else:
+                self.transact(item + 1 if is_commit else item)
 
         self.call(
             lambda broker, token: broker.transactions.end_transaction(

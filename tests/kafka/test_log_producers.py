@@ -1,0 +1,260 @@
+"""Idempotent producers and transactions in one log."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka.batches import check_crc, encode_batch, read_header
+from dafka.errors import BatchError, StorageFormatError
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.transactions import (
+    LogProducers,
+    Marker,
+    TransactionSettings,
+    decode_snapshot,
+    encode_marker,
+    encode_snapshot,
+    read_marker,
+)
+from tests.kafka.coordination.broker import make_header
+
+SETTINGS = TransactionSettings()
+SEQUENCES = 2**31
+
+
+class OneLog:
+    """A log that appends what its producers allow."""
+
+    def __init__(self, settings: TransactionSettings = SETTINGS) -> None:
+        self.settings = settings
+        self.producers = LogProducers(settings)
+        self.end_offset = 0
+        self.now_ms = 0
+
+    def produce(
+        self, base_sequence: int, count: int = 1, *, producer_id: int = 1, epoch: int = 0, transactional: bool = False
+    ) -> int | ErrorCode:
+        """Return the offset of a batch, or why it is refused."""
+        header = make_header(self.end_offset, count, producer_id, epoch, base_sequence, is_transactional=transactional)
+        check = self.producers.check_batch(header)
+        if check.duplicate_of is not None:
+            return check.duplicate_of.base_offset
+        if check.error_code:
+            return check.error_code
+        self.producers.add_batch(header, self.now_ms)
+        self.end_offset += count
+        return header.base_offset
+
+    def end(self, producer_id: int, *, is_commit: bool, epoch: int = 0) -> None:
+        self.producers.add_marker(Marker(producer_id, epoch, is_commit), self.end_offset, self.now_ms)
+        self.end_offset += 1
+
+    def restart(self) -> None:
+        self.producers, end_offset = decode_snapshot(encode_snapshot(self.producers, self.end_offset), self.settings)
+        assert end_offset == self.end_offset
+
+
+def test_batches_follow_each_other() -> None:
+    log = OneLog()
+    assert [log.produce(0, 3), log.produce(3, 2), log.produce(5)] == [0, 3, 5]
+    assert log.produce(7) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.produce(6) == 6
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_repeated_batch_gets_the_same_offset(restarts: bool) -> None:
+    log = OneLog()
+    offsets = [log.produce(sequence, 10) for sequence in range(0, 80, 10)]
+    if restarts:
+        log.restart()
+    assert [log.produce(sequence, 10) for sequence in range(30, 80, 10)] == offsets[3:]
+    assert log.produce(20, 10) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert log.produce(0, 30) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert log.produce(25, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.produce(30, 20) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.produce(75, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.end_offset == 80
+
+
+def test_batch_that_was_never_appended_is_not_called_a_duplicate() -> None:
+    log = OneLog()
+    assert log.produce(100) == 0  # the log has forgotten the producer
+    assert log.produce(99) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for sequence in range(101, 110):
+        log.produce(sequence)
+    assert log.produce(100) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert log.produce(99) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap() -> None:
+    log = OneLog()
+    assert log.produce(SEQUENCES - 5, 5) == 0
+    assert log.produce(0, 2) == 5
+    assert log.produce(SEQUENCES - 5, 5) == 0
+    again = OneLog()
+    assert [again.produce(SEQUENCES - 5, 8), again.produce(3, 2)] == [0, 8]
+    assert again.produce(SEQUENCES - 5, 8) == 0
+    for sequence in range(5, 15):
+        again.produce(sequence)
+    assert again.produce(SEQUENCES - 5, 8) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_epochs_begin_with_sequence_0() -> None:
+    log = OneLog()
+    log.produce(0, 10, epoch=3)
+    assert log.produce(10, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.produce(10, epoch=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.produce(0, epoch=4) == 10
+    assert log.produce(10, epoch=3) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.produce(0, epoch=4) == 10
+    assert log.produce(1, epoch=4) == 11
+
+
+def test_marker_fences_older_epochs() -> None:
+    log = OneLog()
+    log.produce(0, 10, transactional=True)
+    log.end(1, is_commit=False, epoch=1)
+    assert log.produce(10, transactional=True) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.produce(5, transactional=True, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.produce(0, transactional=True, epoch=1) == 11
+    log.end(1, is_commit=False)
+    assert log.producers.transactions.is_open(1)
+
+
+def test_marker_for_a_forgotten_producer_allows_any_sequence() -> None:
+    log = OneLog()
+    log.end(1, is_commit=True)
+    assert log.produce(17) == 1
+    assert log.produce(19) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_producers_do_not_mix() -> None:
+    log = OneLog()
+    assert [log.produce(0, producer_id=1), log.produce(0, producer_id=2), log.produce(0, producer_id=1)] == [0, 1, 0]
+    assert [log.produce(-1, producer_id=-1), log.produce(-1, producer_id=-1)] == [2, 3]
+    assert len(log.producers) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"is_control": True},
+        {"producer_id": -1, "is_transactional": True},
+        {"producer_epoch": -1},
+        {"base_sequence": -1},
+    ],
+)
+def test_malformed_headers_are_refused(change: dict[str, Any]) -> None:
+    header = attrs.evolve(make_header(0, 1, 1, 0, 0), **change)
+    assert LogProducers(SETTINGS).check_batch(header).error_code is ErrorCode.INVALID_RECORD
+
+
+def test_plain_batch_within_a_transaction_is_refused() -> None:
+    log = OneLog()
+    log.produce(0, transactional=True)
+    assert log.produce(1) is ErrorCode.INVALID_TXN_STATE
+    log.end(1, is_commit=True)
+    assert log.produce(1) == 2
+
+
+def test_quiet_producers_are_forgotten() -> None:
+    log = OneLog(TransactionSettings(producer_id_expiration_ms=1_000))
+    log.produce(0, producer_id=1)
+    log.produce(0, producer_id=2, transactional=True)
+    log.now_ms = 600
+    log.produce(0, producer_id=3)
+    log.producers.expire(1_000)
+    assert set(log.producers.producers) == {2, 3}
+    assert log.produce(8, producer_id=1) == 3
+    log.restart()
+    log.producers.expire(10_000)
+    assert set(log.producers.producers) == {2}
+
+
+def test_number_of_producers_is_limited() -> None:
+    log = OneLog(TransactionSettings(producers_max=3))
+    log.produce(0, producer_id=0, transactional=True)
+    for producer_id in (1, 2, 3, 2, 4):
+        log.produce(0, producer_id=producer_id)
+        log.produce(1, producer_id=producer_id)
+    assert list(log.producers.producers) == [0, 3, 4]
+
+
+def test_last_stable_offset_stays_before_open_transactions() -> None:
+    log = OneLog()
+    log.produce(0, 5, producer_id=9)
+    assert log.producers.last_stable_offset(5) == 5
+    log.produce(0, 2, producer_id=1, transactional=True)
+    log.produce(0, 2, producer_id=2, transactional=True)
+    assert log.producers.last_stable_offset(3) == 3
+    assert log.producers.last_stable_offset(9) == 5
+    log.end(1, is_commit=True)
+    assert log.producers.last_stable_offset(9) == 5
+    assert log.producers.last_stable_offset(10) == 7
+    log.restart()
+    assert log.producers.last_stable_offset(10) == 7
+    log.end(2, is_commit=False)
+    assert log.producers.last_stable_offset(11) == 11
+
+
+def test_transaction_is_undecided_until_its_marker_is_durable() -> None:
+    log = OneLog()
+    log.produce(0, 5, transactional=True)
+    log.end(1, is_commit=True)
+    assert [log.producers.last_stable_offset(end) for end in (3, 5, 6)] == [0, 0, 6]
+
+
+def test_aborted_transactions_of_a_range() -> None:
+    log = OneLog()
+    log.produce(0, 10, producer_id=1, transactional=True)  # 0 to 9
+    log.produce(0, 10, producer_id=2, transactional=True)  # 10 to 19
+    log.end(2, is_commit=False)  # 20
+    log.produce(0, 10, producer_id=3, transactional=True)  # 21 to 30
+    log.end(3, is_commit=True)  # 31
+    log.end(1, is_commit=False)  # 32
+    log.produce(10, 10, producer_id=2, transactional=True)  # 33 to 42
+    log.end(2, is_commit=False)  # 43
+    log.restart()
+
+    def between(start: int, end: int) -> list[tuple[int, int]]:
+        return [(each.producer_id, each.first_offset) for each in log.producers.aborted_between(start, end)]
+
+    assert between(0, 44) == [(2, 10), (1, 0), (2, 33)]
+    assert between(0, 10) == [(1, 0)]
+    assert between(5, 11) == [(2, 10), (1, 0)]
+    assert between(21, 33) == [(1, 0)]
+    assert between(33, 40) == [(2, 33)]
+    assert between(44, 50) == []
+    log.producers.drop_before(33)
+    assert between(0, 44) == [(2, 33)]
+
+
+def test_marker_is_a_control_batch() -> None:
+    for marker in (Marker(2**40, 7, is_commit=True), Marker(1, 0, is_commit=False)):
+        batch = encode_marker(marker, 1_700_000_000_000, base_offset=12, coordinator_epoch=3)
+        header = check_crc(batch)
+        assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
+        assert (header.base_offset, header.count, header.max_timestamp) == (12, 1, 1_700_000_000_000)
+        assert read_marker(batch) == marker
+
+
+def test_other_control_batches_are_skipped() -> None:
+    batch = encode_batch(0, [b""], keys=[b"\0\0\0\2"], timestamps=0, is_control=True)
+    assert read_header(batch).is_control
+    assert read_marker(batch) is None
+    for keys in ([b"\0\0"], None):
+        with pytest.raises(BatchError):
+            read_marker(encode_batch(0, [b""], keys=keys, timestamps=0, is_control=True))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version":"x"}', b'{"version":1}'])
+def test_damaged_snapshot_is_refused(data: bytes) -> None:
+    with pytest.raises(StorageFormatError):
+        decode_snapshot(data, SETTINGS)
+
+
+def test_snapshot_of_a_newer_version_is_refused() -> None:
+    data = encode_snapshot(LogProducers(SETTINGS), 5).replace(b'"version":1', b'"version":2')
+    with pytest.raises(StorageFormatError, match="expected a version up to 1, not 2"):
+        decode_snapshot(data, SETTINGS)

@@ -1,0 +1,333 @@
+"""Transactional ids, as clients see them."""
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dafka.kafka.actions import Action, Answer, WriteMarkers, WriteState
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.state_records import StateRecord
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import (
+    InitProducerResult,
+    Producer,
+    TransactionCoordinator,
+    TransactionPhase,
+    TransactionSettings,
+)
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+NAME = "payments"
+DAY_MS = 24 * 3_600_000
+
+
+class Transactions:
+    """A coordinator, the time, its records, and the markers that are to be written."""
+
+    def __init__(self, records: list[StateRecord] | None = None, **settings: int) -> None:
+        self.now_ms = 1_000
+        self.records = list(records or [])
+        self.actions: list[Action] = []
+        self.markers: list[WriteMarkers] = []
+        self.answers: dict[int, Any] = {}
+        self._tokens = itertools.count()
+        self.coordinator = TransactionCoordinator(TransactionSettings(**settings))
+        for record in self.records:
+            self.coordinator.restore(record)
+        self.take(self.coordinator.start())
+
+    def take(self, actions: list[Action]) -> None:
+        self.actions = actions
+        for action in actions:
+            if isinstance(action, WriteState):
+                self.records += action.records
+            elif isinstance(action, WriteMarkers):
+                self.markers.append(action)
+            else:
+                assert isinstance(action.token, int)
+                self.answers[action.token] = action.result
+
+    def call(self, method: Callable[..., list[Action]], *arguments: Any) -> Any:
+        """Return the answer; None if there is none yet."""
+        token = next(self._tokens)
+        self.take(method(token, *arguments, self.now_ms))
+        return self.answers.get(token)
+
+    def init(
+        self, name: str | None = NAME, *, timeout_ms: int = 60_000, expected: Producer | None = None
+    ) -> InitProducerResult:
+        result = self.call(self.coordinator.init_producer_id, name, timeout_ms, expected)
+        assert isinstance(result, InitProducerResult)
+        return result
+
+    def add(self, producer: Producer, *logs: TopicPartition, name: str = NAME) -> ErrorCode:
+        return ErrorCode(self.call(self.coordinator.add_partitions, name, producer, logs))
+
+    def add_offsets(self, producer: Producer, group_id: str = "g") -> ErrorCode:
+        return ErrorCode(self.call(self.coordinator.add_offsets, NAME, producer, group_id))
+
+    def end(self, producer: Producer, *, is_commit: bool = True, name: str = NAME) -> Any:
+        return self.call(self.coordinator.end_transaction, name, producer, is_commit)
+
+    def write_markers(self) -> None:
+        for marker in self.markers:
+            self.take(self.coordinator.markers_written(marker.transactional_id, self.now_ms))
+        self.markers.clear()
+
+    def wait(self, duration_ms: int) -> None:
+        end_ms = self.now_ms + duration_ms
+        while (deadline_ms := self.coordinator.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.take(self.coordinator.advance(self.now_ms))
+        self.now_ms = end_ms
+
+    def restart(self) -> "Transactions":
+        return Transactions(self.records)
+
+    def phase(self) -> TransactionPhase | None:
+        transaction = self.coordinator.describe_transaction(NAME)
+        return transaction.phase if transaction else None
+
+
+def ready(transactions: Transactions) -> Producer:
+    result = transactions.init()
+    assert result.error_code is ErrorCode.NONE
+    return result.producer
+
+
+def test_idempotent_producers_get_ids_of_their_own() -> None:
+    transactions = Transactions()
+    producers = [transactions.init(None, timeout_ms=0).producer for _ in range(1_500)]
+    assert len(set(producers)) == 1_500
+    assert {epoch for _, epoch in producers} == {0}
+    assert transactions.restart().init(None).producer not in producers
+    assert len(transactions.records) == 2
+
+
+def test_restarted_producer_gets_the_next_epoch() -> None:
+    transactions = Transactions()
+    first = ready(transactions)
+    second = transactions.restart().init().producer
+    assert second == (first.producer_id, first.producer_epoch + 1)
+
+
+def test_older_epoch_is_fenced() -> None:
+    transactions = Transactions()
+    zombie = ready(transactions)
+    ready(transactions)
+    assert transactions.add(zombie, A) is ErrorCode.PRODUCER_FENCED
+    assert transactions.end(zombie) is ErrorCode.PRODUCER_FENCED
+    assert transactions.init(expected=zombie).error_code is ErrorCode.PRODUCER_FENCED
+    assert transactions.coordinator.check_partition(NAME, zombie, A) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert transactions.coordinator.check_group(NAME, zombie, "g") is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "error"),
+    [
+        ("", 1_000, ErrorCode.INVALID_REQUEST),
+        (NAME, 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (NAME, -1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (NAME, 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_init_is_refused(name: str, timeout_ms: int, error: ErrorCode) -> None:
+    assert Transactions().init(name, timeout_ms=timeout_ms).error_code is error
+
+
+def test_number_of_transactional_ids_is_limited() -> None:
+    transactions = Transactions(transactional_ids_max=1)
+    assert transactions.init().error_code is ErrorCode.NONE
+    assert transactions.init("another").error_code is ErrorCode.POLICY_VIOLATION
+    assert transactions.init().error_code is ErrorCode.NONE
+
+
+def test_strangers_are_refused() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    stranger = Producer(producer.producer_id + 1, 0)
+    assert transactions.add(stranger, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert transactions.add(producer, A, name="other") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert transactions.add(producer, A, name="") is ErrorCode.INVALID_REQUEST
+    assert transactions.end(producer) is ErrorCode.INVALID_TXN_STATE
+    assert transactions.init(expected=stranger).error_code is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_transaction_ends_in_all_logs_and_groups(is_commit: bool) -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    assert transactions.add(producer, B) is ErrorCode.NONE
+    assert transactions.add(producer, A, B) is ErrorCode.NONE
+    assert transactions.add_offsets(producer) is ErrorCode.NONE
+    written = len(transactions.records)
+    assert transactions.add(producer, A) is ErrorCode.NONE
+    assert transactions.add_offsets(producer) is ErrorCode.NONE
+    assert len(transactions.records) == written
+    assert transactions.end(producer, is_commit=is_commit) is None
+    assert [type(action) for action in transactions.actions] == [WriteState, WriteMarkers]
+    assert transactions.markers == [WriteMarkers(NAME, *producer, is_commit, (A, B), ("g",))]
+    assert transactions.end(producer, is_commit=is_commit) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert transactions.end(producer, is_commit=not is_commit) is ErrorCode.INVALID_TXN_STATE
+    assert transactions.add(producer, A) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert transactions.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
+    transactions.write_markers()
+    assert [type(action) for action in transactions.actions] == [WriteState, Answer]
+    assert transactions.actions[-1].result is ErrorCode.NONE  # type: ignore[union-attr]
+    assert transactions.end(producer, is_commit=is_commit) is ErrorCode.NONE
+    assert transactions.end(producer, is_commit=not is_commit) is ErrorCode.INVALID_TXN_STATE
+    assert transactions.coordinator.markers_written(NAME, 0) == []
+    assert transactions.add(producer, B) is ErrorCode.NONE
+    transactions.end(producer)
+    assert transactions.markers == [WriteMarkers(NAME, *producer, True, (B,), ())]
+
+
+def test_only_logs_and_groups_of_the_transaction_take_part() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    check_partition, check_group = transactions.coordinator.check_partition, transactions.coordinator.check_group
+    assert check_partition(NAME, producer, A) is ErrorCode.INVALID_TXN_STATE
+    transactions.add(producer, A)
+    transactions.add_offsets(producer)
+    assert check_partition(NAME, producer, A) is ErrorCode.NONE
+    assert check_partition(NAME, producer, B) is ErrorCode.INVALID_TXN_STATE
+    assert check_partition("other", producer, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert check_group(NAME, producer, "g") is ErrorCode.NONE
+    assert check_group(NAME, producer, "h") is ErrorCode.INVALID_TXN_STATE
+    transactions.end(producer)
+    assert check_partition(NAME, producer, A) is ErrorCode.INVALID_TXN_STATE
+    assert check_group(NAME, producer, "g") is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_decided_transaction_is_completed_after_a_restart(is_commit: bool) -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    transactions.add(producer, A)
+    transactions.add_offsets(producer)
+    transactions.end(producer, is_commit=is_commit)
+    restarted = transactions.restart()
+    assert restarted.markers == transactions.markers
+    assert restarted.end(producer, is_commit=is_commit) is ErrorCode.CONCURRENT_TRANSACTIONS
+    restarted.write_markers()
+    assert restarted.end(producer, is_commit=is_commit) is ErrorCode.NONE
+    assert restarted.restart().markers == []
+
+
+def test_open_transaction_goes_on_after_a_restart() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    transactions.add(producer, A)
+    transactions = transactions.restart()
+    assert transactions.coordinator.check_partition(NAME, producer, A) is ErrorCode.NONE
+    transactions.add(producer, B)
+    transactions.end(producer)
+    assert transactions.markers[0].partitions == (A, B)
+
+
+def test_transaction_that_lasts_too_long_is_aborted() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    transactions.add(producer, A)
+    transactions.wait(59_000)
+    transactions.add(producer, B)
+    assert transactions.phase() is TransactionPhase.ONGOING
+    transactions = transactions.restart()
+    transactions.wait(60_000)
+    assert transactions.markers == [
+        WriteMarkers(NAME, producer.producer_id, producer.producer_epoch + 1, False, (A, B), ())
+    ]
+    transactions.write_markers()
+    assert transactions.phase() is TransactionPhase.COMPLETE_ABORT
+    assert transactions.end(producer) is ErrorCode.PRODUCER_FENCED
+    assert transactions.init(expected=producer).error_code is ErrorCode.PRODUCER_FENCED
+    assert transactions.init().producer == (producer.producer_id, producer.producer_epoch + 2)
+
+
+def test_new_life_aborts_the_transaction_of_the_last_one() -> None:
+    transactions = Transactions()
+    zombie = ready(transactions)
+    transactions.add(zombie, A)
+    assert transactions.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert transactions.end(zombie) is ErrorCode.PRODUCER_FENCED
+    assert transactions.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
+    transactions.write_markers()
+    assert ready(transactions).producer_epoch == zombie.producer_epoch + 2
+
+
+def test_producer_asks_for_a_new_epoch_itself() -> None:
+    transactions = Transactions()
+    first = ready(transactions)
+    second = transactions.init(expected=first).producer
+    assert second == (first.producer_id, first.producer_epoch + 1)
+    transactions = transactions.restart()
+    assert transactions.init(expected=first).producer == second  # it has lost the answer
+    assert transactions.add(first, A) is ErrorCode.PRODUCER_FENCED
+    assert transactions.add(second, A) is ErrorCode.NONE
+    assert transactions.init(expected=first).error_code is ErrorCode.PRODUCER_FENCED
+    assert transactions.phase() is TransactionPhase.ONGOING
+    assert transactions.init(expected=second).error_code is ErrorCode.CONCURRENT_TRANSACTIONS
+    transactions.write_markers()
+    third = transactions.init(expected=second)
+    assert (third.error_code, third.producer.producer_epoch) == (ErrorCode.NONE, second.producer_epoch + 1)
+
+
+@pytest.mark.parametrize("asks_itself", [True, False])
+def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool) -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    value = json.loads(transactions.records[-1].value or b"")
+    value["producer_epoch"] = 32_765
+    transactions.records[-1] = transactions.records[-1]._replace(value=json.dumps(value).encode())
+    transactions = transactions.restart()
+    last = transactions.init().producer
+    assert last == (producer.producer_id, 32_766)
+    transactions.add(last, A)
+    transactions.wait(60_000)
+    assert transactions.markers[0].producer_epoch == 32_767
+    transactions.write_markers()
+    expected = Producer(producer.producer_id, 32_767) if asks_itself else None
+    fresh = transactions.init(expected=expected).producer
+    assert fresh.producer_id != producer.producer_id
+    assert fresh.producer_epoch == 0
+    if asks_itself:
+        assert transactions.init(expected=expected).producer == fresh  # it has lost the answer
+    assert transactions.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_unused_transactional_id_is_forgotten() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    transactions.wait(6 * DAY_MS)
+    transactions.add(producer, A)
+    transactions.end(producer)
+    transactions.write_markers()
+    transactions.wait(6 * DAY_MS)
+    assert transactions.phase() is TransactionPhase.COMPLETE_COMMIT
+    transactions.wait(DAY_MS)
+    assert transactions.phase() is None
+    assert transactions.restart().coordinator.list_transactions() == []
+    assert transactions.init().producer.producer_id != producer.producer_id
+
+
+def test_transaction_that_is_being_ended_is_not_forgotten() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    transactions.add(producer, A)
+    transactions.end(producer)
+    transactions.wait(30 * DAY_MS)
+    assert transactions.phase() is TransactionPhase.PREPARE_COMMIT
+    transactions.write_markers()
+    assert transactions.phase() is TransactionPhase.COMPLETE_COMMIT
+
+
+def test_records_in_a_log_of_which_no_transaction_knows_are_found() -> None:
+    transactions = Transactions()
+    producer = ready(transactions)
+    transactions.add(producer, A)
+    orphans = transactions.restart().coordinator.orphans
+    assert orphans(A, [producer.producer_id, 99]) == [99]
+    assert orphans(B, [producer.producer_id]) == [producer.producer_id]
