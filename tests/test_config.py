@@ -100,6 +100,8 @@ def test_every_setting_has_an_environment_variable(section: str, name: str) -> N
         "record_batches": "off",
         "compression": "zstd",
         "advertise": "h",
+        "advertised_listener": "h:1",
+        "auto_create_topics": "off",
         "offset_reset": "earliest",
         "level": "debug",
         "format": "json",

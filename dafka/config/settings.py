@@ -272,7 +272,7 @@ class KafkaConfig:
     listen: str = attrs.field(default="", validator=check_listen_address)
     """Where `dafka up` and `dafka broker` listen to clients: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any
     free port. Empty: `dafka up` runs a store in place of a broker, and `dafka broker` uses 127.0.0.1:9092."""
-    advertise: str = attrs.field(default="", validator=check_listen_address)
+    advertised_listener: str = attrs.field(default="", validator=check_listen_address)
     """The address at which clients reach the broker, `HOST:PORT`. Empty: the one to which they have connected."""
     auto_create_topics: Switch = attrs.field(default="on", validator=check_choice("on", "off"))
     """Whether a topic is created when a client asks for it."""
