@@ -1,4 +1,4 @@
-"""`dafka up`, `dafka tower`, `dafka store`: the commands that an operator keeps running."""
+"""`dafka up`, `dafka tower`, `dafka store`, `dafka broker`: the commands that an operator keeps running."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.config import BeaconConfig, Config
 from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
+from dafka.listener import DEFAULT_LISTEN, KafkaBroker, serve_kafka
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.roles.events import NodeLog
 from dafka.roles.log_events import StorageReopening
@@ -95,23 +96,74 @@ def store(config: Config) -> None:
     run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
 
 
+def _kafka_options(listen_default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a broker to a command."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        return add_options(
+            command,
+            setting_option(
+                "kafka",
+                "listen",
+                "[ADDRESS:]PORT",
+                "Listen to clients of Kafka here; a port alone is one of 127.0.0.1.",
+                flag="--kafka",
+                default=listen_default,
+            ),
+            setting_option(
+                "kafka",
+                "advertised_listener",
+                "HOST:PORT",
+                "The address at which clients of Kafka reach the broker.",
+                default="the one to which they have connected",
+            ),
+            setting_option(
+                "kafka", "log_count", "N", "How many logs (Kafka's partitions) a new topic has.", flag="--log-count"
+            ),
+        )
+
+    return decorate
+
+
+@click.command()
+@_kafka_options(DEFAULT_LISTEN)
+@_store_options
+@node_options
+def broker(config: Config) -> None:
+    """Run a broker, which is a store and serves clients of Kafka.
+
+    Each topic has one or more logs, which Kafka calls partitions. They contain what clients of Kafka and producers of
+    Dafka publish, in one order, with offsets.
+    """
+    supervisor = Supervisor(config, "store")
+
+    async def program() -> int:
+        async with supervisor.open() as url, trio.open_nursery() as nursery:
+            await _run_broker(nursery, config, supervisor, url)
+        return 0
+
+    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
+
+
 @click.command()
 @_sub_option
 @_pub_option
+@_kafka_options("none: a store runs in place of a broker")
 @_store_options
 @up_options
 def up(config: Config) -> None:
-    """Run a tower and a store in one process.
+    """Run a tower and a store in one process, or with --kafka a tower and a broker.
 
     This is all that a small cluster needs. The store uses this tower, and also the towers that --tower-sub and
     --tower-pub name.
     """
     supervisor = Supervisor(config, "tower", "store")
+    run_role = _run_broker if config.kafka.listen else _run_store
 
     async def program() -> int:
         async with supervisor.open() as url, trio.open_nursery() as nursery:
             tower = await _start_tower(nursery, config, supervisor)
-            await _run_store(nursery, _use_tower(config, tower), supervisor, url, partial(_announce_tower, tower))
+            await run_role(nursery, _use_tower(config, tower), supervisor, url, partial(_announce_tower, tower))
         return 0
 
     run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
@@ -177,6 +229,24 @@ async def _run_store(
     _announce_metrics(url)
     async with require_tower(store.events, config):
         await trio.sleep_forever()
+
+
+async def _run_broker(
+    nursery: trio.Nursery,
+    config: Config,
+    supervisor: Supervisor,
+    url: str | None,
+    announce_others: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a broker that listens to clients of Kafka."""
+    found: KafkaBroker = await nursery.start(serve_kafka, config)
+    announce_others()
+    with supervisor.monitor.watching(found.broker):
+        click.echo(f"broker {found.broker.address} at {found.broker.endpoint} keeps {config.store.storage}")
+        click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")
+        _announce_metrics(url)
+        async with require_tower(found.broker.events, config):
+            await trio.sleep_forever()
 
 
 async def serve_store_with_restarts(

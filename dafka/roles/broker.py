@@ -193,6 +193,14 @@ class Broker(Store):
         self._node.act(self._machine.append_own(records, trio.current_time()))
         return Appended(log, first_sequence, self._durable)
 
+    def next_sequence(self, log: LogState) -> int:
+        """Return the sequence in the broker's own partition of a log that the next appended record gets."""
+        return self._machine.next_sequence(log.own)
+
+    def durable_end(self, log: LogState) -> int:
+        """Return the sequence after the last durable record of the broker's own partition of a log."""
+        return self._machine.stored.durable_end(log.own)
+
     async def wait_room(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
         while self._machine.pending_bytes >= self._room_bytes:

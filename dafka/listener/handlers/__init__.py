@@ -1,0 +1,19 @@
+"""The handlers of requests: each takes a request, calls the broker and the coordinators, and returns the response."""
+
+from dafka.kafka.protocol import ApiKey
+from dafka.listener.handlers import (  # noqa: F401 (their handlers register themselves)
+    commits,
+    configs,
+    fetch,
+    groups,
+    offsets,
+    topics,
+    transactions,
+)
+from dafka.listener.handlers.produce import ProduceRefusedError, begin_produce
+from dafka.listener.handlers.registry import HANDLERS, Client
+
+SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS))
+"""The APIs that the broker serves."""
+
+__all__ = ["HANDLERS", "SERVED", "Client", "ProduceRefusedError", "begin_produce"]

@@ -1,0 +1,196 @@
+"""OffsetCommit, OffsetFetch and TxnOffsetCommit: the offsets that groups commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.groups import CommitRequest, FetchedOffset, OffsetToCommit
+from dafka.kafka.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import Producer
+from dafka.listener.handlers.registry import Client, handles
+from dafka.storage.plugin_helpers import now_ms
+
+_GROUPS_VERSION = 8
+_RETENTION_VERSIONS = range(2, 5)
+
+
+@handles(OffsetCommitRequest)
+async def commit_offsets(client: Client, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """Commit the offsets of a group."""
+    offsets = _offsets_in(request)
+    known = _of_known_logs(client, offsets)
+    commit = CommitRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        retention_ms=request.retention_time_ms if client.header.api_version in _RETENTION_VERSIONS else None,
+        offsets=known,
+    )
+    groups = client.service.groups
+    errors = cast(
+        dict[TopicPartition, ErrorCode],
+        await client.service.ask(lambda token: groups.commit_offsets(token, commit, now_ms())),
+    )
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=_error_of(errors, TopicPartition(topic.name, each.partition_index)),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(TxnOffsetCommitRequest)
+async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Add offsets to a transaction."""
+    service = client.service
+    offsets = _offsets_in(request)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    error = service.transactions.check_group(request.transactional_id, producer, request.group_id)
+    if error:
+        errors = dict.fromkeys(offsets, await service.settle(error))
+    else:
+        commit = CommitRequest(
+            group_id=request.group_id,
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            offsets=_of_known_logs(client, offsets),
+        )
+        groups, producer_id = service.groups, request.producer_id
+        answer = await service.ask(
+            lambda token: groups.commit_transaction_offsets(token, commit, producer_id, now_ms())
+        )
+        errors = cast(dict[TopicPartition, ErrorCode], answer)
+    return TxnOffsetCommitResponse(
+        throttle_time_ms=0,
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=_error_of(errors, TopicPartition(topic.name, each.partition_index)),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+@handles(OffsetFetchRequest)
+async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Answer with the committed offsets of groups."""
+    if client.header.api_version < _GROUPS_VERSION:
+        asked = None if request.topics is None else _logs_in(request.topics)
+        found = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetFetchResponsePartition(
+                            partition_index=number,
+                            committed_offset=each.offset,
+                            committed_leader_epoch=each.leader_epoch,
+                            metadata=each.metadata,
+                            error_code=each.error_code,
+                        )
+                        for number, each in offsets.items()
+                    ],
+                )
+                for topic, offsets in found.items()
+            ]
+        )
+    groups = []
+    for group in request.groups:
+        asked = None if group.topics is None else _logs_in(group.topics)
+        found = await _fetch(client, group.group_id, asked, is_stable=request.require_stable)
+        groups.append(
+            OffsetFetchResponseGroup(
+                group_id=group.group_id,
+                topics=[
+                    OffsetFetchResponseTopics(
+                        name=topic,
+                        partitions=[
+                            OffsetFetchResponsePartitions(
+                                partition_index=number,
+                                committed_offset=each.offset,
+                                committed_leader_epoch=each.leader_epoch,
+                                metadata=each.metadata,
+                                error_code=each.error_code,
+                            )
+                            for number, each in offsets.items()
+                        ],
+                    )
+                    for topic, offsets in found.items()
+                ],
+            )
+        )
+    return OffsetFetchResponse(groups=groups)
+
+
+async def _fetch(
+    client: Client, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
+) -> dict[str, dict[int, FetchedOffset]]:
+    found = client.service.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+    by_topic: dict[str, dict[int, FetchedOffset]] = {}
+    for log, offset in (await client.service.settle(found)).items():
+        by_topic.setdefault(log.topic, {})[log.partition] = offset
+    return by_topic
+
+
+def _logs_in(topics: Iterable) -> list[TopicPartition]:  # type: ignore[type-arg]
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
+
+
+def _offsets_in(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> dict[TopicPartition, OffsetToCommit]:
+    return {
+        TopicPartition(topic.name, each.partition_index): OffsetToCommit(
+            each.committed_offset, each.committed_leader_epoch, each.committed_metadata
+        )
+        for topic in request.topics
+        for each in topic.partitions
+    }
+
+
+def _of_known_logs(
+    client: Client, offsets: Mapping[TopicPartition, OffsetToCommit]
+) -> dict[TopicPartition, OffsetToCommit]:
+    """Return the offsets of logs that exist."""
+    order = client.service.broker.order
+    return {log: offset for log, offset in offsets.items() if order.find_log(log.topic, log.partition) is not None}
+
+
+def _error_of(errors: Mapping[TopicPartition, ErrorCode], log: TopicPartition) -> ErrorCode:
+    return errors.get(log, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

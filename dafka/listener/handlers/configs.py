@@ -1,0 +1,212 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics and of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dafka.config import Config
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from dafka.listener.handlers.registry import Client, handles
+from dafka.protocol.logs import Topic
+
+TOPIC, BROKER = 2, 4
+"""The types of resources that have settings."""
+
+_SET, _DELETE = 0, 1
+_FROM_TOPIC, _FROM_BROKER, _FROM_DEFAULT = 1, 4, 5
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = 1, 2, 3, 5, 7
+
+
+class Setting(NamedTuple):
+    """A setting as clients see it: its name, its value, where that comes from, and its type in Kafka's numbers."""
+
+    name: str
+    value: str
+    source: int
+    kind: int
+
+
+class _Kind(NamedTuple):
+    """A setting that a topic can have."""
+
+    kind: int
+    default: Callable[[Config], str]
+    is_valid: Callable[[str], bool]
+    expected: str
+
+
+def _is_long(minimum: int) -> Callable[[str], bool]:
+    def check(value: str) -> bool:
+        try:
+            return minimum <= int(value) < 2**63
+        except ValueError:
+            return False
+
+    return check
+
+
+_TOPIC_SETTINGS = {
+    "cleanup.policy": _Kind(_LIST, lambda _: "delete", lambda value: value == "delete", "'delete'"),
+    "max.message.bytes": _Kind(
+        _INT, lambda config: str(config.kafka.message_bytes_max), _is_long(0), "a number from 0 on"
+    ),
+    "message.timestamp.type": _Kind(
+        _STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"
+    ),
+    "retention.bytes": _Kind(
+        _LONG, lambda config: str(config.store.retention_bytes or -1), _is_long(-1), "a number from -1 on"
+    ),
+    "retention.ms": _Kind(
+        _LONG, lambda config: str(config.store.retention_ms or -1), _is_long(-1), "a number from -1 on"
+    ),
+}
+
+
+def find_setting_problem(name: str, value: str) -> str:
+    """Return why a topic cannot have a setting; empty if it can."""
+    kind = _TOPIC_SETTINGS.get(name)
+    if kind is None:
+        return f"a topic has the settings {', '.join(_TOPIC_SETTINGS)}, and not {name!r}"
+    return "" if kind.is_valid(value) else f"{name}: expected {kind.expected}, not {value!r}"
+
+
+def list_settings(topic: Topic, config: Config) -> list[Setting]:
+    """Return all settings of a topic."""
+    return [
+        Setting(name, topic.settings[name], _FROM_TOPIC, kind.kind)
+        if name in topic.settings
+        else Setting(name, kind.default(config), _FROM_DEFAULT, kind.kind)
+        for name, kind in _TOPIC_SETTINGS.items()
+    ]
+
+
+def _broker_settings(config: Config) -> list[Setting]:
+    kafka = config.kafka
+    is_created = "true" if kafka.auto_create_topics == "on" else "false"
+    return [
+        Setting("auto.create.topics.enable", is_created, _FROM_BROKER, _BOOLEAN),
+        Setting("broker.id", "0", _FROM_BROKER, _INT),
+        Setting("default.replication.factor", "1", _FROM_DEFAULT, _INT),
+        Setting("message.max.bytes", str(kafka.message_bytes_max), _FROM_BROKER, _INT),
+        Setting("num.partitions", str(kafka.log_count), _FROM_BROKER, _INT),
+        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), _FROM_BROKER, _INT),
+    ]
+
+
+@handles(DescribeConfigsRequest)
+async def describe_configs(client: Client, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """Answer with the settings of topics and of the broker."""
+    return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(client, each) for each in request.resources])
+
+
+def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
+    if resource.resource_type == TOPIC:
+        topic = client.service.broker.find_topic(resource.resource_name)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            settings, is_read_only = list_settings(topic, client.service.config), False
+    elif resource.resource_type == BROKER and resource.resource_name in {"", "0"}:
+        settings = _broker_settings(client.service.config)
+    else:
+        error, message = ErrorCode.INVALID_REQUEST, "topics and the broker 0 have settings"
+    names = resource.configuration_keys
+    configs = [
+        DescribeConfigsResourceResult(
+            name=each.name,
+            value=each.value,
+            read_only=is_read_only,
+            config_source=each.source,
+            is_default=each.source == _FROM_DEFAULT,
+            is_sensitive=False,
+            config_type=each.kind,
+        )
+        for each in settings
+        if names is None or each.name in names
+    ]
+    return DescribeConfigsResult(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+@handles(AlterConfigsRequest)
+async def alter_configs(client: Client, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Replace all settings of topics."""
+    responses = []
+    for each in request.resources:
+        settings = {config.name: config.value for config in each.configs if config.value is not None}
+        responses.append(
+            await _change(client, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
+        )
+    return AlterConfigsResponse(throttle_time_ms=0, responses=responses)
+
+
+@handles(IncrementalAlterConfigsRequest)
+async def alter_configs_incrementally(
+    client: Client, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Change some settings of topics."""
+    responses = []
+    for each in request.resources:
+        topic = client.service.broker.find_topic(each.resource_name)
+        settings = _changed({} if topic is None else dict(topic.settings), each.configs)
+        if settings is None:
+            message = "settings can be set and deleted"
+            responses.append(_respond(each.resource_type, each.resource_name, ErrorCode.INVALID_CONFIG, message))
+            continue
+        responses.append(
+            await _change(client, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
+        )
+    return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
+
+
+def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
+    """Return settings after changes; None if one is neither set nor deleted."""
+    for change in changes:
+        if change.config_operation == _DELETE:
+            settings.pop(change.name, None)
+        elif change.config_operation == _SET and change.value is not None:
+            settings[change.name] = change.value
+        else:
+            return None
+    return settings
+
+
+async def _change(
+    client: Client, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
+) -> AlterConfigsResourceResponse:
+    if resource_type != TOPIC:
+        return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
+    if client.service.broker.find_topic(name) is None:
+        return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+    problem = next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
+    if problem:
+        return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
+    if not is_trial:
+        await client.service.broker.change_topic(name, settings=settings).wait()
+    return _respond(resource_type, name, ErrorCode.NONE, None)
+
+
+def _respond(resource_type: int, name: str, error: ErrorCode, message: str | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=error, error_message=message, resource_type=resource_type, resource_name=name
+    )

@@ -1,0 +1,124 @@
+"""Fetch: batches of records are read from logs, at once or when there are enough of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import trio
+
+from dafka.batches.message_sets import encode_message_set
+from dafka.errors import BatchError, StorageError
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol.messages.logs import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from dafka.listener.handlers.registry import Client, handles
+from dafka.protocol.logs.ordering import LogState
+
+RESPONSE_BYTES_MAX = 50 * 2**20
+"""The largest answer, whatever a client asks for, unless a single batch is larger."""
+
+READ_COMMITTED = 1
+"""The isolation level of clients that want committed records only."""
+
+_BATCHES_VERSION = 4
+_TIMES_VERSION = 2
+
+
+@attrs.define
+class _Wanted:
+    """What a client wants of one log."""
+
+    topic: str
+    partition: FetchPartition
+    log: LogState | None
+    error: ErrorCode = ErrorCode.NONE
+
+
+@handles(FetchRequest)
+async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
+    """Answer with records, or wait for them for `max_wait_ms`."""
+    deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
+    wanted = [_find(client, topic.topic, each) for topic in request.topics for each in topic.partitions]
+    logs = [each.log for each in wanted if each.log is not None]
+    while True:
+        with client.service.broker.watching(logs) as advanced:
+            parts = await _read_all(client, request, wanted)
+            size = sum(len(part.records or b"") for part in parts)
+            is_over = size >= request.min_bytes or any(part.error_code for part in parts)
+            if is_over or trio.current_time() >= deadline:
+                return _respond(request, parts)
+            with trio.move_on_at(deadline):
+                await advanced.wait()
+        if any(client.service.broker.order.find_log(log.topic, log.number) is not log for log in logs):
+            wanted = [_find(client, each.topic, each.partition) for each in wanted]
+            logs = [each.log for each in wanted if each.log is not None]
+
+
+def _find(client: Client, topic: str, partition: FetchPartition) -> _Wanted:
+    log = client.service.broker.order.find_log(topic, partition.partition)
+    if log is None:
+        return _Wanted(topic, partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = ErrorCode.UNKNOWN_LEADER_EPOCH if partition.current_leader_epoch > 0 else ErrorCode.NONE
+    return _Wanted(topic, partition, log, error)
+
+
+async def _read_all(client: Client, request: FetchRequest, wanted: list[_Wanted]) -> list[PartitionData]:
+    left = min(request.max_bytes, RESPONSE_BYTES_MAX)
+    parts = []
+    for each in wanted:
+        part = await _read(client, request, each, left)
+        left -= len(part.records or b"")
+        parts.append(part)
+    return parts
+
+
+async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
+    log, offset = wanted.log, wanted.partition.fetch_offset
+    if log is None or wanted.error:
+        return _part(wanted, wanted.error)
+    is_committed = request.isolation_level == READ_COMMITTED
+    stable = client.service.last_stable_offset(log)
+    part = _part(wanted, ErrorCode.NONE)
+    part.high_watermark, part.last_stable_offset = log.high_watermark, stable
+    part.log_start_offset = log.index.start_offset
+    if not log.index.start_offset <= offset <= log.high_watermark:
+        part.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        return part
+    end = stable if is_committed else log.high_watermark
+    limit = min(wanted.partition.partition_max_bytes, bytes_max)
+    if limit <= 0 or offset >= end:
+        return part
+    try:
+        batches = await client.service.broker.read(log, offset, end, limit)
+        if client.header.api_version < _BATCHES_VERSION:
+            magic = int(client.header.api_version >= _TIMES_VERSION)
+            bytes_max = client.service.config.kafka.batch_bytes_max
+            batches = [encode_message_set(each, magic, bytes_max=bytes_max) for each in batches]
+    except (StorageError, BatchError):
+        part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return part
+    part.records = b"".join(batches)
+    if is_committed:
+        aborted = client.service.aborted_between(log, offset, end)
+        part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
+    return part
+
+
+def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:
+    return PartitionData(partition_index=wanted.partition.partition, error_code=error, high_watermark=-1, records=b"")
+
+
+def _respond(request: FetchRequest, parts: list[PartitionData]) -> FetchResponse:
+    found: Iterator[PartitionData] = iter(parts)
+    responses = [
+        FetchableTopicResponse(topic=topic.topic, partitions=[next(found) for _ in topic.partitions])
+        for topic in request.topics
+    ]
+    return FetchResponse(responses=responses)

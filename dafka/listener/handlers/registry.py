@@ -1,0 +1,44 @@
+"""Which function handles which request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import attrs
+
+from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
+from dafka.listener.service import Service
+
+Handler: TypeAlias = Callable[["Client", Any], Awaitable[Response | None]]
+"""Handles a request. None is no answer, which only Produce without acknowledgements gets."""
+
+HANDLERS: dict[ApiKey, Handler] = {}
+"""The handlers that wait for nothing but their own work, by API. Produce is not among them."""
+
+
+@attrs.define
+class Client:
+    """A client's connection, as handlers see it.
+
+    Attributes:
+        service: What all clients share.
+        header: The header of the request that is handled.
+        host: The address of the client.
+        endpoint: The host and port at which the client reaches the broker.
+    """
+
+    service: Service
+    header: RequestHeader
+    host: str
+    endpoint: tuple[str, int]
+
+
+def handles(request: type[Request]) -> Callable[[Handler], Handler]:
+    """Register the function that handles a request."""
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS[request.API_KEY] = handler
+        return handler
+
+    return register

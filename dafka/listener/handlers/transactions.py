@@ -1,0 +1,109 @@
+"""InitProducerId, and the APIs of transactions."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import InitProducerResult, Producer
+from dafka.listener.handlers.registry import Client, handles
+from dafka.storage.plugin_helpers import now_ms
+
+
+@handles(InitProducerIdRequest)
+async def init_producer_id(client: Client, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    """Give a producer its id and epoch.
+
+    Transactions need a storage that keeps record batches: another one would lose which records belong to one.
+    """
+    service = client.service
+    if request.transactional_id is not None and not service.broker.keeps_record_batches:
+        error = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        return InitProducerIdResponse(throttle_time_ms=0, error_code=error, producer_id=-1, producer_epoch=-1)
+    expected = Producer(request.producer_id, request.producer_epoch)
+    answer = await service.ask(
+        lambda token: service.transactions.init_producer_id(
+            token, request.transactional_id, request.transaction_timeout_ms, expected, now_ms()
+        )
+    )
+    result = cast(InitProducerResult, answer)
+    return InitProducerIdResponse(
+        throttle_time_ms=0,
+        error_code=result.error_code,
+        producer_id=result.producer.producer_id,
+        producer_epoch=result.producer.producer_epoch,
+    )
+
+
+@handles(AddPartitionsToTxnRequest)
+async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """Let logs take part in a transaction: all of them, or none if one does not exist."""
+    service = client.service
+    logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
+    unknown = {log for log in logs if service.broker.order.find_log(log.topic, log.partition) is None}
+    if unknown:
+        errors = {
+            log: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for log in logs
+        }
+    else:
+        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        name = request.v3_and_below_transactional_id
+        answer = await service.ask(
+            lambda token: service.transactions.add_partitions(token, name, producer, logs, now_ms())
+        )
+        errors = dict.fromkeys(logs, cast(ErrorCode, answer))
+    return AddPartitionsToTxnResponse(
+        throttle_time_ms=0,
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=each, partition_error_code=errors[TopicPartition(topic.name, each)]
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ],
+    )
+
+
+@handles(AddOffsetsToTxnRequest)
+async def add_offsets(client: Client, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    """Let the offsets of a group take part in a transaction."""
+    service = client.service
+    producer = Producer(request.producer_id, request.producer_epoch)
+    answer = await service.ask(
+        lambda token: service.transactions.add_offsets(
+            token, request.transactional_id, producer, request.group_id, now_ms()
+        )
+    )
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=cast(ErrorCode, answer))
+
+
+@handles(EndTxnRequest)
+async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnResponse:
+    """Commit or abort a transaction."""
+    service = client.service
+    producer = Producer(request.producer_id, request.producer_epoch)
+    answer = await service.ask(
+        lambda token: service.transactions.end_transaction(
+            token, request.transactional_id, producer, request.committed, now_ms()
+        )
+    )
+    return EndTxnResponse(throttle_time_ms=0, error_code=cast(ErrorCode, answer))

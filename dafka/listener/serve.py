@@ -1,0 +1,128 @@
+"""A broker that listens to clients of Kafka."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+import attrs
+import trio
+
+from dafka.config import Config
+from dafka.endpoints import split_tcp_endpoint
+from dafka.errors import AddressInUseError
+from dafka.groups import single_exception
+from dafka.kafka.transactions import TransactionSettings
+from dafka.listener.connection import Connection
+from dafka.listener.service import ProducerTable, Service
+from dafka.roles import Broker, serve_broker
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+"""Where a broker listens to clients if nothing else is configured: Kafka's port."""
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+_ACCEPT_PAUSE_S = 0.1
+
+
+@attrs.frozen
+class KafkaBroker:
+    """A broker that listens to clients of Kafka, started by `serve_kafka`.
+
+    Attributes:
+        broker: The broker.
+        bootstrap_servers: Where it listens, as clients take it: `HOST:PORT`.
+    """
+
+    broker: Broker
+    bootstrap_servers: str
+
+
+async def serve_kafka(
+    config: Config | None = None, *, task_status: trio.TaskStatus[KafkaBroker] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run a broker that listens to clients of Kafka until cancelled.
+
+    Args:
+        config: The configuration; the defaults if None.
+        task_status: Receives the `KafkaBroker` once it listens to clients.
+
+    Raises:
+        AddressInUseError: The broker cannot listen at the configured endpoint, or to clients at `[kafka] listen`.
+        StorageError: The storage cannot be opened or read.
+        StorageLostError: The storage was removed or replaced while it was open.
+        DiscoveryError: The discovery cannot be set up.
+    """
+    config = config or Config()
+    producers = ProducerTable(TransactionSettings())
+    with single_exception():
+        listeners = await _open_listeners(config)
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def start_broker(*, task_status: trio.TaskStatus[Broker]) -> None:
+                    await serve_broker(config, restore_batch=producers.restore_batch, task_status=task_status)
+
+                broker: Broker = await nursery.start(start_broker)
+                service = Service(broker, config, producers)
+                await nursery.start(service.run)
+                host, port = listeners[0].socket.getsockname()[:2]
+                task_status.started(KafkaBroker(broker, f"{host}:{port}"))
+                await _accept_all(listeners, service)
+        finally:
+            for listener in listeners:
+                listener.socket.close()
+
+
+async def _open_listeners(config: Config) -> list[trio.SocketListener]:
+    host, port = attrs.evolve(config.metrics, listen=config.kafka.listen or DEFAULT_LISTEN).address
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        if error.errno not in {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}:
+            raise
+        raise AddressInUseError(f"cannot listen to clients of Kafka at {host}:{port}: {error.strerror}") from None
+
+
+async def _accept_all(listeners: list[trio.SocketListener], service: Service) -> None:
+    async with trio.open_nursery() as nursery:
+        for listener in listeners:
+            nursery.start_soon(_accept, listener, service, nursery)
+
+
+async def _accept(listener: trio.SocketListener, service: Service, nursery: trio.Nursery) -> None:
+    connections = 0
+
+    async def serve(stream: trio.SocketStream) -> None:
+        nonlocal connections
+        connections += 1
+        try:
+            host = str(stream.socket.getpeername()[0])
+            await Connection(stream, service, host, _endpoint(stream, service.config)).run()
+        except OSError:
+            pass  # the client has gone before it was known
+        finally:
+            connections -= 1
+            stream.socket.close()
+
+    while True:
+        try:
+            stream = await listener.accept()
+        except OSError as error:
+            _LOGGER.warning("cannot accept a client: %s", error.strerror)
+            await trio.sleep(_ACCEPT_PAUSE_S)
+            continue
+        if connections >= service.config.kafka.connections_max:
+            stream.socket.close()
+            continue
+        nursery.start_soon(serve, stream)
+
+
+def _endpoint(stream: trio.SocketStream, config: Config) -> tuple[str, int]:
+    """Return the host and port at which a client reaches the broker."""
+    if config.kafka.advertised_listener:
+        found = split_tcp_endpoint(f"tcp://{config.kafka.advertised_listener}")
+        if found is not None:
+            return found[0], int(found[1])
+    host, port = stream.socket.getsockname()[:2]
+    return str(host), int(port)
