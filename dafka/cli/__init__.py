@@ -13,7 +13,7 @@ from dafka.cli.terminal import UsageMistake
 from dafka.errors import ConfigError, MissingExtraError
 
 COMMANDS = {
-    "up": ("dafka.cli.daemons", "Run a tower and a store in one process, or with --kafka a tower and a broker."),
+    "up": ("dafka.cli.daemons", "Run a tower and a store, or with --kafka a broker, in one process."),
     "tower": ("dafka.cli.daemons", "Run a tower, which introduces nodes to each other."),
     "store": ("dafka.cli.daemons", "Run a store, which keeps every record and acknowledges it."),
     "broker": ("dafka.cli.daemons", "Run a broker, which is a store and serves clients of Kafka."),

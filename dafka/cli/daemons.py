@@ -152,7 +152,7 @@ def broker(config: Config) -> None:
 @_store_options
 @up_options
 def up(config: Config) -> None:
-    """Run a tower and a store in one process, or with --kafka a tower and a broker.
+    """Run a tower and a store, or with --kafka a broker, in one process.
 
     This is all that a small cluster needs. The store uses this tower, and also the towers that --tower-sub and
     --tower-pub name.

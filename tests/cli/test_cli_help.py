@@ -19,10 +19,12 @@ NODE = (
     | COMMON
 )
 STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
+KAFKA = {"--kafka", "--advertised-listener", "--log-count"}
 OPTIONS = {
-    "up": {*STORE, "--sub", "--pub"} | NODE,
+    "up": {*STORE, *KAFKA, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,
     "store": STORE | NODE,
+    "broker": STORE | KAFKA | NODE,
     "produce": {"--file", "--key-separator", "--header", "--timestamp", "--null-as"}
     | {"--min-stores", "--spool", "--compression", "--close-timeout-ms"}
     | NODE,

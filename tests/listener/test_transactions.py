@@ -1,0 +1,151 @@
+"""Transactions: readers of committed records see all of one or nothing; idempotent producers write each record once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.listener.clients import Confluent
+from tests.listener.fixtures import run_broker
+
+DEADLINE_S = 60
+
+
+def read_committed(servers: str, topic: str, count: int, group: str = "committed") -> list[bytes]:
+    """Return the committed values of a topic, which are `count`, up to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        message: Any = consumer.poll(1)
+        if message is not None and message.error():
+            if len(found) >= count:
+                break
+        elif message is not None:
+            found.append(message.value())
+    consumer.close()
+    return found
+
+
+def test_committed_records_are_read_and_aborted_ones_are_not(tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log"
+    with run_broker(storage) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
+        producer.init_transactions(DEADLINE_S)
+        expected = []
+        for number in range(6):
+            producer.begin_transaction()
+            values = [b"%d-%d" % (number, each) for each in range(5)]
+            for value in values:
+                producer.produce("orders", value)
+            if number % 2:
+                producer.abort_transaction(DEADLINE_S)
+            else:
+                producer.commit_transaction(DEADLINE_S)
+                expected += values
+        assert read_committed(broker.bootstrap_servers, "orders", len(expected)) == expected
+        producer.begin_transaction()
+        producer.produce("orders", b"open")
+        producer.flush(DEADLINE_S)
+        assert read_committed(broker.bootstrap_servers, "orders", len(expected)) == expected
+    with run_broker(storage) as broker:
+        again = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
+        again.init_transactions(DEADLINE_S)  # aborts what was open
+        again.begin_transaction()
+        again.produce("orders", b"after")
+        again.commit_transaction(DEADLINE_S)
+        assert read_committed(broker.bootstrap_servers, "orders", len(expected) + 1) == [*expected, b"after"]
+
+
+def test_offsets_are_committed_with_a_transaction(tmp_path: Path) -> None:
+    with run_broker(f"filelog:{tmp_path}/log") as broker:
+        servers = broker.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
+        producer.init_transactions(DEADLINE_S)
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.list_topics("in", timeout=DEADLINE_S)
+        for offset, is_committed in ((5, False), (7, True)):
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction(
+                [TopicPartition("in", 0, offset)], consumer.consumer_group_metadata(), DEADLINE_S
+            )
+            if is_committed:
+                producer.commit_transaction(DEADLINE_S)
+            else:
+                producer.abort_transaction(DEADLINE_S)
+        (committed,) = consumer.committed([TopicPartition("in", 0)], timeout=DEADLINE_S)
+        assert committed.offset == 7
+        consumer.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_idempotent_producer_writes_each_record_once_though_the_broker_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    program = [sys.executable, "-m", "tests.listener.broker_process", f"filelog:{tmp_path}/log", str(port)]
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        return process
+
+    process = start()
+    servers = f"127.0.0.1:{port}"
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "batch.num.messages": 10,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+        }
+    )
+    acknowledged: list[bytes] = []
+    half = threading.Event()
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None, error
+        acknowledged.append(message.value())
+        if len(acknowledged) >= 1000:
+            half.set()
+
+    for number in range(6000):
+        producer.produce("orders", b"%d" % number, on_delivery=delivered)
+        producer.poll(0)
+    for _ in range(3):
+        half.clear()
+        target = len(acknowledged) + 500
+        while len(acknowledged) < min(target, 6000):
+            producer.poll(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process = start()
+    assert producer.flush(DEADLINE_S) == 0
+    assert sorted(map(int, acknowledged)) == list(range(6000))
+    found = Confluent().read(servers, "orders", 6000)
+    assert [each.value for each in found] == [b"%d" % number for number in range(6000)]
+    process.kill()
+    process.wait()
