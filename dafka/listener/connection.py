@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import trio
 
-from dafka.errors import EncodingError, UnsupportedRequestError, WireError
+from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.protocol import (
     ApiKey,
     FrameSplitter,
@@ -76,6 +76,12 @@ class Connection:
                 _LOGGER.info("disconnected the client at %s: %s", self._host, error)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
+        except* StorageError as group:
+            for error in group.exceptions:
+                _LOGGER.warning("disconnected the client at %s: %s", self._host, error)
+        except* Exception:
+            # A mistake of this program must not end the service of other clients.
+            _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
 
     async def _receive_all(self) -> None:
         while True:

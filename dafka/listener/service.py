@@ -28,6 +28,8 @@ from dafka.storage.plugin_helpers import now_ms
 
 _T = TypeVar("_T")
 
+_EXPIRY_INTERVAL_S = 600.0
+
 _BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
 """The header of a batch of which only the producer is known."""
 
@@ -61,6 +63,11 @@ class ProducerTable:
     def items(self) -> list[tuple[LogState, LogProducers]]:
         """Return all logs that know any producers."""
         return list(self._producers.items())
+
+    def expire(self, time_ms: int) -> None:
+        """Forget producers that have sent nothing for a day."""
+        for producers in self._producers.values():
+            producers.expire(time_ms)
 
     def restore_batch(self, log: LogState, entry: BatchEntry) -> None:
         """Note a batch that was found in a log."""
@@ -124,6 +131,7 @@ class Service:
             for log, producers in self.producers.items():
                 self._abort_orphans(log, producers)
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._expire_producers)
             task_status.started()
 
     async def ask(self, call: Callable[[Token], list[Action]]) -> object:
@@ -223,6 +231,12 @@ class Service:
         for producer_id in self.transactions.orphans(place, opened):
             epoch = producers.producers[producer_id].producer_epoch
             self.append_marker(log, Marker(producer_id, epoch, is_commit=False))
+
+    async def _expire_producers(self) -> None:
+        """Forget producers that have sent nothing for a day."""
+        while True:
+            await trio.sleep(_EXPIRY_INTERVAL_S)
+            self.producers.expire(now_ms())
 
     async def _keep_time(self) -> None:
         """Let sessions, rebalances and transactions expire."""
