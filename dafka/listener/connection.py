@@ -72,13 +72,11 @@ class Connection:
                 async with self._outgoing:
                     await self._receive_all()
         except* (DisconnectError, ProduceRefusedError, WireError, EncodingError) as group:
-            for error in group.exceptions:
-                _LOGGER.info("disconnected the client at %s: %s", self._host, error)
+            _LOGGER.info("disconnected the client at %s: %s", self._host, group.exceptions[0])
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
-        except* StorageError as group:
-            for error in group.exceptions:
-                _LOGGER.warning("disconnected the client at %s: %s", self._host, error)
+        except* StorageError as failed:
+            _LOGGER.warning("disconnected the client at %s: %s", self._host, failed.exceptions[0])
         except* Exception:
             # A mistake of this program must not end the service of other clients.
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
