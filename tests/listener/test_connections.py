@@ -1,0 +1,197 @@
+"""Connections as seen byte by byte: what a client is answered, and what ends only its own connection."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from dafka.batches import encode_batch
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol import Request, Response, decode_response, encode_request
+from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
+from dafka.kafka.protocol.messages.logs import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.listener.fixtures import run_broker
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_broker(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
+        yield running.bootstrap_servers
+
+
+class RawClient:
+    """A connection to a broker."""
+
+    def __init__(self, servers: str) -> None:
+        host, port = servers.split(":")
+        self.socket = socket.create_connection((host, int(port)), 30)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def receive(self) -> bytes:
+        """Return the next frame; nothing if the broker has disconnected."""
+        try:
+            size = self._receive(4)
+            return self._receive(*struct.unpack(">i", size)) if size else b""
+        except ConnectionError:
+            return b""
+
+    def ask(self, request: Request, version: int, response: type[Response]) -> Response:
+        """Return the response to a request."""
+        self.socket.sendall(encode_request(request, version, 7, "raw"))
+        return decode_response(self.receive(), response, version)
+
+    def _receive(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            data = self.socket.recv(size - len(found))
+            if not data:
+                return b""
+            found += data
+        return found
+
+
+@pytest.fixture
+def client(servers: str) -> Iterator[RawClient]:
+    with closing(RawClient(servers)) as connected:
+        yield connected
+
+
+def create(client: RawClient, topic: str) -> None:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    found = client.ask(asked, 4, MetadataResponse)
+    assert isinstance(found, MetadataResponse)
+    assert found.topics[0].error_code == ErrorCode.NONE
+
+
+def produce(topic: str, records: bytes, acks: int = -1) -> ProduceRequest:
+    data = [PartitionProduceData(index=0, records=records)]
+    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+
+
+def error_of(client: RawClient, request: ProduceRequest) -> int:
+    found = client.ask(request, 7, ProduceResponse)
+    assert isinstance(found, ProduceResponse)
+    return found.responses[0].partition_responses[0].error_code
+
+
+def fetch(client: RawClient, topic: str, offset: int, max_wait_ms: int = 0) -> FetchResponse:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=2**20)
+    asked = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[partition])])
+    found = client.ask(asked, 11, FetchResponse)
+    assert isinstance(found, FetchResponse)
+    return found
+
+
+def test_versions_that_are_too_new_are_answered_in_version_0(client: RawClient) -> None:
+    client.socket.sendall(struct.pack(">ihhih", 10, 18, 99, 5, -1))
+    found = decode_response(client.receive(), ApiVersionsResponse, 0)
+    assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert {each.api_key for each in found.api_keys} >= {0, 1, 2, 3, 18}
+
+
+@pytest.mark.parametrize(
+    "frame", [b"", b"\xff" * 40, struct.pack(">hhih", 999, 0, 1, -1), struct.pack(">hhi", 3, 4, 1)]
+)
+def test_malformed_requests_end_the_connection_alone(client: RawClient, servers: str, frame: bytes) -> None:
+    client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+    assert client.receive() == b""
+    with closing(RawClient(servers)) as other:
+        create(other, "orders")
+
+
+def test_frames_that_claim_too_much_end_the_connection(client: RawClient) -> None:
+    client.socket.sendall(struct.pack(">i", 2**31 - 1))
+    assert client.receive() == b""
+
+
+def test_records_are_refused_with_the_reason(client: RawClient) -> None:
+    create(client, "refused")
+    good = encode_batch(0, [b"x"], timestamps=1)
+    assert error_of(client, produce("refused", good)) == ErrorCode.NONE
+    assert error_of(client, produce("unknown", good)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert error_of(client, produce("refused", good, acks=2)) == ErrorCode.INVALID_REQUIRED_ACKS
+    assert error_of(client, produce("refused", good[:-1] + b"y")) == ErrorCode.CORRUPT_MESSAGE
+    assert error_of(client, produce("refused", b"")) == ErrorCode.INVALID_RECORD
+    large = encode_batch(0, [b"x" * 2_000_000], timestamps=1)
+    assert error_of(client, produce("refused", large)) == ErrorCode.MESSAGE_TOO_LARGE
+    control = encode_batch(0, [b"x"], timestamps=1, producer_id=1, producer_epoch=0, is_control=True)
+    assert error_of(client, produce("refused", control)) == ErrorCode.INVALID_RECORD
+    (part,) = fetch(client, "refused", 0).responses[0].partitions
+    assert part.high_watermark == 1
+
+
+def test_repeated_batch_of_a_producer_gets_its_first_offset(client: RawClient) -> None:
+    create(client, "repeated")
+    data = encode_batch(0, [b"x"], timestamps=1, producer_id=77, producer_epoch=0, base_sequence=0)
+    for _ in range(3):
+        found = client.ask(produce("repeated", data), 7, ProduceResponse)
+        assert isinstance(found, ProduceResponse)
+        (part,) = found.responses[0].partition_responses
+        assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
+    gap = encode_batch(0, [b"x"], timestamps=1, producer_id=77, producer_epoch=0, base_sequence=5)
+    assert error_of(client, produce("repeated", gap)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_produce_without_acknowledgement_is_not_answered(client: RawClient) -> None:
+    create(client, "unanswered")
+    good = encode_batch(0, [b"x"], timestamps=1)
+    client.socket.sendall(encode_request(produce("unanswered", good, acks=0), 7, 1))
+    (part,) = fetch(client, "unanswered", 0, max_wait_ms=20_000).responses[0].partitions
+    assert part.records
+    client.socket.sendall(encode_request(produce("unknown", good, acks=0), 7, 1))
+    assert client.receive() == b""
+
+
+def test_fetch_waits_for_records(client: RawClient, servers: str) -> None:
+    create(client, "awaited")
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=2**20)
+    asked = FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=[FetchTopic(topic="awaited", partitions=[partition])])
+    client.socket.sendall(encode_request(asked, 11, 7))
+    with closing(RawClient(servers)) as other:
+        assert error_of(other, produce("awaited", encode_batch(0, [b"x"], timestamps=1))) == ErrorCode.NONE
+    found = decode_response(client.receive(), FetchResponse, 11)
+    assert found.responses[0].partitions[0].records
+
+
+def test_fetch_outside_of_a_log_is_refused(client: RawClient) -> None:
+    create(client, "short")
+    for offset, error in ((0, ErrorCode.NONE), (1, ErrorCode.OFFSET_OUT_OF_RANGE), (-1, ErrorCode.OFFSET_OUT_OF_RANGE)):
+        assert fetch(client, "short", offset).responses[0].partitions[0].error_code == error
+
+
+def test_fetch_from_the_middle_of_a_batch_begins_there_or_before(client: RawClient) -> None:
+    create(client, "middle")
+    batch = encode_batch(0, [b"%d" % n for n in range(10)], timestamps=1)
+    assert error_of(client, produce("middle", batch)) == ErrorCode.NONE
+    records = bytes(fetch(client, "middle", 6).responses[0].partitions[0].records or b"")
+    assert struct.unpack_from(">q", records)[0] <= 6
+    assert b"9" in records
+
+
+def test_large_batch_is_returned_though_it_exceeds_the_limit(client: RawClient) -> None:
+    create(client, "large")
+    assert error_of(client, produce("large", encode_batch(0, [b"x" * 100_000], timestamps=1))) == ErrorCode.NONE
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)
+    asked = FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=100, topics=[FetchTopic(topic="large", partitions=[partition])]
+    )
+    found = client.ask(asked, 11, FetchResponse)
+    assert isinstance(found, FetchResponse)
+    assert len(found.responses[0].partitions[0].records or b"") > 100_000
