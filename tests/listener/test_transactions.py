@@ -8,15 +8,27 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol import Request, Response
+from dafka.kafka.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from tests.listener.clients import Confluent, Message
 from tests.listener.fixtures import run_broker
+from tests.listener.test_connections import RawClient
 
 DEADLINE_S = 60
+
+R = TypeVar("R", bound=Response)
 
 
 def read_committed(servers: str, topic: str, count: int, group: str = "committed") -> list[bytes]:
@@ -93,6 +105,31 @@ def test_offsets_are_committed_with_a_transaction(tmp_path: Path) -> None:
         (committed,) = consumer.committed([TopicPartition("in", 0)], timeout=DEADLINE_S)
         assert committed.offset == 7
         consumer.close()
+
+
+def ask(servers: str, request: Request, version: int, response: type[R]) -> R:
+    with closing(RawClient(servers)) as client:
+        return client.ask(request, version, response)
+
+
+def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
+    with run_broker(f"filelog:{tmp_path}/log") as broker:
+        servers = broker.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
+        producer.init_transactions(DEADLINE_S)
+        producer.begin_transaction()
+        producer.produce("orders", b"x")
+        producer.flush(DEADLINE_S)
+        everything = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+        (listed,) = ask(servers, everything, 0, ListTransactionsResponse).transaction_states
+        assert (listed.transactional_id, listed.transaction_state) == ("t", "Ongoing")
+        completed = ListTransactionsRequest(state_filters=["CompleteCommit"], producer_id_filters=[])
+        assert ask(servers, completed, 0, ListTransactionsResponse).transaction_states == []
+        asked = DescribeTransactionsRequest(transactional_ids=["t", "unknown"])
+        found, unknown = ask(servers, asked, 0, DescribeTransactionsResponse).transaction_states
+        assert [(each.topic, each.partitions) for each in found.topics] == [("orders", [0])]
+        assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        producer.abort_transaction(DEADLINE_S)
 
 
 def free_port() -> int:

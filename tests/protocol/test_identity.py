@@ -92,3 +92,14 @@ def test_former_nodes_are_forgotten_the_oldest_first(monkeypatch: pytest.MonkeyP
     assert not identity.claim_address("stays", "b")
     assert not identity.claim_address("three", "b")
     assert identity.claim_address("one", "b")
+
+
+def test_further_partitions_of_a_node_belong_to_its_key() -> None:
+    identity = make_identity("a", "b")
+    assert identity.add_node("A", "a")
+    assert identity.add_node("B", "b")
+    run = wire.RecordRun(RecordBatch(Partition("t", "A/1D/0"), 0, [b"0"]))
+    head = wire.Head("A/1D/0", "t", 0)
+    assert identity.verify_messages([run, head], PeerEndpoint("", "a")) == [run, head]
+    assert identity.verify_messages([run, head], PeerEndpoint("", "b")) == []
+    assert identity.discarded == {"wrong sender": 2}

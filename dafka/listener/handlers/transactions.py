@@ -12,13 +12,20 @@ from dafka.kafka.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+    TransactionState,
 )
 from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import InitProducerResult, Producer
+from dafka.kafka.transactions import InitProducerResult, Producer, TransactionPhase
 from dafka.listener.handlers.registry import Client, handles
 from dafka.storage.plugin_helpers import now_ms
 
@@ -107,3 +114,68 @@ async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnRespo
         )
     )
     return EndTxnResponse(throttle_time_ms=0, error_code=cast(ErrorCode, answer))
+
+
+@handles(DescribeTransactionsRequest)
+async def describe_transactions(client: Client, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    """Answer with the states of transactional ids."""
+    service = client.service
+    found = [(each, service.transactions.describe_transaction(each)) for each in request.transactional_ids]
+    states = []
+    for name, transaction in await service.settle(found):
+        if transaction is None:
+            states.append(_state(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+            continue
+        state = _state(name, ErrorCode.NONE)
+        state.transaction_state = transaction.phase.value
+        state.transaction_timeout_ms = transaction.transaction_timeout_ms
+        state.transaction_start_time_ms = transaction.started_at_ms
+        state.producer_id, state.producer_epoch = transaction.producer_id, transaction.producer_epoch
+        logs: dict[str, list[int]] = {}
+        for log in sorted(transaction.partitions):
+            logs.setdefault(log.topic, []).append(log.partition)
+        state.topics = [TopicData(topic=topic, partitions=numbers) for topic, numbers in logs.items()]
+        states.append(state)
+    return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+
+
+@handles(ListTransactionsRequest)
+async def list_transactions(client: Client, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    """Answer with the transactional ids that pass the filters."""
+    known = {phase.value for phase in TransactionPhase}
+    if request.transactional_id_pattern:  # a pattern of a client could keep this process busy without end
+        error = ErrorCode.INVALID_REGULAR_EXPRESSION
+        return ListTransactionsResponse(
+            throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
+        )
+    time_ms = now_ms()
+    states = [
+        ListedTransactionState(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            transaction_state=each.phase.value,
+        )
+        for each in await client.service.settle(client.service.transactions.list_transactions())
+        if (not request.state_filters or each.phase.value in request.state_filters)
+        and (not request.producer_id_filters or each.producer_id in request.producer_id_filters)
+        and (request.duration_filter < 0 or 0 <= each.started_at_ms <= time_ms - request.duration_filter)
+    ]
+    return ListTransactionsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=[each for each in request.state_filters if each not in known],
+        transaction_states=states,
+    )
+
+
+def _state(name: str, error: ErrorCode) -> TransactionState:
+    return TransactionState(
+        error_code=error,
+        transactional_id=name,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[],
+    )
