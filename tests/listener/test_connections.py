@@ -96,8 +96,7 @@ def error_of(client: RawClient, request: ProduceRequest) -> int:
 def fetch(client: RawClient, topic: str, offset: int, max_wait_ms: int = 0) -> FetchResponse:
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=2**20)
     asked = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[partition])])
-    found = client.ask(asked, 11, FetchResponse)
-    return found
+    return client.ask(asked, 11, FetchResponse)
 
 
 def test_versions_that_are_too_new_are_answered_in_version_0(client: RawClient) -> None:
