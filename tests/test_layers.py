@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "kafka": PROTOCOL,
     "listener": ROLES | {"kafka"},
     "spark": ROLES | {TOP},
-    "testing": ROLES | {TOP},
+    "testing": ROLES | {TOP, "listener"},
     "_entry": {"errors", "extras", "cli"},
     "__main__": {"_entry"},
 }

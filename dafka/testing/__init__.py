@@ -1,7 +1,8 @@
-"""Tools for the tests of programs that embed dafka, and of plugins: a cluster in the process, and contract checks."""
+"""Tools for tests: a cluster or a broker in the process, and checks of plugins against their contracts."""
 
 from dafka.testing.check_discovery import check_discovery
 from dafka.testing.cluster import Cluster, open_cluster
+from dafka.testing.kafka import RunningKafka, kafka
 from dafka.testing.storage import check_storage
 
-__all__ = ["Cluster", "check_discovery", "check_storage", "open_cluster"]
+__all__ = ["Cluster", "RunningKafka", "check_discovery", "check_storage", "kafka", "open_cluster"]

@@ -9,7 +9,7 @@ from tests.listener.fixtures import run_broker
 
 
 def main() -> None:
-    with run_broker(sys.argv[1], listen=sys.argv[2]):
+    with run_broker(sys.argv[1], port=int(sys.argv[2])):
         print("ready", flush=True)
         time.sleep(600)
 

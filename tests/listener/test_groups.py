@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.listener.clients import Confluent, Message
 from tests.listener.fixtures import run_broker
 
-DEADLINE_S = 60
+DEADLINE_S = 240
 LOGS = 6
 
 
