@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from typing import Literal, TypeAlias, get_args
 
 import attrs
 import trio
@@ -25,7 +26,8 @@ import trio
 from dafka import Config, open_producer
 from dafka.cli.demo import load_flights
 
-COMPRESSIONS = ("none", "zstd", "lz4", "snappy", "gzip")
+Compression: TypeAlias = Literal["none", "zstd", "lz4", "snappy", "gzip"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 RUN = 10_000
 FREE = "tcp://127.0.0.1:*"
 REPEATED = 4
@@ -75,7 +77,7 @@ def segment_bytes(folder: str) -> int:
     return sum(file.stat().st_size for file in Path(folder).rglob("*.log"))
 
 
-async def measure(compression: str, runs: list[list[bytes]]) -> Measured:
+async def measure(compression: Compression, runs: list[list[bytes]]) -> Measured:
     """Send the runs, and wait until all records are stored."""
     with tempfile.TemporaryDirectory() as folder:
         async with open_server(folder) as config:
@@ -93,7 +95,7 @@ async def measure(compression: str, runs: list[list[bytes]]) -> Measured:
 async def main(rounds: int) -> None:
     lines = load_flights().splitlines() * REPEATED
     runs = [lines[start : start + RUN] for start in range(0, len(lines), RUN)]
-    found: dict[str, list[Measured]] = {compression: [] for compression in COMPRESSIONS}
+    found: dict[Compression, list[Measured]] = {compression: [] for compression in COMPRESSIONS}
     for _ in range(rounds):
         for compression, measured in found.items():
             measured.append(await measure(compression, runs))
