@@ -129,7 +129,7 @@ def test_another_process_continues_from_the_checkpoint(cluster: RunningCluster) 
         assert query.read(start, end) == before == {partition.address: records(0, 100)}, (
             "a micro-batch can be repeated before any planning"
         )
-        last = query.latest(end)
+        last = query.wait_latest(end, **{partition.address: 100, more.address: 50})
         assert query.read(end, last) == {more.address: records(0, 50)}
 
 

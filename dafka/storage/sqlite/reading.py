@@ -29,6 +29,9 @@ from dafka.storage.sqlite.schema import IS_DAMAGED, SEQUENCE_MAX, PartitionTable
 READ_RECORDS_MAX = 10_000
 """The maximum number of records in one read."""
 
+ALIKE_RECORDS_MIN = 1000
+"""Records with the same timestamp, before one with another, that are worth reading alone."""
+
 RUN_RECORDS_MIN = 32
 """Shorter runs are read row by row: they are quick to read, or so large that another copy would be noticeable."""
 
@@ -63,13 +66,15 @@ _SELECT_LENGTHS = f"""
 """
 
 # A few rows, which tell whether all rows are likely to be alike: the first, the second, one in the middle, the last.
-_SELECT_SAMPLE = """
-    SELECT min(length(content)), max(length(content)), min(timestamp), max(timestamp), count(timestamp), count(*),
-           count(key) + count(headers)
+_SELECT_SAMPLE = f"""
+    SELECT min(length(content)), max(length(content)), count(key) + count(headers), {_FIRST_TIMESTAMP},
+           count(timestamp) IN (0, count(*)) AND min(timestamp) IS max(timestamp)
     FROM records
     WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2)
       AND sequence IN (?3, ?3 + 1, (?3 + ?4) / 2, ?4 - 1)
 """
+
+_SELECT_OTHER_TIMESTAMP = f"SELECT sequence {_RUN} AND timestamp IS NOT ?5 ORDER BY sequence LIMIT 1"
 
 # Every blob, and nothing else, is at least as great as the empty blob.
 _SELECT_ALIKE = f"""
@@ -251,12 +256,16 @@ def _read_alike(
     if count < RUN_RECORDS_MIN:
         return None
     key = (*to_columns(partition), first_sequence)
-    length, longest, timestamp, latest, known, sampled, others = reader.execute(
-        _SELECT_SAMPLE, (*key, first_sequence + count)
-    ).fetchone()
-    if not length or length != longest or timestamp != latest or known not in {0, sampled} or others:
+    end_sequence = first_sequence + count
+    length, longest, others, timestamp, is_same_time = reader.execute(_SELECT_SAMPLE, (*key, end_sequence)).fetchone()
+    if not length or length != longest or others:
         return None
     count = min(count, max(bytes_max // length, 1))
+    if not is_same_time:
+        row = reader.execute(_SELECT_OTHER_TIMESTAMP, (*key, first_sequence + count, timestamp)).fetchone()
+        count = count if row is None else row[0] - first_sequence
+        if count < ALIKE_RECORDS_MIN:
+            return None
     found, data = reader.execute(_SELECT_ALIKE, (*key, first_sequence + count, length, timestamp)).fetchone()
     if found != count or len(data) != count * length:
         return None
