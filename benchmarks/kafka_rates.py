@@ -5,7 +5,7 @@ acknowledged. The broker, with a file log that waits for the disk, the mock clus
 their own. The mock cluster keeps 5 MB of each log, so what is consumed is divided among many logs. Run on a quiet
 machine:
 
-    python benchmarks/kafka.py [RECORDS] [ROUNDS] [LOGS]
+    python benchmarks/kafka_rates.py [RECORDS] [ROUNDS] [LOGS]
 """
 
 from __future__ import annotations
