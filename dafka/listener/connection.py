@@ -29,7 +29,7 @@ from dafka.kafka.protocol.messages.logs import ProduceRequest
 from dafka.listener.handlers import HANDLERS, SERVED, Client, ProduceRefusedError, begin_produce
 from dafka.listener.service import Service
 
-READ_BYTES = 2**16
+READ_BYTES = 2**20
 """The most that is read from a connection at a time, in bytes."""
 
 UNANSWERED_MAX = 100
