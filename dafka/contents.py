@@ -181,10 +181,9 @@ def join_contents(parts: Sequence[Sequence[_Content]]) -> Sequence[_Content]:
 
 def join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
     """Return several sequences of numbers as one."""
-    if len({part.value if isinstance(part, Repeated) else None for part in parts}) == 1 and isinstance(
-        parts[0], Repeated
-    ):
-        return Repeated(parts[0].value, sum(map(len, parts)))
+    repeated = [part for part in parts if isinstance(part, Repeated)]
+    if len(repeated) == len(parts) and len({part.value for part in repeated}) == 1:
+        return Repeated(repeated[0].value, sum(map(len, repeated)))
     if not all(isinstance(part, (array, Repeated)) for part in parts):
         return list(chain.from_iterable(parts))
     joined = array("q")

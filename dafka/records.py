@@ -10,14 +10,13 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, count, repeat
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import attrs
 
 from dafka.contents import (
-    PackedContents,
     Repeated,
     count_bytes,
     count_within,
@@ -325,10 +324,14 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
         first.partition,
         first.first_sequence,
         join_contents([batch.values for batch in batches]),
-        keys=_join_column(batches, lambda batch: batch.keys, None),
-        headers=_join_column(batches, lambda batch: batch.headers, ()),
-        timestamps=_join_times(batches, lambda batch: batch.timestamps, NO_TIMESTAMP),
-        stored_at=_join_times(batches, lambda batch: batch.stored_at, 0) if has_times else None,
+        keys=_join_column(batches, lambda batch: batch.keys, lambda count: [None] * count, join_contents),
+        headers=_join_column(
+            batches, lambda batch: batch.headers, lambda count: [()] * count, lambda parts: [*chain(*parts)]
+        ),
+        timestamps=_join_column(batches, lambda batch: batch.timestamps, partial(Repeated, NO_TIMESTAMP), join_numbers),
+        stored_at=_join_column(batches, lambda batch: batch.stored_at, partial(Repeated, 0), join_numbers)
+        if has_times
+        else None,
         encoded=tuple(chain.from_iterable(encoded)) if all(encoded) else (),
     )
 
@@ -337,26 +340,14 @@ _Item = TypeVar("_Item")
 
 
 def _join_column(
-    batches: Sequence[RecordBatch], column: Callable[[RecordBatch], Sequence[_Item] | None], missing: _Item
+    batches: Sequence[RecordBatch],
+    column: Callable[[RecordBatch], Sequence[_Item] | None],
+    make_missing: Callable[[int], Sequence[_Item]],
+    join_parts: Callable[[Sequence[Sequence[_Item]]], Sequence[_Item]],
 ) -> Sequence[_Item] | None:
     columns = [column(batch) for batch in batches]
     if all(each is None for each in columns):
         return None
-    packed: list[Any] = [each for each in columns if isinstance(each, PackedContents)]
-    if len(packed) == len(columns):
-        return join_contents(packed)
-    joined: list[_Item] = []
-    for batch, each in zip(batches, columns, strict=True):
-        joined += [missing] * len(batch) if each is None else each
-    return joined
-
-
-def _join_times(
-    batches: Sequence[RecordBatch], column: Callable[[RecordBatch], Sequence[int] | None], missing: int
-) -> Sequence[int] | None:
-    columns = [column(batch) for batch in batches]
-    if all(each is None for each in columns):
-        return None
-    return join_numbers(
-        [Repeated(missing, len(batch)) if each is None else each for batch, each in zip(batches, columns, strict=True)]
+    return join_parts(
+        [make_missing(len(batch)) if each is None else each for batch, each in zip(batches, columns, strict=True)]
     )

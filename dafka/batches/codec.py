@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from dafka.batches import reading, writing
 from dafka.batches.reading import Columns, RecordsPart
+from dafka.batches.unread import UnreadContents
 from dafka.batches.writing import WrittenRecords
-from dafka.contents import PackedContents, count_bytes, has_null, pack
+from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError, ConfigError
 
 VARIABLE = "DAFKA_ACCELERATOR"
@@ -34,11 +35,8 @@ class RecordsCodec(Protocol):
     def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """Return the columns of records. See `dafka.batches.reading`."""
 
-    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
-        """Check records. Return the size of their values, and their times; None if one has more or less than a value.
-
-        It may have a key or headers, or it may be a tombstone.
-        """
+    def check_records(self, batches: Sequence[RecordsPart]) -> Columns:
+        """Return what `read_records` returns. Values may be read when they are accessed, and only checked before."""
 
     def write_records(
         self,
@@ -59,29 +57,9 @@ class PureCodec:
     """The codec in Python."""
 
     name = "pure Python"
-
-    def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
-        """See `RecordsCodec.read_records`."""
-        return reading.read_records(batches)
-
-    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
-        """See `RecordsCodec.scan_records`."""
-        values, keys, blocks, times = reading.read_records(batches)
-        if keys is not None or blocks is not None or has_null(values):
-            return None
-        return count_bytes(values), times
-
-    def write_records(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        blocks: PackedContents | None,
-        times: array[int] | None,
-        bytes_max: int,
-        count_max: int,
-    ) -> list[WrittenRecords]:
-        """See `RecordsCodec.write_records`."""
-        return writing.write_records(values, keys, blocks, times, bytes_max, count_max)
+    read_records = staticmethod(reading.read_records)
+    check_records = staticmethod(reading.read_records)
+    write_records = staticmethod(writing.write_records)
 
     def pack(self, contents: Sequence[bytes]) -> PackedContents:
         """See `RecordsCodec.pack`."""
@@ -109,15 +87,15 @@ class CompiledCodec:
     def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """See `RecordsCodec.read_records`."""
         values, keys, blocks, times = self._read(*batches)
-        return values, keys, blocks, array("q", times) if isinstance(times, bytes) else times
+        return values, keys, blocks, _as_times(times)
 
-    def scan_records(self, batches: Sequence[RecordsPart]) -> tuple[int, int | array[int]] | None:
-        """See `RecordsCodec.scan_records`."""
+    def check_records(self, batches: Sequence[RecordsPart]) -> Columns:
+        """See `RecordsCodec.check_records`. If a record has more or less than a value, all are read."""
         scanned = self._scan(*batches)
         if scanned is None:
-            return None
+            return self.read_records(batches)
         size, times = scanned
-        return size, array("q", times) if isinstance(times, bytes) else times
+        return UnreadContents(self.read_records, batches, size), None, None, _as_times(times)
 
     def write_records(
         self,
@@ -135,6 +113,10 @@ class CompiledCodec:
         """See `RecordsCodec.pack`."""
         packed: PackedContents = self._pack(contents)
         return packed
+
+
+def _as_times(times: int | bytes) -> int | array[int]:
+    return array("q", times) if isinstance(times, bytes) else times
 
 
 _MODULE = "dafka.batches._accelerator"

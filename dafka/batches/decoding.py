@@ -20,7 +20,6 @@ from dafka.batches.header import (
     read_header,
 )
 from dafka.batches.reading import RecordsPart
-from dafka.batches.unread import UnreadContents
 from dafka.contents import Repeated
 from dafka.errors import BatchError
 
@@ -77,7 +76,7 @@ def decode_batches(
         batches: The header of each batch, and the whole batch.
         bytes_max: See `decode_batch`; the limit of each batch.
         codec: See `decode_batch`.
-        is_lazy: Whether values are only checked, and read when they are accessed, if records have nothing else.
+        is_lazy: Whether values may be read when they are accessed, and only checked before.
 
     Returns:
         The records.
@@ -87,20 +86,14 @@ def decode_batches(
     """
     parts = [_open_part(header, data, bytes_max) for header, data in batches]
     codec = codec or records_codec()
-    count = sum(part.record_count for part in parts)
-    scanned = codec.scan_records(parts) if is_lazy else None
-    if scanned is None:
-        values, keys, blocks, timestamps = codec.read_records(parts)
-    else:
-        size, timestamps = scanned
-        values, keys, blocks = UnreadContents(parts, count, size), None, None
+    values, keys, blocks, timestamps = codec.check_records(parts) if is_lazy else codec.read_records(parts)
     if any(header.timestamp_type is TimestampType.LOG_APPEND_TIME for header, _ in batches):
         timestamps = _with_append_times(timestamps, [header for header, _ in batches])
     return RecordColumns(
         values,
         keys,
         None if blocks is None else PackedHeaders(blocks),
-        Repeated(timestamps, count) if isinstance(timestamps, int) else timestamps,
+        Repeated(timestamps, len(values)) if isinstance(timestamps, int) else timestamps,
     )
 
 

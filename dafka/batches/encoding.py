@@ -75,24 +75,24 @@ def encode_batch(
     Raises:
         EncodingError: An argument is not what a batch can contain.
     """
-    (batch,) = _encode(
-        base_offset,
-        values,
-        keys,
-        headers,
-        timestamps,
+    template = BatchHeader(
+        0,
+        0,
+        leader_epoch,
+        0,
         compression,
-        attrs.evolve(
-            _PLAIN,
-            timestamp_type=timestamp_type,
-            leader_epoch=leader_epoch,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            is_transactional=is_transactional,
-            is_control=is_control,
-        ),
+        timestamp_type,
+        is_transactional,
+        is_control,
+        0,
+        0,
+        0,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        0,
     )
+    (batch,) = _encode(template, base_offset, values, keys, headers, timestamps)
     return batch
 
 
@@ -124,20 +124,23 @@ def encode_batches(
     Raises:
         EncodingError: An argument is not what a batch can contain.
     """
-    return _encode(base_offset, values, keys, headers, timestamps, compression, _PLAIN, bytes_max)
+    template = attrs.evolve(_PLAIN, compression=compression)
+    return _encode(template, base_offset, values, keys, headers, timestamps, bytes_max)
 
 
 def _encode(
+    template: BatchHeader,
     base_offset: int,
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None,
     headers: Sequence[Iterable[tuple[str, bytes | None]]] | None,
     timestamps: int | Sequence[int],
-    compression: Compression,
-    template: BatchHeader,
     bytes_max: int | None = None,
 ) -> list[bytes]:
-    """Return batches of limited size, or one batch if there is no limit, with these fields of a header."""
+    """Return batches of limited size, or one batch if there is no limit.
+
+    The template says what does not follow from the records.
+    """
     count = len(values)
     blocks = None if headers is None else pack_headers(headers)
     times = _as_column(timestamps, count)
@@ -160,7 +163,7 @@ def _encode(
     batches = []
     for part in written:
         base, latest = (times.value,) * 2 if isinstance(times, Repeated) else (part.base_time, part.max_time)
-        batches.append(_join(template, base_offset, part.record_count, base, latest, compression, part.data))
+        batches.append(_join(template, base_offset, part.record_count, base, latest, part.data))
         base_offset += part.record_count
     return batches
 
@@ -171,10 +174,10 @@ def _join(
     count: int,
     base_timestamp: int,
     max_timestamp: int,
-    compression: Compression,
     records: bytes,
 ) -> bytes:
     """Return the batch of records that are not compressed."""
+    compression = template.compression
     if compression is not Compression.NONE:
         compressed = compress(compression, records)
         if len(compressed) < len(records):
@@ -254,21 +257,9 @@ def encode_part(
         EncodingError: An argument is not what a batch can contain.
     """
     sequence = header.base_sequence
-    return encode_batch(
-        header.base_offset + start,
-        values,
-        keys=keys,
-        headers=headers,
-        timestamps=timestamps,
-        compression=header.compression,
-        timestamp_type=header.timestamp_type,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES,
-        is_transactional=header.is_transactional,
-        is_control=header.is_control,
-    )
+    template = attrs.evolve(header, base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES)
+    (batch,) = _encode(template, header.base_offset + start, values, keys, headers, timestamps)
+    return batch
 
 
 def batch_bytes_max(

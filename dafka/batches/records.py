@@ -15,6 +15,9 @@ from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 ENCODED_BYTES_MAX = 2**16
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
 
+PART_BYTES_MAX = 2**28
+"""The size of the records that are encoded by one call, in bytes, unless a single record is larger."""
+
 
 def encode_records(
     batch: RecordBatch, compression: Compression = Compression.NONE, bytes_max: int = ENCODED_BYTES_MAX
@@ -30,19 +33,22 @@ def encode_records(
     Returns:
         The record batches, in order; each begins at the sequence of its first record.
     """
-    if batch.encoded or not len(batch):
+    if batch.encoded:
         return batch.encoded
-    return tuple(
-        encode_batches(
-            batch.first_sequence,
-            batch.values,
-            keys=batch.keys,
-            headers=batch.headers,
-            timestamps=NO_TIMESTAMP if batch.timestamps is None else batch.timestamps,
+    encoded, rest = [], batch
+    while len(rest):
+        part = rest.within(PART_BYTES_MAX)
+        rest = rest.between(part.end_sequence, rest.end_sequence)
+        encoded += encode_batches(
+            part.first_sequence,
+            part.values,
+            keys=part.keys,
+            headers=part.headers,
+            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
             compression=compression,
             bytes_max=bytes_max,
         )
-    )
+    return tuple(encoded)
 
 
 def decode_records(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
-from dafka.batches.codec import records_codec
-from dafka.batches.reading import RecordsPart
+from dafka.batches.reading import Columns, RecordsPart
 from dafka.contents import PackedContents
 
 
@@ -14,21 +13,24 @@ class UnreadContents(PackedContents):
     """The values of checked record batches, which are taken out of them when they are first accessed.
 
     Args:
+        read_records: Reads the columns of the batches, as their codec does.
         parts: The records of the batches. Each of them has a value, and neither a key nor headers.
-        count: The number of all records.
         size: The total size of their values, in bytes.
     """
 
-    def __init__(self, parts: Sequence[RecordsPart], count: int, size: int) -> None:
+    def __init__(
+        self, read_records: Callable[[Sequence[RecordsPart]], Columns], parts: Sequence[RecordsPart], size: int
+    ) -> None:
+        self._read_records = read_records
         self._parts = parts
-        self._count = count
+        self._count = sum(part.record_count for part in parts)
         self._size = size
 
     def __getattr__(self, name: str) -> bytes:
         """Read the contents when `data` or `lengths` is needed first."""
         if name not in {"data", "lengths"}:
             raise AttributeError(name)
-        values, *_ = records_codec().read_records(self._parts)
+        values, *_ = self._read_records(self._parts)
         assert isinstance(values, PackedContents)
         self.data, self.lengths = values.data, values.lengths
         return self.data if name == "data" else self.lengths
@@ -46,4 +48,4 @@ class UnreadContents(PackedContents):
         if len(unread) <= len(others):
             return super().join(others)
         parts = [*chain.from_iterable(each._parts for each in unread)]
-        return UnreadContents(parts, sum(map(len, unread)), sum(each.size() for each in unread))
+        return UnreadContents(self._read_records, parts, sum(each.size() for each in unread))

@@ -121,7 +121,9 @@ def write_records(
     if not kinds <= {bytes, type(None)}:
         raise TypeError("expected bytes or None")
     written = []
-    for start, end in _split(values, keys, blocks, times, bytes_max, count_max):
+    columns = [content_ends(column) for column in (values, keys, blocks) if column is not None]
+    ends = columns[0] if len(columns) == 1 else list(map(sum, zip(*columns, strict=True)))
+    for start, end in _split(ends, times, bytes_max, count_max):
         base_time = max_time = 0
         deltas: list[int] | None = None
         if times is not None:
@@ -138,18 +140,9 @@ def write_records(
     return written
 
 
-def _split(
-    values: Sequence[bytes | None],
-    keys: Sequence[bytes | None] | None,
-    blocks: PackedContents | None,
-    times: array[int] | None,
-    bytes_max: int,
-    count_max: int,
-) -> Iterator[tuple[int, int]]:
-    """Yield the first and the end index of each batch."""
-    columns = [content_ends(column) for column in (values, keys, blocks) if column is not None]
-    ends = columns[0] if len(columns) == 1 else list(map(sum, zip(*columns, strict=True)))
-    start, count = 0, len(values)
+def _split(ends: Sequence[int], times: array[int] | None, bytes_max: int, count_max: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end index of each batch. `ends` has 0, and the size of the records up to each."""
+    start, count = 0, len(ends) - 1
     while start < count:
         end = min(max(bisect_right(ends, ends[start] + bytes_max) - 1, start + 1), start + count_max, count)
         if times is not None:

@@ -13,11 +13,17 @@ from dafka.batches import (
     batch_bytes_max,
     check_crc,
     decode_batch,
+    decode_records,
     encode_batch,
+    encode_records,
+    encoding,
     slice_batch,
 )
+from dafka.batches import records as batch_records
+from dafka.batches.header import read_header
 from dafka.contents import PackedContents, Repeated
 from dafka.errors import EncodingError
+from dafka.records import Partition, RecordBatch, join
 from tests.batches.samples import BYTES_MAX, COMPRESSIONS, RECORDS, SHAPES, TIME, Records
 
 
@@ -33,6 +39,16 @@ def test_records_of_every_shape_come_back(name: str, compression: Compression) -
     assert (header.base_offset, header.end_offset, header.size) == (7, 7 + len(records.values), len(batch))
     assert (header.base_timestamp, header.max_timestamp) == (records.times[0], max(records.times))
     assert header.compression in {compression, Compression.NONE}
+
+
+def test_more_records_than_one_batch_may_have_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_records, "PART_BYTES_MAX", 20)
+    monkeypatch.setattr(encoding, "CONTENT_BYTES_MAX", 30)
+    values = [b"%05d" % number for number in range(50)]
+    batch = RecordBatch(Partition("t", "A"), 7, values, keys=[b"k"] * 50, timestamps=list(range(50)))
+    encoded = encode_records(batch, bytes_max=1000)
+    assert [read_header(data).base_offset for data in encoded] == [*range(7, 57, 3)]
+    assert list(join([decode_records(batch.partition, data, bytes_max=BYTES_MAX) for data in encoded])) == list(batch)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

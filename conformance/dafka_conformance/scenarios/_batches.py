@@ -44,6 +44,12 @@ ATTEMPTS_MAX = 8
 ATTEMPT_S = 1.0
 """The wait for a first message on a new connection, whose subscriptions the target may not have processed before."""
 
+COMPRESSIONS = ("none", "gzip", "snappy", "LZ4", "zstd")
+"""The names of the compressions, in the order of their numbers."""
+
+BOMB_S = 60.0
+"""The wait for a target that decompresses a batch as far as it goes."""
+
 GRACE_S = 1.0
 """The wait for record batches once single records have arrived, until the target is known to have none."""
 
@@ -69,6 +75,13 @@ async def open_batch_writer(testbed: Testbed) -> BatchReader:
 def numbered(producer: ScriptedPeer, first: int, end: int) -> list[BatchRecord]:
     """Return records with unique values for these sequences of a scripted producer."""
     return [BatchRecord(record_content(producer.address, sequence)) for sequence in range(first, end)]
+
+
+async def add_batch_producer(testbed: Testbed) -> ScriptedPeer:
+    """Add a producer with record batches. Raise `LacksError` if the target reads none."""
+    producer = await testbed.add_peer("P")
+    await require_batch_reader(testbed, producer)
+    return producer
 
 
 async def require_batch_reader(testbed: Testbed, peer: ScriptedPeer) -> None:

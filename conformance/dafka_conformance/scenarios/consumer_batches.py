@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dafka_conformance.grammar.record_batches import ENVELOPE_MAGIC, BatchRecord, write_content
 from dafka_conformance.scenario import ScenarioRegistry
-from dafka_conformance.scenarios._batches import numbered, require_batch_reader
+from dafka_conformance.scenarios._batches import BOMB_S, COMPRESSIONS, add_batch_producer, numbered
 from dafka_conformance.scenarios._consumer import COLLECT
 from dafka_conformance.scenarios._malformed_batches import NO_RECORD, bombs, malformed_batches
 from dafka_conformance.testbed.known_records import record_content
@@ -14,16 +14,6 @@ from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.testbed import Testbed
 
 SCENARIOS = ScenarioRegistry()
-
-BOMB_S = 60.0
-COMPRESSIONS = ("none", "gzip", "snappy", "LZ4", "zstd")
-
-
-async def _add_producer(testbed: Testbed) -> ScriptedPeer:
-    """Add a producer with record batches. Raise `LacksError` if the consumer reads none."""
-    producer = await testbed.add_peer("P")
-    await require_batch_reader(testbed, producer)
-    return producer
 
 
 async def _expect_values(
@@ -53,13 +43,13 @@ def _contents(producer: ScriptedPeer, end: int) -> list[bytes]:
 )
 async def batch_subscriptions(testbed: Testbed) -> None:
     """A consumer with record batches subscribes to both commands that carry them."""
-    await _add_producer(testbed)
+    await add_batch_producer(testbed)
 
 
 @SCENARIOS.add("consumer.batches", "batch.taken", needs=COLLECT)
 async def batches(testbed: Testbed) -> None:
     """A consumer delivers the records of batches, also of batches and RECORDs that overlap, once each."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for first, end in ((0, 1), (1, 10), (10, 110), (100, 120)):
         producer.send_batch(first, numbered(producer, first, end))
     await producer.send_records(range(115, 125))
@@ -70,7 +60,7 @@ async def batches(testbed: Testbed) -> None:
 @SCENARIOS.add("consumer.batch-compressions", "batch.compressions", needs=COLLECT)
 async def batch_compressions(testbed: Testbed) -> None:
     """A consumer reads batches of all compressions."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for compression, name in enumerate(COMPRESSIONS):
         first = producer.partition.head + 1
         producer.send_batch(first, numbered(producer, first, first + 50), compression=compression)
@@ -81,7 +71,7 @@ async def batch_compressions(testbed: Testbed) -> None:
 @SCENARIOS.add("consumer.batch-fetched", "batch.surplus", needs=COLLECT)
 async def batch_fetched(testbed: Testbed) -> None:
     """A consumer takes what it misses from an answer in batches that begins before the gap and ends after it."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     producer.send_batch(0, numbered(producer, 0, 5))
     await _expect_values(testbed, _contents(producer, 5), "batch.taken", "sent in batches")
     producer.add_records(25)
@@ -95,7 +85,7 @@ async def batch_fetched(testbed: Testbed) -> None:
 @SCENARIOS.add("consumer.envelopes-taken", "envelope.taken", "envelope.malformed", needs=COLLECT)
 async def envelopes_taken(testbed: Testbed) -> None:
     """A consumer takes an envelope from a node without record batches for the record in it, any other for a value."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     records = [BatchRecord(b"keyed", b"key"), BatchRecord(b"headed", None, ((b"h", b"1"),), 1), BatchRecord(b"plain")]
     records.append(BatchRecord(ENVELOPE_MAGIC + b"value"))
     contents = [write_content(record) for record in records]
@@ -114,7 +104,7 @@ async def envelopes_taken(testbed: Testbed) -> None:
 @SCENARIOS.add("consumer.batch-malformed", "batch.malformed", needs=COLLECT)
 async def batch_malformed(testbed: Testbed) -> None:
     """A consumer discards malformed batches, and delivers the valid records that follow with the same sequences."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for fault, _ in malformed_batches(0):
         first = producer.partition.head + 1
         producer.send_batch_bytes(dict(malformed_batches(first))[fault], fault)
@@ -133,7 +123,7 @@ async def batch_malformed(testbed: Testbed) -> None:
 @SCENARIOS.add("consumer.batch-bombs", "batch.bombs", needs=COLLECT, runs_alone=True)
 async def batch_bombs(testbed: Testbed) -> None:
     """A consumer discards batches that would become very large when decompressed, and goes on."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for name, batch in bombs(0):
         producer.send_batch_bytes(batch, f"{len(batch):,} bytes of {name} data that become very large")
         first = producer.partition.head + 1

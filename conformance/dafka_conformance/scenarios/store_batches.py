@@ -5,12 +5,14 @@ from __future__ import annotations
 from dafka_conformance.grammar.record_batches import ENVELOPE_MAGIC, read_content, read_envelope, write_content
 from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._batches import (
+    BOMB_S,
+    COMPRESSIONS,
     MIXED,
+    add_batch_producer,
     numbered,
     receive_sequences,
     repeat_until,
     report_singles,
-    require_batch_reader,
     sent_clauses,
 )
 from dafka_conformance.scenarios._malformed_batches import NO_RECORD, bombs, malformed_batches
@@ -20,16 +22,6 @@ from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.testbed import Testbed
 
 SCENARIOS = ScenarioRegistry()
-
-BOMB_S = 60.0
-COMPRESSIONS = ("none", "gzip", "snappy", "LZ4", "zstd")
-
-
-async def _add_producer(testbed: Testbed) -> ScriptedPeer:
-    """Add a producer with record batches. Raise `LacksError` if the store reads none."""
-    producer = await testbed.add_peer("P")
-    await require_batch_reader(testbed, producer)
-    return producer
 
 
 async def _expect_ack(
@@ -57,13 +49,13 @@ async def _fetch_batches(testbed: Testbed, producer: ScriptedPeer, first: int, c
 @SCENARIOS.add("store.batch-subscriptions", "subscription.store.record-batch", "subscription.store.direct-record-batch")
 async def batch_subscriptions(testbed: Testbed) -> None:
     """A store with record batches subscribes to both commands that carry them."""
-    await _add_producer(testbed)
+    await add_batch_producer(testbed)
 
 
 @SCENARIOS.add("store.batches", "batch.taken")
 async def batches(testbed: Testbed) -> None:
     """A store saves and acknowledges the records of batches, also of batches and RECORDs that overlap, each once."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for first, end in ((0, 1), (1, 10), (10, 110), (100, 120)):
         producer.send_batch(first, numbered(producer, first, end))
         await _expect_ack(testbed, producer, end - 1, "batch.taken", f"sent in the batch {first}..{end - 1}")
@@ -76,7 +68,7 @@ async def batches(testbed: Testbed) -> None:
 @SCENARIOS.add("store.batch-compressions", "batch.compressions")
 async def batch_compressions(testbed: Testbed) -> None:
     """A store reads batches of all compressions."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for compression, name in enumerate(COMPRESSIONS):
         first = producer.partition.head + 1
         producer.send_batch(first, [*numbered(producer, first, first + 20), *MIXED], compression=compression)
@@ -95,7 +87,7 @@ async def batch_compressions(testbed: Testbed) -> None:
 )
 async def batch_fetched(testbed: Testbed) -> None:
     """A store answers a FETCH in batches, if the node that fetches has subscribed to them, and keeps all of records."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     producer.send_batch(0, [*numbered(producer, 0, 20), *MIXED])
     await producer.send_records(range(27, 30))
     producer.send_batch(30, numbered(producer, 30, 50), compression=4)
@@ -113,7 +105,7 @@ async def batch_fetched(testbed: Testbed) -> None:
 @SCENARIOS.add("store.batch-gap", "batch.surplus")
 async def batch_gap(testbed: Testbed) -> None:
     """A store takes what it misses from an answer in batches that begins before the gap and ends after it."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     producer.send_batch(0, numbered(producer, 0, 5))
     await _expect_ack(testbed, producer, 4, "batch.taken", "sent in a batch")
     producer.add_records(30)
@@ -128,7 +120,7 @@ async def batch_gap(testbed: Testbed) -> None:
 @SCENARIOS.add("store.batch-envelope", "envelope.sent", "envelope.value", "batch.records")
 async def envelope(testbed: Testbed) -> None:
     """A store sends what has more than a value in an envelope to a node without record batches."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     producer.send_batch(0, MIXED)
     await _expect_ack(testbed, producer, len(MIXED) - 1, "batch.taken", "sent in a batch")
     consumer = await testbed.add_peer("C")
@@ -152,7 +144,7 @@ async def envelope(testbed: Testbed) -> None:
 @SCENARIOS.add("store.envelopes-taken", "envelope.taken", "envelope.malformed")
 async def envelopes_taken(testbed: Testbed) -> None:
     """A store takes an envelope from a node without record batches for the record in it, and any other for a value."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     partition = producer.partition
     contents = [write_content(record) for record in MIXED]
     broken = [ENVELOPE_MAGIC, ENVELOPE_MAGIC + b"text", contents[1][:-1], contents[1] + b"\0"]
@@ -184,7 +176,7 @@ async def envelopes_taken(testbed: Testbed) -> None:
 @SCENARIOS.add("store.batch-malformed", "batch.malformed")
 async def batch_malformed(testbed: Testbed) -> None:
     """A store discards malformed batches, and saves the valid records that follow with the same sequences."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     faults: dict[int, str] = {}
     first = 0
     for fault, _ in malformed_batches(0):
@@ -207,7 +199,7 @@ async def batch_malformed(testbed: Testbed) -> None:
 @SCENARIOS.add("store.batch-bombs", "batch.bombs", runs_alone=True)
 async def batch_bombs(testbed: Testbed) -> None:
     """A store discards batches that would become very large when decompressed, and goes on."""
-    producer = await _add_producer(testbed)
+    producer = await add_batch_producer(testbed)
     for name, batch in bombs(0):
         producer.send_batch_bytes(batch, f"{len(batch):,} bytes of {name} data that become very large")
         first = producer.partition.head + 1

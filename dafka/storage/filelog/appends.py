@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import cast
 
 import attrs
 
 from dafka.batches import encode_records, iter_batches
-from dafka.contents import PackedContents, has_null, pack
 from dafka.errors import BatchError, EncodingError, StorageError
 from dafka.records import Partition, RecordBatch, join
 from dafka.storage.filelog.batch_segment import SEQUENCE_END_MAX
@@ -98,7 +96,6 @@ def plan_append(
         StorageError: If the records cannot be stored.
     """
     head = log.head
-    batches = [_pack_values(batch) for batch in batches]
     first_sequence, end_sequence = batches[0].first_sequence, batches[-1].end_sequence
     check_sequences(log.partition, first_sequence, end_sequence)
     made = list(_make_rows(log.partition, batches, time_ms, head.latest_at if head.end else None))
@@ -143,13 +140,6 @@ def check_sequences(partition: Partition, first_sequence: int, end_sequence: int
             f"{partition}: expected sequences from 0 to {SEQUENCE_END_MAX - 1}, "
             f"not {first_sequence} to {end_sequence - 1}"
         )
-
-
-def _pack_values(batch: RecordBatch) -> RecordBatch:
-    """Return a batch with its values in one piece, where that is possible: dividing it is then quick."""
-    if batch.encoded or isinstance(batch.values, PackedContents) or has_null(batch.values):
-        return batch
-    return attrs.evolve(batch, values=pack(cast(Sequence[bytes], batch.values)))
 
 
 def _make_rows(
