@@ -297,7 +297,7 @@ class ClientsConfig:
     """`[clients]`: how a broker identifies its clients, and protects their connections."""
 
     users: str = attrs.field(default="", validator=check_text)
-    """The file of users, made by `dafka users add`, with their credentials and permissions. Changes take effect without
+    """The file of users, made by `dafka user add`, with their credentials and permissions. Changes take effect without
     a restart. Empty: clients do not authenticate, and may do everything."""
     tls_certificate: str = attrs.field(default="", validator=check_text)
     """The file with the broker's certificate, followed by those of intermediate authorities, in PEM format. Empty:

@@ -42,13 +42,14 @@ class Authentication:
         allows_plain: Whether the client may send its password: the connection is encrypted or local.
 
     Attributes:
+        mechanisms: The mechanisms that the client may choose from.
         user: The name of the user; None until it is proved.
         takes_tokens: Whether the next frame is a message of the mechanism, without a header.
     """
 
     def __init__(self, users: UsersFile, *, allows_plain: bool) -> None:
         self._users = users
-        self._mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
+        self.mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
         self._login: Login | None = None
         self._requests = 0
         self.user: str | None = None
@@ -86,7 +87,7 @@ class Authentication:
         return SaslAuthenticateResponse(error_code=ErrorCode.NONE, error_message=None, auth_bytes=token), ""
 
     def _choose(self, header: RequestHeader, request: SaslHandshakeRequest) -> tuple[Response, str]:
-        mechanisms = list(self._mechanisms)
+        mechanisms = list(self.mechanisms)
         if self._login is not None:
             return refuse_handshake(mechanisms), "it sent SaslHandshake twice"
         if request.mechanism not in mechanisms:

@@ -3,7 +3,14 @@
 Nothing here knows Kafka: each listener of a broker authenticates its clients with the same users and permissions.
 """
 
-from dafka.users.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, derive_credential, verify_password
+from dafka.users.credentials import (
+    DEFAULT_ITERATIONS,
+    MECHANISMS,
+    Credential,
+    derive_credential,
+    load_scramp,
+    verify_password,
+)
 from dafka.users.login import PLAIN, Login, LoginError, begin_login
 from dafka.users.permissions import Permission, Permissions
 from dafka.users.users_file import User, UsersFile, find_user_name_problem, read_users, write_users
@@ -22,6 +29,7 @@ __all__ = [
     "begin_login",
     "derive_credential",
     "find_user_name_problem",
+    "load_scramp",
     "read_users",
     "verify_password",
     "write_users",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hmac
+from types import ModuleType
 
 import attrs
 
 from dafka.errors import ConfigError
 from dafka.extras import require_extra
-
-with require_extra("users", "authentication of users"):
-    from scramp import ScramException, ScramMechanism
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms of which each user has a credential."""
@@ -20,6 +18,14 @@ DEFAULT_ITERATIONS = 15_000
 
 ITERATIONS_MIN = 4096
 """The lowest number that clients accept."""
+
+
+def load_scramp() -> ModuleType:
+    """Return the library of SCRAM. Raises `MissingExtraError` if it is not installed."""
+    with require_extra("users", "authentication of users"):
+        import scramp  # noqa: PLC0415 (the extra is needed only with users)
+    module: ModuleType = scramp
+    return module
 
 
 @attrs.frozen
@@ -56,9 +62,12 @@ def derive_credential(
     Raises:
         ConfigError: The password is empty, or has characters that SCRAM does not allow.
     """
+    scramp = load_scramp()
     try:
-        found, stored_key, server_key, count = ScramMechanism(mechanism).make_auth_info(password, iterations, salt)
-    except ScramException as error:
+        found, stored_key, server_key, count = scramp.ScramMechanism(mechanism).make_auth_info(
+            password, iterations, salt
+        )
+    except scramp.ScramException as error:
         raise ConfigError(f"password: {error}") from None
     return Credential(found, count, stored_key, server_key)
 

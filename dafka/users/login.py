@@ -10,12 +10,8 @@ import secrets
 from abc import ABC, abstractmethod
 from hashlib import sha256
 
-from dafka.extras import require_extra
-from dafka.users.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, verify_password
+from dafka.users.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, load_scramp, verify_password
 from dafka.users.users_file import UsersFile
-
-with require_extra("users", "authentication of users"):
-    from scramp import ScramException, ScramMechanism
 
 PLAIN = "PLAIN"
 """The mechanism that sends the password itself."""
@@ -102,7 +98,9 @@ class _ScramLogin(Login):
         self._name = ""
         self._is_known = False
         self._has_begun = False
-        self._server = ScramMechanism(mechanism).make_server(self._find)
+        scramp = load_scramp()
+        self._errors = (scramp.ScramException, ValueError, KeyError)
+        self._server = scramp.ScramMechanism(mechanism).make_server(self._find)
 
     def answer(self, message: bytes) -> bytes:
         """See `Login.answer`."""
@@ -111,10 +109,11 @@ class _ScramLogin(Login):
             if not self._has_begun:
                 self._has_begun = True
                 self._server.set_client_first(text)
-                return self._server.get_server_first().encode()
+                first: str = self._server.get_server_first()
+                return first.encode()
             self._server.set_client_final(text)
             final: str = self._server.get_server_final()
-        except (ScramException, ValueError, KeyError):
+        except self._errors:
             raise LoginError("unknown user or wrong password") from None
         if not self._is_known:
             raise LoginError("unknown user or wrong password")
@@ -135,5 +134,3 @@ def _make_up_credential(mechanism: str, name: str) -> Credential:
     salt = hmac.digest(_SECRET, f"{mechanism} {name}".encode(), sha256)[:_SALT_BYTES]
     size = 32 if mechanism == MECHANISMS[0] else 64
     return Credential(salt, DEFAULT_ITERATIONS, secrets.token_bytes(size), secrets.token_bytes(size))
-
-

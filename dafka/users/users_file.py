@@ -77,7 +77,7 @@ class UsersFile:
             Whether the users have changed.
 
         Raises:
-            ConfigError: The changed file cannot be read. Raised once for each change; the former users remain.
+            ConfigError: The changed file cannot be read; the former users remain.
         """
         state = _state(self._path)
         if state == self._state:
@@ -116,7 +116,7 @@ def read_users(path: Path) -> dict[str, User]:
         document = json.loads(content)
         found = {name: _read_user(name, each) for name, each in document["users"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ConfigError) else "expected what `dafka users add` writes"
+        reason = str(error) if isinstance(error, ConfigError) else "expected what `dafka user add` writes"
         raise ConfigError(f"users {path}: {reason}") from None
     return found
 

@@ -65,9 +65,10 @@ def guard_delete(access: Access, request: DeleteTopicsRequest) -> Verdict:
     refused += take_refused(
         request,
         "topics",
-        lambda each: each.name is None
-        and not access.name_of(None, each.topic_id)
-        or access.may_administer(access.name_of(each.name, each.topic_id)),
+        lambda each: (
+            (each.name is None and not access.name_of(None, each.topic_id))
+            or access.may_administer(access.name_of(each.name, each.topic_id))
+        ),
     )
 
     def answer(each: Any) -> DeletableTopicResult:

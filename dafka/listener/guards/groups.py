@@ -151,9 +151,7 @@ def guard_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
 
     if not is_permitted:
         return OffsetCommitResponse(topics=[answer(each) for each in request.topics])
-    refused = take_refused(
-        request, "topics", lambda each: access.may_read(access.name_of(each.name, each.topic_id))
-    )
+    refused = take_refused(request, "topics", lambda each: access.may_read(access.name_of(each.name, each.topic_id)))
     return add_refused(refused, "topics", answer)
 
 

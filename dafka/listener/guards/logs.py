@@ -13,6 +13,7 @@ from dafka.kafka.protocol.messages.logs import (
     DeleteRecordsTopicResult,
     FetchableTopicResponse,
     FetchRequest,
+    FetchResponse,
     FetchTopic,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -67,21 +68,33 @@ def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
 
 @guards(FetchRequest)
 def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
-    """Permit to read. If something is refused, the answer does not wait for records."""
-    refused = take_refused(
-        request, "topics", lambda each: access.may_read(access.name_of(each.topic, each.topic_id))
-    )
+    """Permit to read. If something is refused, the answer does not wait for records.
+
+    The answer is looked through, too: a session of fetches has topics that the request does not name.
+    """
+
+    def is_permitted(each: Any) -> bool:
+        return access.may_read(access.name_of(each.topic, each.topic_id))
+
+    refused = take_refused(request, "topics", is_permitted)
     if refused:
         request.max_wait_ms = 0
 
     def answer(each: FetchTopic) -> FetchableTopicResponse:
-        parts = [
-            PartitionData(partition_index=part.partition, error_code=TOPIC_REFUSED, high_watermark=-1, records=b"")
-            for part in each.partitions
-        ]
+        parts = [_refuse_part(part.partition) for part in each.partitions]
         return FetchableTopicResponse(topic=each.topic, topic_id=each.topic_id, partitions=parts)
 
-    return add_refused(refused, "responses", answer)
+    def amend(response: FetchResponse) -> None:
+        for topic in response.responses:
+            if not is_permitted(topic):
+                topic.partitions = [_refuse_part(part.partition_index) for part in topic.partitions]
+        response.responses.extend(answer(each) for each in refused)
+
+    return amend
+
+
+def _refuse_part(number: int) -> PartitionData:
+    return PartitionData(partition_index=number, error_code=TOPIC_REFUSED, high_watermark=-1, records=b"")
 
 
 @guards(ListOffsetsRequest)
