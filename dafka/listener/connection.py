@@ -44,7 +44,7 @@ from dafka.listener.handlers import HANDLERS, SERVED, Client, ProduceRefusedErro
 from dafka.listener.security import ListenerSecurity
 from dafka.listener.service import Service
 
-READ_BYTES = 2**16
+READ_BYTES = 2**20
 """The most that is read from a connection at a time, in bytes."""
 
 UNANSWERED_MAX = 100

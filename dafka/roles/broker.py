@@ -171,7 +171,7 @@ class Broker(Store):
 
     # Records
 
-    def append(self, log: LogState, batches: Sequence[tuple[BatchHeader, bytes]]) -> Appended:
+    def append(self, log: LogState, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> Appended:
         """Append record batches of a client to a log, which is done when `wait_offset` returns.
 
         Args:

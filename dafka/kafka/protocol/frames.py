@@ -48,6 +48,10 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
+_PART_BYTES_MIN = 2**12
+"""The size of the smallest part of a frame that is kept as it was received."""
+
+
 class FrameSplitter:
     """Finds the frames in a stream. It keeps what was received of a frame, and nothing for what a peer claims.
 
@@ -57,12 +61,14 @@ class FrameSplitter:
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._received = bytearray()
+        self._size = b""
+        self._missing: int | None = None
+        self._parts: list[memoryview | bytearray] = []
 
     @property
     def pending_bytes(self) -> int:
         """The number of bytes that were received of a frame which is not complete."""
-        return len(self._received)
+        return len(self._size) + sum(map(len, self._parts))
 
     def limit(self, bytes_max: int) -> None:
         """Change the size of the largest frame, for example when a client has authenticated."""
@@ -80,23 +86,37 @@ class FrameSplitter:
         Raises:
             WireError: A size is negative or too large. The rest of the stream cannot be understood.
         """
-        received = self._received
-        received += data
+        view = memoryview(bytes(data))
         frames = []
         position = 0
-        while len(received) - position >= SIZE_BYTES:
-            (size,) = _SIZE.unpack_from(received, position)
-            if not 0 <= size <= self._bytes_max:
-                raise WireError("size", f"a frame of at most {self._bytes_max} bytes, not {size}")
-            end = position + SIZE_BYTES + size
-            if end > len(received):
-                break
-            with memoryview(received) as view:
-                frames.append(bytes(view[position + SIZE_BYTES : end]))
-            position = end
-        if position:
-            del received[:position]
+        while position < len(view):
+            if self._missing is None:
+                part = view[position : position + SIZE_BYTES - len(self._size)]
+                self._size += part
+                position += len(part)
+                if len(self._size) < SIZE_BYTES:
+                    break
+                (self._missing,) = _SIZE.unpack(self._size)
+                if not 0 <= self._missing <= self._bytes_max:
+                    raise WireError("size", f"a frame of at most {self._bytes_max} bytes, not {self._missing}")
+            part = view[position : position + self._missing]
+            self._add_part(part)
+            position += len(part)
+            self._missing -= len(part)
+            if not self._missing:
+                frames.append(b"".join(self._parts))
+                self._parts.clear()
+                self._size, self._missing = b"", None
         return frames
+
+    def _add_part(self, part: memoryview) -> None:
+        """Keep a part of a frame; small ones in one piece, as each piece takes memory beside its bytes."""
+        if len(part) >= _PART_BYTES_MIN:
+            self._parts.append(part)
+        elif self._parts and isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += part
+        else:
+            self._parts.append(bytearray(part))
 
 
 def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:

@@ -29,6 +29,7 @@ _ZSTD_VERSION = 7
 _BATCHES_VERSION = 3
 
 Pending: TypeAlias = Callable[[], Awaitable[PartitionProduceResponse]]
+_Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
 
 
 class ProduceRefusedError(Exception):
@@ -99,9 +100,7 @@ def _append(client: Client, request: ProduceRequest, topic: str, data: Partition
         return _refuse(data.index, _RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)))
 
 
-def _append_of_producer(
-    client: Client, request: ProduceRequest, log: LogState, index: int, batch: tuple[BatchHeader, bytes]
-) -> Pending:
+def _append_of_producer(client: Client, request: ProduceRequest, log: LogState, index: int, batch: _Batch) -> Pending:
     """Append a batch of an idempotent or transactional producer, unless it was appended before."""
     header = batch[0]
     service = client.service
@@ -132,7 +131,7 @@ def _append_of_producer(
     return pending
 
 
-def _append_checked(client: Client, log: LogState, index: int, batches: list[tuple[BatchHeader, bytes]]) -> Pending:
+def _append_checked(client: Client, log: LogState, index: int, batches: list[_Batch]) -> Pending:
     try:
         appended = client.service.broker.append(log, batches)
     except BatchError as error:
@@ -147,7 +146,7 @@ def _append_checked(client: Client, log: LogState, index: int, batches: list[tup
     return wait
 
 
-def _read_batches(client: Client, log: LogState, records: bytes | memoryview | None) -> list[tuple[BatchHeader, bytes]]:
+def _read_batches(client: Client, log: LogState, records: bytes | memoryview | None) -> list[_Batch]:
     """Return the batches in a request, whose CRCs are checked. Raises `BatchError`, or why they are refused."""
     if not records:
         raise _RefusedError(ErrorCode.INVALID_RECORD, "there are no records")
@@ -164,8 +163,8 @@ def _read_batches(client: Client, log: LogState, records: bytes | memoryview | N
         except EncodingError as error:
             raise BatchError("message set", str(error)) from None
         return [(check_crc(data), data)]
-    whole = bytes(records)
-    found = []
+    whole = memoryview(records)
+    found: list[_Batch] = []
     for position, each in iter_batches(whole):
         header = check_crc(whole, position)
         if header.compression is Compression.ZSTD and version < _ZSTD_VERSION:
