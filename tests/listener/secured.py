@@ -23,7 +23,7 @@ from tests.listener.fixtures import run_broker
 DEADLINE_S = 30
 REFUSED_S = 5
 PASSWORD = "right"
-EVERYTHING = Permissions(*["*"] * 5)
+EVERYTHING = Permissions(*[("*",)] * 5)
 
 
 class RefusedError(Exception):
