@@ -108,7 +108,10 @@ class Service:
         self.broker = broker
         self.config = config
         self.producers = producers
-        settings = GroupSettings(group_initial_rebalance_delay_ms=config.kafka.rebalance_delay_ms)
+        settings = GroupSettings(
+            group_initial_rebalance_delay_ms=config.kafka.rebalance_delay_ms,
+            group_min_session_timeout_ms=config.kafka.session_timeout_min_ms,
+        )
         self.groups = GroupCoordinator(settings, lambda: str(uuid.uuid4()))
         self.transactions = TransactionCoordinator(TransactionSettings())
         self._answers: dict[Token, _Answer] = {}

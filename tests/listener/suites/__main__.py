@@ -48,7 +48,7 @@ TESTS = {
         "test/integration/test_producer_integration.py",
     ),
 }
-KAFKA_VERSIONS = {"aiokafka": "2.8.1", "kafka-python": "4.0"}
+KAFKA_VERSIONS = {"aiokafka": "2.8.1", "kafka-python": "4.2"}
 """The version of Kafka for which the tests are chosen."""
 
 
@@ -70,9 +70,12 @@ def _environment(suite: str, folder: Path) -> Iterator[tuple[dict[str, str], lis
         return
     (folder / "servers" / KAFKA_VERSIONS[suite] / "kafka-bin").mkdir(parents=True)  # a folder with Kafka is required
     (folder / "pytest.ini").write_text("[pytest]\nlog_level = WARNING\n", "utf-8")
+    config = folder / "dafka.toml"
+    config.write_text("[kafka]\nsession_timeout_min_ms = 1000\nlog_count = 4\n", "utf-8")
     dafka = Dafka(folder)
     try:
-        up = dafka.start_up("--kafka", "127.0.0.1:0", "--log-count", "4", "--storage", f"filelog:{folder}/log")
+        options = ["--kafka", "127.0.0.1:0", "--storage", f"filelog:{folder}/log", "--config", str(config)]
+        up = dafka.start_up(*options)
         servers = up.wait_output(3)[2].split()[-1]
         yield {**variables, "KAFKA_URI": f"kafka://{servers}", "KAFKA_VERSION": KAFKA_VERSIONS[suite]}, []
     finally:
