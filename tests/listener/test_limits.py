@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -33,7 +34,7 @@ def frame_of(size: int) -> bytes:
 
 
 @contextmanager
-def run(**settings: int) -> Iterator[RunningKafka]:
+def run(**settings: Any) -> Iterator[RunningKafka]:
     with run_broker("memory:", Config().with_kafka(**settings)) as running:
         yield running
 
@@ -97,12 +98,12 @@ def test_answers_get_smaller_when_little_room_is_left() -> None:
 async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:
     crowd = Crowd(3)
     scopes = [crowd.admit("a") for _ in range(3)]
-    assert scopes[1] is not None
     for each in (scopes[0], scopes[2]):
         assert each is not None
         crowd.mark_served(each)
     assert crowd.admit("a") is not None
     assert [each.cancel_called for each in scopes if each] == [False, True, False]
+    assert scopes[1] is not None
     crowd.leave(scopes[1], "a")  # it was counted out when its place was taken
     assert len(crowd) == 3
 
