@@ -21,6 +21,9 @@ from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import LogProducers, Marker, TransactionCoordinator, TransactionSettings, encode_marker
+from dafka.listener.counters import Counters
+from dafka.listener.crowd import Crowd
+from dafka.listener.room import AnswerRoom, ReceivingRoom
 from dafka.protocol.logs import BatchEntry
 from dafka.protocol.logs.ordering import ABORTS, COMMITS, OWN, TRANSACTIONAL, LogState
 from dafka.roles import Appended, Broker
@@ -102,15 +105,24 @@ class Service:
         groups: The groups.
         transactions: The transactions.
         producers: What its logs know of producers.
+        counters: What the listener has done.
+        crowd: The connections.
+        receiving: The memory for requests that are being received.
+        answers: The memory for answers that clients have not read yet.
     """
 
     def __init__(self, broker: Broker, config: Config, producers: ProducerTable) -> None:
         self.broker = broker
         self.config = config
         self.producers = producers
+        kafka = config.kafka
+        self.counters = Counters()
+        self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
+        self.receiving = ReceivingRoom(kafka.receiving_bytes_max)
+        self.answers = AnswerRoom(kafka.answers_bytes_max)
         settings = GroupSettings(
-            group_initial_rebalance_delay_ms=config.kafka.rebalance_delay_ms,
-            group_min_session_timeout_ms=config.kafka.session_timeout_min_ms,
+            group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
+            group_min_session_timeout_ms=kafka.session_timeout_min_ms,
         )
         self.groups = GroupCoordinator(settings, lambda: str(uuid.uuid4()))
         self.transactions = TransactionCoordinator(TransactionSettings())
