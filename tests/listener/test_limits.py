@@ -117,6 +117,7 @@ async def test_addresses_have_a_limit_of_their_own() -> None:
         crowd.mark_served(scope)
     assert crowd.admit("a") is None
     assert crowd.admit("b") is not None
+    assert scope is not None
     crowd.leave(scope, "a")
     assert crowd.admit("a") is not None
 
