@@ -19,7 +19,7 @@ from dafka.kafka.protocol.messages.logs import (
     PartitionData,
 )
 from dafka.listener.handlers.registry import Client, handles
-from dafka.protocol.logs.ordering import LogState
+from dafka.protocol.logs import LogState
 
 RESPONSE_BYTES_MAX = 50 * 2**20
 """The largest answer, whatever a client asks for, unless a single batch is larger."""
@@ -96,7 +96,7 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
     if limit <= 0 or offset >= end:
         return part
     try:
-        batches = await client.service.broker.read(log, offset, end, limit)
+        batches = await client.service.broker.reader.read(log, offset, end, limit)
         if client.header.api_version < _BATCHES_VERSION:
             magic = int(client.header.api_version >= _TIMES_VERSION)
             bytes_max = client.service.config.kafka.batch_bytes_max
