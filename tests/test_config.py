@@ -102,6 +102,7 @@ def test_every_setting_has_an_environment_variable(section: str, name: str) -> N
         "advertise": "h",
         "advertised_listener": "h:1",
         "auto_create_topics": "off",
+        "allow_unauthenticated": "on",
         "offset_reset": "earliest",
         "level": "debug",
         "format": "json",

@@ -23,6 +23,7 @@ COMMANDS = {
     "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
     "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and migrate records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
+    "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
     "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
     "demo": ("dafka.cli.demo", "Publish real records, receive them live and late, and compare."),

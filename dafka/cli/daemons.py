@@ -120,6 +120,28 @@ def _kafka_options(listen_default: str) -> Callable[[Callable[..., Any]], Callab
             setting_option(
                 "kafka", "log_count", "N", "How many logs (Kafka's partitions) a new topic has.", flag="--log-count"
             ),
+            setting_option(
+                "clients", "users", "FILE", "The users of the broker, made by `dafka user add`.", default="none"
+            ),
+            setting_option(
+                "clients",
+                "tls_certificate",
+                "FILE",
+                "The broker's certificate; clients then connect with TLS.",
+                default="none",
+            ),
+            setting_option(
+                "clients", "tls_key", "FILE", "The certificate's key.", default="in the file of the certificate"
+            ),
+            setting_option(
+                "clients", "tls_client_ca", "FILE", "The authority of the certificates of clients.", default="none"
+            ),
+            setting_option(
+                "clients",
+                "allow_unauthenticated",
+                "",
+                "Whether to listen beyond loopback although clients need not authenticate.",
+            ),
         )
 
     return decorate

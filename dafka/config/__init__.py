@@ -7,6 +7,7 @@ Later ones override earlier ones. A setting has the same name in all of them.
 from dafka.config.configuration import Config
 from dafka.config.settings import (
     BeaconConfig,
+    ClientsConfig,
     CompressionName,
     ConsumerConfig,
     DialectName,
@@ -28,6 +29,7 @@ from dafka.config.settings import (
 
 __all__ = [
     "BeaconConfig",
+    "ClientsConfig",
     "CompressionName",
     "Config",
     "ConsumerConfig",

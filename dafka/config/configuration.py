@@ -13,6 +13,7 @@ import attrs
 from dafka.config.loading import log_unknown_variables, read_environment, read_file
 from dafka.config.settings import (
     BeaconConfig,
+    ClientsConfig,
     ConsumerConfig,
     FetchConfig,
     KafkaConfig,
@@ -58,6 +59,7 @@ class Config:
         consumer: `[consumer]`, where a consumer begins.
         store: `[store]`, where records are kept.
         kafka: `[kafka]`, how a broker serves clients of Kafka.
+        clients: `[clients]`, how a broker identifies its clients.
         fetch: `[fetch]`, how missing records are fetched.
         log: `[log]`, what the `dafka` command logs.
         metrics: `[metrics]`, where the `dafka` command serves metrics.
@@ -71,6 +73,7 @@ class Config:
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
     kafka: KafkaConfig = attrs.field(factory=KafkaConfig)
+    clients: ClientsConfig = attrs.field(factory=ClientsConfig)
     fetch: FetchConfig = attrs.field(factory=FetchConfig)
     log: LogConfig = attrs.field(factory=LogConfig)
     metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
@@ -137,6 +140,11 @@ class Config:
         """Return a copy with some settings of `[kafka]` changed."""
         return change_section(self, "kafka", settings)
 
+    @_takes_settings_of(ClientsConfig)
+    def with_clients(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[clients]` changed."""
+        return change_section(self, "clients", settings)
+
     @_takes_settings_of(FetchConfig)
     def with_fetch(self, **settings: Any) -> Config:
         """Return a copy with some settings of `[fetch]` changed."""
@@ -162,6 +170,7 @@ SECTIONS: dict[str, type[Any]] = {
     "consumer": ConsumerConfig,
     "store": StoreConfig,
     "kafka": KafkaConfig,
+    "clients": ClientsConfig,
     "fetch": FetchConfig,
     "log": LogConfig,
     "metrics": MetricsConfig,

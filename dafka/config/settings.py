@@ -293,6 +293,29 @@ class KafkaConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ClientsConfig:
+    """`[clients]`: how a broker identifies its clients, and protects their connections."""
+
+    users: str = attrs.field(default="", validator=check_text)
+    """The file of users, made by `dafka user add`, with their credentials and permissions. Changes take effect without
+    a restart. Empty: clients do not authenticate, and may do everything."""
+    tls_certificate: str = attrs.field(default="", validator=check_text)
+    """The file with the broker's certificate, followed by those of intermediate authorities, in PEM format. Empty:
+    connections are not encrypted. Changes of this file and the next two take effect without a restart."""
+    tls_key: str = attrs.field(default="", validator=check_text)
+    """The file with the certificate's private key, in PEM format, without a password. Empty: it is in the file
+    `tls_certificate`."""
+    tls_client_ca: str = attrs.field(default="", validator=check_text)
+    """A file with certificates of authorities, in PEM format. Clients must then have a certificate of one of them.
+    Empty: clients need none."""
+    allow_unauthenticated: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
+    """Whether a broker may listen beyond loopback without `users` and without `tls_client_ca`: anyone who reaches its
+    port can then read and write everything."""
+    login_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to authenticate. It is then disconnected."""
+
+
+@attrs.frozen(kw_only=True)
 class FetchConfig:
     """`[fetch]`: how consumers and stores fetch missing records, and how nodes answer."""
 

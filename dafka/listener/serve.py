@@ -14,6 +14,7 @@ from dafka.errors import AddressInUseError
 from dafka.groups import single_exception
 from dafka.kafka.transactions import TransactionSettings
 from dafka.listener.connection import Connection
+from dafka.listener.security import ListenerSecurity, is_loopback
 from dafka.listener.service import ProducerTable, Service
 from dafka.roles import Broker, serve_broker
 
@@ -49,11 +50,15 @@ async def serve_kafka(
 
     Raises:
         AddressInUseError: The broker cannot listen at the configured endpoint, or to clients at `[kafka] listen`.
+        ConfigError: A file of `[clients]` cannot be read, or anyone could connect from elsewhere.
+        MissingExtraError: There are users, and the extra `dafka[users]` is not installed.
         StorageError: The storage cannot be opened or read.
         StorageLostError: The storage was removed or replaced while it was open.
         DiscoveryError: The discovery cannot be set up.
     """
     config = config or Config()
+    security = ListenerSecurity(config.clients)
+    security.check_exposure(_listen_address(config)[0])
     producers = ProducerTable(TransactionSettings())
     with single_exception():
         listeners = await _open_listeners(config)
@@ -66,16 +71,21 @@ async def serve_kafka(
                 broker: Broker = await nursery.start(start_broker)
                 service = Service(broker, config, producers)
                 await nursery.start(service.run)
+                nursery.start_soon(security.keep_current)
                 host, port = listeners[0].socket.getsockname()[:2]
                 task_status.started(KafkaBroker(broker, f"{host}:{port}"))
-                await _accept_all(listeners, service)
+                await _accept_all(listeners, service, security)
         finally:
             for listener in listeners:
                 listener.socket.close()
 
 
+def _listen_address(config: Config) -> tuple[str, int]:
+    return attrs.evolve(config.metrics, listen=config.kafka.listen or DEFAULT_LISTEN).address
+
+
 async def _open_listeners(config: Config) -> list[trio.SocketListener]:
-    host, port = attrs.evolve(config.metrics, listen=config.kafka.listen or DEFAULT_LISTEN).address
+    host, port = _listen_address(config)
     try:
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
@@ -84,13 +94,15 @@ async def _open_listeners(config: Config) -> list[trio.SocketListener]:
         raise AddressInUseError(f"cannot listen to clients of Kafka at {host}:{port}: {error.strerror}") from None
 
 
-async def _accept_all(listeners: list[trio.SocketListener], service: Service) -> None:
+async def _accept_all(listeners: list[trio.SocketListener], service: Service, security: ListenerSecurity) -> None:
     async with trio.open_nursery() as nursery:
         for listener in listeners:
-            nursery.start_soon(_accept, listener, service, nursery)
+            nursery.start_soon(_accept, listener, service, security, nursery)
 
 
-async def _accept(listener: trio.SocketListener, service: Service, nursery: trio.Nursery) -> None:
+async def _accept(
+    listener: trio.SocketListener, service: Service, security: ListenerSecurity, nursery: trio.Nursery
+) -> None:
     connections = 0
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -98,7 +110,9 @@ async def _accept(listener: trio.SocketListener, service: Service, nursery: trio
         connections += 1
         try:
             host = str(stream.socket.getpeername()[0])
-            await Connection(stream, service, host, _endpoint(stream, service.config)).run()
+            is_local = is_loopback(str(stream.socket.getsockname()[0]))
+            endpoint = _endpoint(stream, service.config)
+            await Connection(stream, service, security, host, endpoint, is_local=is_local).run()
         except OSError:
             pass  # the client has gone before it was known
         finally:

@@ -19,7 +19,13 @@ NODE = (
     | COMMON
 )
 STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
-KAFKA = {"--kafka", "--advertised-listener", "--log-count"}
+KAFKA = {"--kafka", "--advertised-listener", "--log-count"} | {
+    "--users",
+    "--tls-certificate",
+    "--tls-key",
+    "--tls-client-ca",
+    "--allow-unauthenticated",
+}
 OPTIONS = {
     "up": {*STORE, *KAFKA, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,
@@ -34,6 +40,7 @@ OPTIONS = {
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
     "keys": {"--help"},
+    "user": {"--help"},
     "health": {"--live", "--timeout", "--help"},
     "spark": {"--master", "--conf", "--views", "--help"},
     "demo": {"--file", "--wire", "--log-level", "--log-format", "--help"},

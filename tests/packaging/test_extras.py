@@ -37,9 +37,15 @@ def run_without(missing: list[str], entry: str, *arguments: str) -> subprocess.C
             "JSON logging needs structlog: pip install 'dafka[json-logs]'",
         ),
         (["jinja2"], "main", ["bench", "--plot", "plot.svg"], "--plot needs jinja2: pip install 'dafka[bench]'"),
+        (
+            ["scramp"],
+            "main",
+            ["broker", "--users", "users", "--storage", "memory:"],
+            "authentication of users needs scramp: pip install 'dafka[users]'",
+        ),
         (["abnf"], "conformance", ["list"], "dafka-conformance needs abnf: pip install 'dafka[conformance]'"),
     ],
-    ids=["metrics", "json-logs", "bench", "conformance"],
+    ids=["metrics", "json-logs", "bench", "users", "conformance"],
 )
 def test_missing_extra_is_one_sentence(missing: list[str], entry: str, arguments: list[str], sentence: str) -> None:
     done = run_without(missing, entry, *arguments)

@@ -13,7 +13,7 @@ from dafka.listener.handlers import (  # noqa: F401 (their handlers register the
 from dafka.listener.handlers.produce import ProduceRefusedError, begin_produce
 from dafka.listener.handlers.registry import HANDLERS, Client
 
-SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS))
+SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 """The APIs that the broker serves."""
 
 __all__ = ["HANDLERS", "SERVED", "Client", "ProduceRefusedError", "begin_produce"]

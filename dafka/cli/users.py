@@ -1,0 +1,200 @@
+"""`dafka user`: manages the users of a broker. It never prints or keeps a password."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from dafka.cli.options import add_options, config_options, setting_option, usage_mistakes
+from dafka.cli.terminal import UsageMistake
+from dafka.config import Config
+from dafka.users import (
+    DEFAULT_ITERATIONS,
+    MECHANISMS,
+    Credential,
+    Permissions,
+    User,
+    derive_credential,
+    find_user_name_problem,
+    read_users,
+    write_users,
+)
+
+_KINDS = {
+    "read": "A topic whose records the user may read; * stands for any characters. Repeat it for several.",
+    "write": "A topic to which the user may publish.",
+    "admin": "A topic that the user may create, change and delete; '*' also permits what concerns the whole broker.",
+    "groups": "A group of consumers that the user may use.",
+    "transactions": "A transactional id that the user may use.",
+}
+_FLAGS = {"groups": "--group", "transactions": "--transaction"}
+_EVERYTHING = Permissions(**dict.fromkeys(_KINDS, ("*",)))
+
+_users_option = setting_option("clients", "users", "FILE", "The file of users.", default="the setting [clients] users")
+
+
+def _permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option(_FLAGS.get(kind, f"--{kind}"), kind, metavar="PATTERN", multiple=True, help=text)
+        for kind, text in _KINDS.items()
+    ]
+    everything = click.option("--everything", is_flag=True, help="Permit everything.")
+    return add_options(command, *options, everything)
+
+
+_password_option = click.option(
+    "--password-file", metavar="FILE", help="A file whose first line is the password.  [default: ask for it]"
+)
+
+
+@click.group()
+def user() -> None:
+    """Manage the users of a broker: their passwords, and what they may do.
+
+    The file of users has salted and hashed passwords (SCRAM). A running broker reads it again when it changes.
+    """
+
+
+@user.command()
+@click.argument("name")
+@_users_option
+@_permission_options
+@_password_option
+@config_options
+def add(name: str, password_file: str | None, everything: bool, config: Config, **patterns: tuple[str, ...]) -> None:
+    """Add a user.
+
+    The password is asked for, or is the first line of the standard input if that is no terminal. Without permissions,
+    the user may do nothing.
+    """
+    path, users = _read(config, is_new_allowed=True)
+    problem = find_user_name_problem(name)
+    if problem:
+        raise UsageMistake(problem)
+    if name in users:
+        raise UsageMistake(f"there is a user {name!r} already; change it with `dafka user change`")
+    permissions = _permissions(Permissions(), patterns, everything=everything)
+    if permissions.read and not permissions.groups:
+        permissions = attrs.evolve(permissions, groups=("*",))
+    if permissions.write and not permissions.transactions:
+        permissions = attrs.evolve(permissions, transactions=("*",))
+    users[name] = User(name, _derive(_ask_password(password_file)), permissions)
+    with usage_mistakes():
+        write_users(path, users)
+    click.echo(f"added {_describe(users[name])} to {path}", err=True)
+
+
+@user.command()
+@click.argument("name")
+@_users_option
+@_permission_options
+@click.option("--password", is_flag=True, help="Ask for a new password.")
+@_password_option
+@config_options
+def change(
+    name: str,
+    password: bool,
+    password_file: str | None,
+    everything: bool,
+    config: Config,
+    **patterns: tuple[str, ...],
+) -> None:
+    """Change a user's password, or what it may do.
+
+    Each kind of permission that is given replaces the former ones of that kind. An empty pattern removes them.
+    """
+    path, users = _read(config)
+    former = _find(users, name, path)
+    changed = attrs.evolve(former, permissions=_permissions(former.permissions, patterns, everything=everything))
+    if password or password_file:
+        changed = attrs.evolve(changed, credentials=_derive(_ask_password(password_file)))
+    elif changed == former:
+        raise UsageMistake("nothing to change: give permissions or --password")
+    users[name] = changed
+    with usage_mistakes():
+        write_users(path, users)
+    click.echo(f"changed {_describe(changed)} in {path}", err=True)
+
+
+@user.command()
+@click.argument("name")
+@_users_option
+@config_options
+def remove(name: str, config: Config) -> None:
+    """Remove a user. A running broker disconnects the user's clients at their next request."""
+    path, users = _read(config)
+    _find(users, name, path)
+    del users[name]
+    with usage_mistakes():
+        write_users(path, users)
+    click.echo(f"removed {name} from {path}", err=True)
+
+
+@user.command("list")
+@_users_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per user.")
+@config_options
+def list_users(as_json: bool, config: Config) -> None:
+    """List the users and what they may do."""
+    _, users = _read(config)
+    for each in users.values():
+        if as_json:
+            click.echo(json.dumps({"user": each.name, **attrs.asdict(each.permissions)}))
+        else:
+            click.echo(_describe(each))
+
+
+def _read(config: Config, *, is_new_allowed: bool = False) -> tuple[Path, dict[str, User]]:
+    if not config.clients.users:
+        raise UsageMistake("expected a file of users: name it with --users")
+    path = Path(config.clients.users)
+    if is_new_allowed and not path.exists():
+        return path, {}
+    with usage_mistakes():
+        return path, read_users(path)
+
+
+def _find(users: dict[str, User], name: str, path: Path) -> User:
+    if name not in users:
+        raise UsageMistake(f"there is no user {name!r} in {path}")
+    return users[name]
+
+
+def _permissions(former: Permissions, patterns: dict[str, tuple[str, ...]], *, everything: bool) -> Permissions:
+    if everything:
+        return _EVERYTHING
+    given = {kind: tuple(each for each in some if each) for kind, some in patterns.items() if some}
+    return attrs.evolve(former, **given)
+
+
+def _ask_password(path: str | None) -> str:
+    if path is not None:
+        try:
+            lines = Path(path).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageMistake(f"cannot read the password in {path}: {error}") from None
+        password = lines[0] if lines else ""
+    elif sys.stdin is not None and sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n") if sys.stdin is not None else ""
+    if not password:
+        raise UsageMistake("expected a password that is not empty")
+    return password
+
+
+def _derive(password: str) -> dict[str, Credential]:
+    with usage_mistakes():
+        return {mechanism: derive_credential(mechanism, password, DEFAULT_ITERATIONS) for mechanism in MECHANISMS}
+
+
+def _describe(each: User) -> str:
+    patterns = {kind: " ".join(getattr(each.permissions, kind)) for kind in _KINDS}
+    kinds = [f"{kind} {text}" for kind, text in patterns.items() if text]
+    return f"{each.name}: {', '.join(kinds) or 'no permissions'}"

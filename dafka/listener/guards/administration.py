@@ -1,0 +1,172 @@
+"""The guards of the APIs that create, change and delete topics, and of those that concern the whole broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dafka.kafka.protocol import NIL
+from dafka.kafka.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from dafka.kafka.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+)
+from dafka.kafka.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+)
+from dafka.kafka.protocol.messages.transactions import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from dafka.listener.guards.registry import (
+    CLUSTER_REFUSED,
+    TOPIC_REFUSED,
+    Access,
+    Verdict,
+    add_refused,
+    guards,
+    take_refused,
+)
+from dafka.listener.handlers.configs import TOPIC
+
+
+@guards(CreateTopicsRequest)
+def guard_create(access: Access, request: CreateTopicsRequest) -> Verdict:
+    """Permit to administer."""
+
+    def answer(each: CreatableTopic) -> CreatableTopicResult:
+        return CreatableTopicResult(name=each.name, error_code=TOPIC_REFUSED)
+
+    refused = take_refused(request, "topics", lambda each: access.may_administer(each.name))
+    return add_refused(refused, "topics", answer)
+
+
+@guards(DeleteTopicsRequest)
+def guard_delete(access: Access, request: DeleteTopicsRequest) -> Verdict:
+    """Permit to administer. What the user may not see is answered by its id only, if the request had the id."""
+    refused: list[Any] = take_refused(request, "topic_names", access.may_administer)
+    refused += take_refused(
+        request,
+        "topics",
+        lambda each: (
+            (each.name is None and not access.name_of(None, each.topic_id))
+            or access.may_administer(access.name_of(each.name, each.topic_id))
+        ),
+    )
+
+    def answer(each: Any) -> DeletableTopicResult:
+        if isinstance(each, str):
+            return DeletableTopicResult(name=each, topic_id=NIL, error_code=TOPIC_REFUSED)
+        return DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_code=TOPIC_REFUSED)
+
+    return add_refused(refused, "responses", answer)
+
+
+@guards(CreatePartitionsRequest)
+def guard_create_partitions(access: Access, request: CreatePartitionsRequest) -> Verdict:
+    """Permit to administer."""
+
+    def answer(each: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+        return CreatePartitionsTopicResult(name=each.name, error_code=TOPIC_REFUSED)
+
+    refused = take_refused(request, "topics", lambda each: access.may_administer(each.name))
+    return add_refused(refused, "results", answer)
+
+
+@guards(DescribeConfigsRequest)
+def guard_describe_configs(access: Access, request: DescribeConfigsRequest) -> Verdict:
+    """Permit to see topics, and administrators to see the broker."""
+
+    def answer(each: DescribeConfigsResource) -> DescribeConfigsResult:
+        return DescribeConfigsResult(
+            error_code=_error_of(each),
+            error_message=None,
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+            configs=[],
+        )
+
+    def is_permitted(each: DescribeConfigsResource) -> bool:
+        is_topic = each.resource_type == TOPIC
+        return access.may_see(each.resource_name) if is_topic else access.permissions.is_administrator
+
+    return add_refused(take_refused(request, "resources", is_permitted), "results", answer)
+
+
+@guards(AlterConfigsRequest)
+@guards(IncrementalAlterConfigsRequest)
+def guard_alter_configs(access: Access, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> Verdict:
+    """Permit to administer."""
+
+    def answer(each: Any) -> AlterConfigsResourceResponse:
+        return AlterConfigsResourceResponse(
+            error_code=_error_of(each),
+            error_message=None,
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+        )
+
+    def is_permitted(each: Any) -> bool:
+        is_topic = each.resource_type == TOPIC
+        return access.may_administer(each.resource_name) if is_topic else access.permissions.is_administrator
+
+    return add_refused(take_refused(request, "resources", is_permitted), "responses", answer)
+
+
+@guards(DescribeClusterRequest)
+def guard_describe_cluster(_access: Access, _request: DescribeClusterRequest) -> None:
+    """Permit everybody."""
+
+
+@guards(DescribeLogDirsRequest)
+def guard_log_dirs(access: Access, _request: DescribeLogDirsRequest) -> Verdict:
+    """Permit administrators."""
+    if access.permissions.is_administrator:
+        return None
+    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=CLUSTER_REFUSED, results=[])
+
+
+@guards(WriteTxnMarkersRequest)
+def guard_markers(access: Access, request: WriteTxnMarkersRequest) -> Verdict:
+    """Permit administrators."""
+    if access.permissions.is_administrator:
+        return None
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=each, error_code=CLUSTER_REFUSED)
+                            for each in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def _error_of(resource: Any) -> int:
+    return TOPIC_REFUSED if resource.resource_type == TOPIC else CLUSTER_REFUSED

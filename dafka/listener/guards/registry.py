@@ -1,0 +1,108 @@
+"""Guards: each takes away from a request what the user may not do, before a handler sees the request.
+
+A guard returns None if everything is permitted, a response if nothing is, and otherwise a function that adds what was
+refused to the handler's response.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol import NIL, ApiKey, Request, Response
+from dafka.listener.handlers import Client
+from dafka.users import Permission, Permissions
+
+Amendment: TypeAlias = Callable[[Any], None]
+"""Adds what was refused to a response."""
+
+Verdict: TypeAlias = Response | Amendment | None
+
+Guard: TypeAlias = Callable[["Access", Any], Verdict]
+
+GUARDS: dict[ApiKey, Guard] = {}
+"""The guard of each API."""
+
+
+@attrs.frozen
+class Access:
+    """What the user of a request may do, and the names of topics that the request has only the ids of.
+
+    Attributes:
+        permissions: The user's permissions.
+        client: The client's connection.
+    """
+
+    permissions: Permissions
+    client: Client
+
+    def may_read(self, topic: str) -> bool:
+        """Return whether the user may read a topic."""
+        return self.permissions.allow(Permission.READ, topic)
+
+    def may_write(self, topic: str) -> bool:
+        """Return whether the user may publish to a topic."""
+        return self.permissions.allow(Permission.WRITE, topic)
+
+    def may_administer(self, topic: str) -> bool:
+        """Return whether the user may create, change and delete a topic."""
+        return self.permissions.allow(Permission.ADMIN, topic)
+
+    def may_see(self, topic: str) -> bool:
+        """Return whether the user may know of a topic."""
+        return self.permissions.allow_seeing(topic)
+
+    def may_use_group(self, group_id: str) -> bool:
+        """Return whether the user may use a group."""
+        return self.permissions.allow(Permission.GROUPS, group_id)
+
+    def may_use_transaction(self, transactional_id: str) -> bool:
+        """Return whether the user may use a transactional id."""
+        return self.permissions.allow(Permission.TRANSACTIONS, transactional_id)
+
+    def name_of(self, name: str | None, topic_id: uuid.UUID) -> str:
+        """Return the name of a topic that a request gives by name or by id; empty if there is none."""
+        if name or topic_id == NIL:
+            return name or ""
+        topics = self.client.service.broker.order.topics.values()
+        return next((each.name for each in topics if int(each.topic_id, 16) == topic_id.int), "")
+
+
+def guards(request: type[Request]) -> Callable[[Guard], Guard]:
+    """Register the guard of a request."""
+
+    def register(guard: Guard) -> Guard:
+        GUARDS[request.API_KEY] = guard
+        return guard
+
+    return register
+
+
+def take_refused(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:
+    """Remove the items of a request's list that are not permitted, and return them."""
+    items = getattr(request, field)
+    refused = [each for each in items if not is_permitted(each)]
+    if refused:
+        setattr(request, field, [each for each in items if is_permitted(each)])
+    return refused
+
+
+def add_refused(refused: list[Any], field: str, answer: Callable[[Any], Any]) -> Amendment | None:
+    """Return a function that adds an answer to each refused item to a list of the response; None if there are none."""
+    if not refused:
+        return None
+
+    def amend(response: Any) -> None:
+        getattr(response, field).extend(answer(each) for each in refused)
+
+    return amend
+
+
+TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+GROUP_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+CLUSTER_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

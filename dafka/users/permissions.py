@@ -1,0 +1,71 @@
+"""Permissions: which topics a user may read, write and administer, and which names it may use."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import lru_cache
+
+import attrs
+
+
+class Permission(Enum):
+    """What a user may be permitted to do."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+    GROUPS = "groups"
+    TRANSACTIONS = "transactions"
+
+
+_TOPIC_PERMISSIONS = (Permission.READ, Permission.WRITE, Permission.ADMIN)
+
+
+@attrs.frozen
+class Permissions:
+    """What one user may do. Each attribute has patterns, in which `*` stands for any characters.
+
+    Attributes:
+        read: The topics whose records the user may read.
+        write: The topics to which the user may publish.
+        admin: The topics that the user may create, change and delete. `*` also permits what concerns the whole broker.
+        groups: The groups of consumers that the user may join, see, change and delete.
+        transactions: The transactional ids that the user may use.
+    """
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    transactions: tuple[str, ...] = ()
+
+    def allow(self, permission: Permission, name: str) -> bool:
+        """Return whether the user has a permission for the topic, group or transactional id of this name."""
+        patterns: tuple[str, ...] = getattr(self, permission.value)
+        return any(_matches(pattern, name) for pattern in patterns)
+
+    def allow_seeing(self, topic: str) -> bool:
+        """Return whether the user may know of a topic: whether it has any permission for it."""
+        return any(self.allow(permission, topic) for permission in _TOPIC_PERMISSIONS)
+
+    def allow_anywhere(self, permission: Permission) -> bool:
+        """Return whether the user has a permission for any name at all."""
+        return bool(getattr(self, permission.value))
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the user may do what concerns the whole broker."""
+        return "*" in self.admin
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return pattern in {"*", name} or ("*" in pattern and _compile(pattern).fullmatch(name) is not None)
+
+
+@lru_cache(maxsize=1024)
+def _compile(pattern: str) -> re.Pattern[str]:
+    # Atomic groups make each star end at the first match of what follows it, so that no name takes long.
+    first, *others = (re.escape(part) for part in re.split(r"\*+", pattern))
+    inner = "".join(f"(?>.*?{part})" for part in others[:-1])
+    return re.compile(f"{first}{inner}.*{others[-1]}", re.DOTALL)

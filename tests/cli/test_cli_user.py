@@ -1,0 +1,91 @@
+"""`dafka user`, and brokers whose clients authenticate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dafka.users import Permissions, UsersFile, begin_login, read_users
+from tests.cli.harness import Dafka
+from tests.listener.secured import Confluent, Login, RefusedError
+
+
+def run_user(dafka: Dafka, *arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
+    done = dafka.run("user", *map(str, arguments), stdin=stdin)
+    return done.status, done.output.decode(), done.errors
+
+
+def test_user_is_added_changed_listed_and_removed(dafka: Dafka, tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    status, _, errors = run_user(dafka, "add", "alice", "--users", path, "--read", "orders-*", stdin=b"secret\n")
+    assert (status, errors) == (0, f"added alice: read orders-*, groups * to {path}\n")
+    assert "secret" not in path.read_text()
+    assert read_users(path)["alice"].permissions == Permissions(read=("orders-*",), groups=("*",))
+    assert log_in(path, "secret") == "alice"
+
+    assert run_user(dafka, "add", "alice", "--users", path, stdin=b"x\n")[0] == 2
+    assert run_user(dafka, "change", "alice", "--users", path, "--write", "a", "--write", "b")[0] == 0
+    assert log_in(path, "secret") == "alice"
+    assert run_user(dafka, "change", "alice", "--users", path, "--password", stdin=b"new\n")[0] == 0
+    assert log_in(path, "new") == "alice"
+    assert run_user(dafka, "change", "alice", "--users", path)[0] == 2
+
+    status, output, _ = run_user(dafka, "list", "--users", path, "--json")
+    assert json.loads(output) == {
+        "user": "alice",
+        "read": ["orders-*"],
+        "write": ["a", "b"],
+        "admin": [],
+        "groups": ["*"],
+        "transactions": [],
+    }
+    assert run_user(dafka, "list", "--users", path)[1] == "alice: read orders-*, write a b, groups *\n"
+    assert run_user(dafka, "remove", "alice", "--users", path)[0] == 0
+    assert run_user(dafka, "list", "--users", path)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "sentence"),
+    [
+        (["add", "alice"], b"x\n", "expected a file of users: name it with --users"),
+        (["add", "a b", "--users", "new"], b"x\n", "user 'a b': expected 1 to 100 letters"),
+        (["add", "alice", "--users", "new"], b"\n", "expected a password that is not empty"),
+        (["add", "alice", "--users", "new"], "\u0000\n".encode(), "password: "),
+        (["add", "alice", "--users", "new", "--password-file", "missing"], b"", "cannot read the password in missing"),
+        (["remove", "alice", "--users", "missing"], b"", "cannot read the users missing"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    dafka: Dafka, tmp_path: Path, arguments: list[str], stdin: bytes, sentence: str
+) -> None:
+    arguments = [str(tmp_path / each) if each == "new" else each for each in arguments]
+    status, output, errors = run_user(dafka, *arguments, stdin=stdin)
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("Error: ")
+    assert sentence in errors
+    assert not (tmp_path / "new").exists()
+
+
+def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    assert run_user(dafka, "add", "alice", "--users", path, "--everything", stdin=b"secret\n")[0] == 0
+    up = dafka.start_up("--kafka", "0.0.0.0:0", "--storage", "memory:", "--users", str(path))
+    port = up.wait_output(3)[2].rpartition(":")[2].strip()
+    servers = f"127.0.0.1:{port}"
+    Confluent().write(servers, "orders", Login("SCRAM-SHA-512", "alice", "secret"))
+    with pytest.raises(RefusedError):
+        Confluent().write(servers, "orders", Login("SCRAM-SHA-512", "alice", "wrong"))
+
+
+def test_broker_without_users_does_not_listen_elsewhere(dafka: Dafka) -> None:
+    broker = dafka.node("broker", "--kafka", "0.0.0.0:0", "--storage", "memory:")
+    assert broker.status == 2
+    assert "clients that do not authenticate could connect to 0.0.0.0 from elsewhere" in broker.errors
+
+
+def log_in(path: Path, password: str) -> str | None:
+    login = begin_login("PLAIN", UsersFile(path))
+    login.answer(f"\0alice\0{password}".encode())
+    return login.user
