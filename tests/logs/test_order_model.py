@@ -94,8 +94,8 @@ class Model:
             plan = self.order.plan(batches, 1000)
         self.storage.append(batches + plan.index_records)
         self.order.commit(plan)
-        for log, partition, sequence in placed:
-            self.expected[log].append((partition, sequence))
+        for log, where, sequence in placed:
+            self.expected[log].append((where, sequence))
 
     def end_transaction(self, batches: list[RecordBatch], placed: list[tuple[int, Partition | None, int]]) -> None:
         """Append the end of a transaction to one log, before, among or behind the records that are appended."""
