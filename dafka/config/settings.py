@@ -284,8 +284,20 @@ class KafkaConfig:
     """The largest batch of a client, compressed if it is. Kafka calls it `message.max.bytes`."""
     request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest request of a client. A client that announces a larger one is disconnected."""
+    receiving_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of all requests above 16 KiB that are being received. Beyond it, reading from further clients pauses;
+    their addresses take turns."""
+    receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to send a request that it has begun, and a second more for each MiB."""
+    answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of all answers that clients have not read yet. When little is left, clients get less with each fetch."""
+    send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to read 256 KiB of an answer."""
     connections_max: int = attrs.field(default=10_000, validator=check_count(1))
-    """How many clients may be connected. Further ones are disconnected."""
+    """How many clients may be connected. A further one takes the place of a client that has not sent a request yet, or
+    is disconnected."""
+    connections_per_address_max: int = attrs.field(default=0, validator=check_count(0))
+    """How many clients of one address may be connected. 0: as many as in all."""
     idle_ms: int = attrs.field(default=600_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client may send nothing until it is disconnected."""
     rebalance_delay_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))

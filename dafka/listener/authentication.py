@@ -43,6 +43,8 @@ class Authentication:
 
     Attributes:
         mechanisms: The mechanisms that the client may choose from.
+        mechanism: The one that it has chosen; empty until then.
+        has_failed: Whether the client has not proved which user it is, and was answered so.
         user: The name of the user; None until it is proved.
         takes_tokens: Whether the next frame is a message of the mechanism, without a header.
     """
@@ -50,6 +52,8 @@ class Authentication:
     def __init__(self, users: UsersFile, *, allows_plain: bool) -> None:
         self._users = users
         self.mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
+        self.mechanism = ""
+        self.has_failed = False
         self._login: Login | None = None
         self._requests = 0
         self.user: str | None = None
@@ -71,6 +75,11 @@ class Authentication:
 
     async def answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
         """Return the answer to a request, and why the connection ends after it; empty if it continues."""
+        answer, reason = await self._answer(header, request)
+        self.has_failed = bool(reason)
+        return answer, reason
+
+    async def _answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
         if isinstance(request, SaslHandshakeRequest):
             return self._choose(header, request)
         if not isinstance(request, SaslAuthenticateRequest):
@@ -94,6 +103,7 @@ class Authentication:
             error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             reason = f"it asked for the mechanism {request.mechanism[:50]!r}, not for {', '.join(mechanisms)}"
             return SaslHandshakeResponse(error_code=error, mechanisms=mechanisms), reason
+        self.mechanism = request.mechanism
         self._login = begin_login(request.mechanism, self._users)
         self.takes_tokens = header.api_version == 0
         return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=mechanisms), ""

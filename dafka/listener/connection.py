@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -41,22 +41,41 @@ from dafka.listener.authentication import (
 )
 from dafka.listener.guards import GUARDS, Access, Amendment, Verdict
 from dafka.listener.handlers import HANDLERS, SERVED, Client, ProduceRefusedError, begin_produce
+from dafka.listener.room import SMALL_BYTES
 from dafka.listener.security import ListenerSecurity
 from dafka.listener.service import Service
 
-READ_BYTES = 2**20
-"""The most that is read from a connection at a time, in bytes."""
+MIB = 2**20
+
+READ_BYTES = MIB
+"""The most that is read of a large request at a time, in bytes."""
+
+SEND_BYTES = 2**18
+"""The most that is sent at a time, in bytes."""
+
+UNSENT_BYTES_MAX = MIB
+"""While more than this waits for a client to read, its next request waits, too."""
 
 UNANSWERED_MAX = 100
 """Requests of a connection whose answers may wait for the disk or for the client to read."""
 
 _LOGGER = logging.getLogger("dafka.broker")
 
-_Outgoing: TypeAlias = bytes | tuple[RequestHeader, Callable[[], Awaitable[Response | None]]]
+_Outgoing: TypeAlias = bytes | tuple[RequestHeader, Callable[[], Awaitable[Response | None]], float]
+_T = TypeVar("_T")
 
 
 class DisconnectError(Exception):
-    """The client is disconnected. The message says why."""
+    """The client is disconnected.
+
+    Args:
+        message: What the client has done, for the log.
+        reason: The reason in few words, for the metrics.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Connection:
@@ -69,6 +88,7 @@ class Connection:
         host: The address of the client.
         endpoint: The host and port at which the client reaches the broker.
         is_local: Whether the client has connected to a loopback address.
+        mark_served: Called when the client has sent a request, after it has authenticated if it must.
     """
 
     def __init__(
@@ -80,13 +100,16 @@ class Connection:
         endpoint: tuple[str, int],
         *,
         is_local: bool,
+        mark_served: Callable[[], None],
     ) -> None:
         self._stream: trio.abc.Stream = stream if security.tls is None else security.tls.wrap(stream)
         self._service = service
+        self._counters = service.counters
         self._users = security.users
         self._host = host
         self._endpoint = endpoint
-        kafka = service.config.kafka
+        self._mark_served = mark_served
+        self._kafka = kafka = service.config.kafka
         self._splitter = FrameSplitter(kafka.request_bytes_max)
         self._authentication: Authentication | None = None
         if security.users is not None:
@@ -97,7 +120,8 @@ class Connection:
         self._ending = ""
         self._login_s = security.settings.login_ms / 1000
         self._login_scope = trio.CancelScope()
-        self._idle_s = kafka.idle_ms / 1000
+        self._unsent_bytes = 0
+        self._sent = trio.Event()
         self._outgoing, self._answers = trio.open_memory_channel[_Outgoing](UNANSWERED_MAX)
 
     async def run(self) -> None:
@@ -108,23 +132,40 @@ class Connection:
                 with self._login_scope:
                     await self._serve()
                 if self._login_scope.cancelled_caught:
-                    raise DisconnectError(f"it has not authenticated within {self._login_s:.0f} s")
+                    raise DisconnectError(f"it has not authenticated within {self._login_s:.0f} s", "login timeout")
         except* (DisconnectError, AuthenticationError, ProduceRefusedError, WireError, EncodingError) as group:
-            _LOGGER.info("disconnected the client at %s: %s", self._host, group.exceptions[0])
+            self._note_end(group.exceptions[0])
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* StorageError as failed:
+            self._counters.disconnected["storage failure"] += 1
             _LOGGER.warning("disconnected the client at %s: %s", self._host, failed.exceptions[0])
         except* Exception:
             # A mistake of this program must not end the service of other clients.
+            self._counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
+        finally:
+            self._service.answers.give_back(self._unsent_bytes)
+
+    def _note_end(self, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        reason = "malformed request"
+        if isinstance(error, DisconnectError):
+            reason = error.reason
+        elif isinstance(error, AuthenticationError):
+            reason = "failed login"
+        elif isinstance(error, ProduceRefusedError):
+            reason = "refused records"
+        self._counters.disconnected[reason] += 1
+        _LOGGER.info("disconnected the client at %s: %s", self._host, error)
 
     async def _serve(self) -> None:
         if isinstance(self._stream, trio.SSLStream):
             try:
                 await self._stream.do_handshake()
             except trio.BrokenResourceError as error:
-                raise DisconnectError(f"there is no TLS connection: {error.__cause__ or error}") from None
+                raise DisconnectError(f"there is no TLS connection: {error.__cause__ or error}", "no TLS") from None
         if self._authentication is None:
             self._login_scope.deadline = math.inf
         async with trio.open_nursery() as nursery:
@@ -133,62 +174,119 @@ class Connection:
                 await self._receive_all()
 
     async def _receive_all(self) -> None:
-        while True:
-            with trio.move_on_after(self._idle_s) as scope:
-                data = await self._stream.receive_some(READ_BYTES)
+        """Receive requests and handle them, until the client ends the connection."""
+        idle_s = self._kafka.idle_ms / 1000
+        is_open = True
+        while is_open:
+            size = self._splitter.frame_bytes
+            if not self._splitter.pending_bytes:
+                with trio.move_on_after(idle_s) as scope:
+                    data = await self._stream.receive_some(SMALL_BYTES)
+                if scope.cancelled_caught:
+                    raise DisconnectError(f"it has sent nothing for {idle_s:.0f} s", "idle")
+                await self._take_in(data)
+                is_open = bool(data) and not self._ending
+            elif size > SMALL_BYTES:
+                async with self._service.receiving.take(self._host, size):
+                    is_open = await self._receive_rest(size)
+            else:
+                is_open = await self._receive_rest(size)
+
+    async def _receive_rest(self, size: int) -> bool:
+        """Receive the rest of a request, which must be complete in time, and handle it.
+
+        Args:
+            size: The size of the request; 0 if too little of it was received to know.
+
+        Returns:
+            Whether the connection continues.
+        """
+        limit_s = self._kafka.receive_ms / 1000 + size / MIB
+        deadline = trio.current_time() + limit_s
+        is_complete = False
+        while not is_complete:
+            missing = max(size - self._splitter.pending_bytes, 1) if size > SMALL_BYTES else SMALL_BYTES
+            with trio.move_on_at(deadline) as scope:
+                data = await self._stream.receive_some(min(missing, READ_BYTES))
             if scope.cancelled_caught:
-                raise DisconnectError(f"it has sent nothing for {self._idle_s:.0f} s")
-            if not data:
-                return
-            for frame in self._splitter.receive(data):
-                await self._handle(frame)
-                if self._ending:
-                    _LOGGER.info("disconnecting the client at %s: %s", self._host, self._ending)
-                    return
+                what = f"a request of {size} bytes" if size else "a request"
+                raise DisconnectError(f"it has not sent {what} within {limit_s:.0f} s", "slow request")
+            is_complete = await self._take_in(data) or not size
+            if not data or self._ending:
+                return False
+        return True
+
+    async def _take_in(self, data: bytes | bytearray) -> bool:
+        """Handle the requests that end in the next bytes. Return whether there were any."""
+        self._counters.received_bytes += len(data)
+        frames = self._splitter.receive(data)
+        for frame in frames:
+            await self._handle(frame)
+            if self._ending:
+                self._counters.disconnected["failed login"] += 1
+                _LOGGER.info("disconnecting the client at %s: %s", self._host, self._ending)
+                break
+        return bool(frames)
 
     async def _handle(self, frame: bytes) -> None:
+        begun = trio.current_time()
         authentication = self._authentication
         if authentication is not None:
             authentication.count_request()
             if authentication.takes_tokens:
-                await self._outgoing.send(await authentication.answer_token(frame))
-                self._end_login(authentication)
+                await self._put(await self._log_in(authentication, authentication.answer_token(frame)))
                 return
         try:
             header, request = decode_request(frame)
         except UnsupportedRequestError as error:
             answer = encode_unsupported(error, SERVED)
             if answer is None:
-                raise DisconnectError(str(error)) from None
-            await self._outgoing.send(answer)
+                raise DisconnectError(str(error), "unsupported request") from None
+            await self._put(answer)
             return
         if authentication is not None and not isinstance(request, ApiVersionsRequest):
-            response, self._ending = await authentication.answer(header, request)
-            await self._outgoing.send(encode_response(header, response))
-            self._end_login(authentication)
+            answered = authentication.answer(header, request)
+            response, self._ending = await self._log_in(authentication, answered)
+            await self._answer(header, response, begun)
             return
+        if authentication is None:
+            self._mark_served()
+        await self._serve_request(header, request, begun)
+
+    async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
         client = Client(self._service, header, self._host, self._endpoint)
         verdict = self._guard(client, request)
         if isinstance(verdict, Response):
-            await self._outgoing.send(encode_response(header, verdict))
+            await self._answer(header, verdict, begun)
         elif isinstance(request, ProduceRequest):
             await self._service.broker.wait_room()
-            await self._outgoing.send((header, _amended(begin_produce(client, request), verdict)))
+            wait = _amended(begin_produce(client, request), verdict)
+            await self._outgoing.send((header, wait, begun))
         else:
-            response_or_none = await self._respond(client, request)
-            if response_or_none is not None:
-                if verdict is not None:
-                    verdict(response_or_none)
-                await self._outgoing.send(encode_response(header, response_or_none))
+            while self._unsent_bytes > UNSENT_BYTES_MAX:
+                self._sent = trio.Event()
+                await self._sent.wait()
+            found = await self._respond(client, request)
+            if found is not None and verdict is not None:
+                verdict(found)
+            await self._answer(header, found, begun)
 
-    def _end_login(self, authentication: Authentication) -> None:
-        """Let the client do what its user may do, as soon as the user is proved."""
-        if authentication.user is None:
-            return
-        self._user = authentication.user
-        self._authentication = None
-        self._login_scope.deadline = math.inf
-        self._splitter.limit(self._service.config.kafka.request_bytes_max)
+    async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
+        """Return the next answer of the login. If the user is proved, let the client do what the user may do."""
+        try:
+            answer = await answered
+        except AuthenticationError:
+            self._counters.failed_logins[authentication.mechanism] += 1
+            raise
+        if authentication.has_failed:
+            self._counters.failed_logins[authentication.mechanism] += 1
+        if authentication.user is not None:
+            self._counters.logins[authentication.mechanism] += 1
+            self._user = authentication.user
+            self._authentication = None
+            self._login_scope.deadline = math.inf
+            self._splitter.limit(self._kafka.request_bytes_max)
+        return answer
 
     def _guard(self, client: Client, request: Request) -> Verdict:
         """Take away what the user may not do; see `dafka.listener.guards`."""
@@ -198,10 +296,10 @@ class Connection:
             return None
         user = self._users.find(self._user)
         if user is None:
-            raise DisconnectError(f"the user {self._user!r} was removed")
+            raise DisconnectError(f"the user {self._user!r} was removed", "removed user")
         guard = GUARDS.get(request.API_KEY)
         if guard is None:
-            raise DisconnectError(f"nobody is permitted to use {request.API_KEY.name}")
+            raise DisconnectError(f"nobody is permitted to use {request.API_KEY.name}", "unsupported request")
         return guard(Access(user.permissions, client), request)
 
     async def _respond(self, client: Client, request: Request) -> Response | None:
@@ -213,18 +311,50 @@ class Connection:
             return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, "the client is not expected to authenticate")
         handler = HANDLERS.get(ApiKey(request.API_KEY))
         if handler is None:
-            raise DisconnectError(f"the broker does not serve {request.API_KEY.name}")
+            raise DisconnectError(f"the broker does not serve {request.API_KEY.name}", "unsupported request")
         return await handler(client, request)
+
+    async def _answer(self, header: RequestHeader, response: Response | None, begun: float) -> None:
+        self._counters.add_response(header.api_key, response, trio.current_time() - begun)
+        if response is not None:
+            await self._put(encode_response(header, response))
+
+    async def _put(self, answer: bytes) -> None:
+        """Let an answer be sent after those before it."""
+        self._count_unsent(len(answer))
+        await self._outgoing.send(answer)
+
+    def _count_unsent(self, size: int) -> None:
+        self._unsent_bytes += size
+        self._service.answers.take(size)
 
     async def _send_all(self) -> None:
         async for each in self._answers:
             if isinstance(each, bytes):
-                await self._stream.send_all(each)
+                await self._send(each)
                 continue
-            header, wait = each
+            header, wait, begun = each
             response = await wait()
+            self._counters.add_response(header.api_key, response, trio.current_time() - begun)
             if response is not None:
-                await self._stream.send_all(encode_response(header, response))
+                answer = encode_response(header, response)
+                self._count_unsent(len(answer))
+                await self._send(answer)
+
+    async def _send(self, answer: bytes) -> None:
+        """Send an answer. A client that does not read it in time is disconnected."""
+        send_s = self._kafka.send_ms / 1000
+        view = memoryview(answer)
+        for position in range(0, len(view), SEND_BYTES):
+            part = view[position : position + SEND_BYTES]
+            with trio.move_on_after(send_s) as scope:
+                await self._stream.send_all(part)
+            if scope.cancelled_caught:
+                raise DisconnectError(f"it has not read its answers for {send_s:.0f} s", "slow reader")
+            self._counters.sent_bytes += len(part)
+        self._unsent_bytes -= len(view)
+        self._service.answers.give_back(len(view))
+        self._sent.set()
 
 
 def _amended(

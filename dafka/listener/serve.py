@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from functools import partial
 
 import attrs
 import trio
@@ -24,6 +25,9 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 _LOGGER = logging.getLogger("dafka.broker")
 
 _ACCEPT_PAUSE_S = 0.1
+
+_GONE = {errno.ENOTCONN, errno.ECONNABORTED}
+"""Errors of a connection whose client has gone before it was accepted."""
 
 
 @attrs.frozen
@@ -103,33 +107,37 @@ async def _accept_all(listeners: list[trio.SocketListener], service: Service, se
 async def _accept(
     listener: trio.SocketListener, service: Service, security: ListenerSecurity, nursery: trio.Nursery
 ) -> None:
-    connections = 0
-
-    async def serve(stream: trio.SocketStream) -> None:
-        nonlocal connections
-        connections += 1
+    async def serve(stream: trio.SocketStream, host: str, scope: trio.CancelScope) -> None:
         try:
-            host = str(stream.socket.getpeername()[0])
             is_local = is_loopback(str(stream.socket.getsockname()[0]))
             endpoint = _endpoint(stream, service.config)
-            await Connection(stream, service, security, host, endpoint, is_local=is_local).run()
+            served = partial(service.crowd.mark_served, scope)
+            connection = Connection(stream, service, security, host, endpoint, is_local=is_local, mark_served=served)
+            with scope:
+                await connection.run()
         except OSError:
             pass  # the client has gone before it was known
         finally:
-            connections -= 1
+            service.crowd.leave(scope, host)
             stream.socket.close()
 
     while True:
         try:
             stream = await listener.accept()
+            host = str(stream.socket.getpeername()[0])
         except OSError as error:
+            if error.errno in _GONE:
+                continue
             _LOGGER.warning("cannot accept a client: %s", error.strerror)
             await trio.sleep(_ACCEPT_PAUSE_S)
             continue
-        if connections >= service.config.kafka.connections_max:
+        scope = service.crowd.admit(host)
+        if scope is None:
+            service.counters.refused_connections += 1
             stream.socket.close()
             continue
-        nursery.start_soon(serve, stream)
+        service.counters.connections += 1
+        nursery.start_soon(serve, stream, host, scope)
 
 
 def _endpoint(stream: trio.SocketStream, config: Config) -> tuple[str, int]:

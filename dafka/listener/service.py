@@ -21,6 +21,9 @@ from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import LogProducers, Marker, TransactionCoordinator, TransactionSettings
+from dafka.listener.counters import Counters
+from dafka.listener.crowd import Crowd
+from dafka.listener.room import AnswerRoom, ReceivingRoom
 from dafka.protocol.logs import OWN, LogState, MarkerEntry, ProducerEntry, RestartEntry
 from dafka.protocol.logs.entries import TRANSACTIONAL
 from dafka.roles import Broker
@@ -106,12 +109,21 @@ class Service:
         groups: The groups.
         transactions: The transactions.
         producers: What its logs know of producers.
+        counters: What the listener has done.
+        crowd: The connections.
+        receiving: The memory for requests that are being received.
+        answers: The memory for answers that clients have not read yet.
     """
 
     def __init__(self, broker: Broker, config: Config, producers: ProducerTable) -> None:
         self.broker = broker
         self.config = config
         self.producers = producers
+        kafka = config.kafka
+        self.counters = Counters()
+        self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
+        self.receiving = ReceivingRoom(kafka.receiving_bytes_max)
+        self.answers = AnswerRoom(kafka.answers_bytes_max)
         settings = GroupSettings(group_initial_rebalance_delay_ms=config.kafka.rebalance_delay_ms)
         self.groups = GroupCoordinator(settings, lambda: str(uuid.uuid4()))
         self.transactions = TransactionCoordinator(TransactionSettings())

@@ -70,6 +70,11 @@ class FrameSplitter:
         """The number of bytes that were received of a frame which is not complete."""
         return len(self._size) + sum(map(len, self._parts))
 
+    @property
+    def frame_bytes(self) -> int:
+        """The size of the frame that is not complete, with the number before it; 0 if nothing is known of it yet."""
+        return 0 if self._missing is None else self.pending_bytes + self._missing
+
     def limit(self, bytes_max: int) -> None:
         """Change the size of the largest frame, for example when a client has authenticated."""
         self._bytes_max = bytes_max

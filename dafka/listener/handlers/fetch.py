@@ -18,6 +18,7 @@ from dafka.kafka.protocol.messages.logs import (
     FetchResponse,
     PartitionData,
 )
+from dafka.listener.counters import count_records
 from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import LogState
 
@@ -49,10 +50,12 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
     logs = [each.log for each in wanted if each.log is not None]
     while True:
         with client.service.broker.watching(logs) as advanced:
-            parts = await _read_all(client, request, wanted)
+            parts = await _read_within_room(client, request, wanted)
             size = sum(len(part.records or b"") for part in parts)
             is_over = size >= request.min_bytes or any(part.error_code for part in parts)
             if is_over or trio.current_time() >= deadline:
+                for each, part in zip(wanted, parts, strict=True):
+                    client.service.counters.consumed[each.topic] += count_records(part.records)
                 return _respond(request, parts)
             with trio.move_on_at(deadline):
                 await advanced.wait()
@@ -69,8 +72,27 @@ def _find(client: Client, topic: str, partition: FetchPartition) -> _Wanted:
     return _Wanted(topic, partition, log, error)
 
 
-async def _read_all(client: Client, request: FetchRequest, wanted: list[_Wanted]) -> list[PartitionData]:
-    left = min(request.max_bytes, RESPONSE_BYTES_MAX)
+async def _read_within_room(client: Client, request: FetchRequest, wanted: list[_Wanted]) -> list[PartitionData]:
+    """Read no more than there is room for, while other clients do not read their answers.
+
+    A batch that is larger than what was granted is returned only if it fits nevertheless; else the client asks again.
+    """
+    answers = client.service.answers
+    granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
+    try:
+        parts = await _read_all(client, request, wanted, granted)
+    finally:
+        answers.give_back(granted)
+    if sum(len(part.records or b"") for part in parts) > max(granted, answers.left_bytes):
+        for part in parts:
+            part.records, part.aborted_transactions = b"", None
+    return parts
+
+
+async def _read_all(
+    client: Client, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
+) -> list[PartitionData]:
+    left = bytes_max
     parts = []
     for each in wanted:
         part = await _read(client, request, each, left)
