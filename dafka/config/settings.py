@@ -302,6 +302,9 @@ class KafkaConfig:
     """How long a client may send nothing until it is disconnected."""
     rebalance_delay_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a new group of consumers waits for further members before it divides the logs among them."""
+    session_timeout_min_ms: int = attrs.field(default=6000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """The shortest session timeout that a member of a group may ask for. Kafka calls it
+    `group.min.session.timeout.ms`."""
 
 
 @attrs.frozen(kw_only=True)

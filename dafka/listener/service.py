@@ -124,7 +124,10 @@ class Service:
         self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
         self.receiving = ReceivingRoom(kafka.receiving_bytes_max)
         self.answers = AnswerRoom(kafka.answers_bytes_max)
-        settings = GroupSettings(group_initial_rebalance_delay_ms=config.kafka.rebalance_delay_ms)
+        settings = GroupSettings(
+            group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
+            group_min_session_timeout_ms=kafka.session_timeout_min_ms,
+        )
         self.groups = GroupCoordinator(settings, lambda: str(uuid.uuid4()))
         self.transactions = TransactionCoordinator(TransactionSettings())
         self._answers: dict[Token, _Answer] = {}

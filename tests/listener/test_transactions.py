@@ -20,8 +20,14 @@ from dafka import Config, Record, open_consumer
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import Request, Response
 from dafka.kafka.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
@@ -229,3 +235,20 @@ def test_idempotent_producer_writes_each_record_once_though_the_broker_is_killed
     assert [each.value for each in found] == [b"%d" % number for number in range(6000)]
     process.kill()
     process.wait()
+
+
+def test_fenced_producers_are_told_so_in_the_words_of_their_version(tmp_path: Path) -> None:
+    with run_broker(f"filelog:{tmp_path}/log") as broker, closing(RawClient(broker.bootstrap_servers)) as client:
+        begin = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000)
+        old = client.ask(begin, 4, InitProducerIdResponse)
+        assert client.ask(begin, 4, InitProducerIdResponse).producer_epoch == old.producer_epoch + 1
+        end = EndTxnRequest(
+            transactional_id="t", producer_id=old.producer_id, producer_epoch=old.producer_epoch, committed=True
+        )
+        assert client.ask(end, 1, EndTxnResponse).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert client.ask(end, 2, EndTxnResponse).error_code == ErrorCode.PRODUCER_FENCED
+        add = AddOffsetsToTxnRequest(
+            transactional_id="t", producer_id=old.producer_id, producer_epoch=old.producer_epoch, group_id="g"
+        )
+        assert client.ask(add, 1, AddOffsetsToTxnResponse).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert client.ask(add, 2, AddOffsetsToTxnResponse).error_code == ErrorCode.PRODUCER_FENCED

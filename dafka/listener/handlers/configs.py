@@ -94,13 +94,19 @@ def list_settings(topic: Topic, config: Config) -> list[Setting]:
     ]
 
 
-def _broker_settings(config: Config) -> list[Setting]:
+def _broker_settings(client: Client) -> list[Setting]:
+    config = client.service.config
     kafka = config.kafka
+    host, port = client.endpoint
+    scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
     is_created = "true" if kafka.auto_create_topics == "on" else "false"
     return [
+        Setting("advertised.listeners", f"{scheme}://{host}:{port}", _FROM_BROKER, _LIST),
         Setting("auto.create.topics.enable", is_created, _FROM_BROKER, _BOOLEAN),
         Setting("broker.id", "0", _FROM_BROKER, _INT),
         Setting("default.replication.factor", "1", _FROM_DEFAULT, _INT),
+        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), _FROM_BROKER, _INT),
+        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), _FROM_BROKER, _INT),
         Setting("message.max.bytes", str(kafka.message_bytes_max), _FROM_BROKER, _INT),
         Setting("num.partitions", str(kafka.log_count), _FROM_BROKER, _INT),
         Setting("socket.request.max.bytes", str(kafka.request_bytes_max), _FROM_BROKER, _INT),
@@ -122,7 +128,7 @@ def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConf
         else:
             settings, is_read_only = list_settings(topic, client.service.config), False
     elif resource.resource_type == BROKER and resource.resource_name in {"", "0"}:
-        settings = _broker_settings(client.service.config)
+        settings = _broker_settings(client)
     else:
         error, message = ErrorCode.INVALID_REQUEST, "topics and the broker 0 have settings"
     names = resource.configuration_keys

@@ -43,7 +43,7 @@ async def init_producer_id(client: Client, request: InitProducerIdRequest) -> In
     result = cast(InitProducerResult, answer)
     return InitProducerIdResponse(
         throttle_time_ms=0,
-        error_code=result.error_code,
+        error_code=_error_for(client, result.error_code, 4),
         producer_id=result.producer.producer_id,
         producer_epoch=result.producer.producer_epoch,
     )
@@ -66,7 +66,7 @@ async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> 
         answer = await service.ask(
             lambda token: service.transactions.add_partitions(token, name, producer, logs, now_ms())
         )
-        errors = dict.fromkeys(logs, cast(ErrorCode, answer))
+        errors = dict.fromkeys(logs, _error_for(client, answer, 2))
     return AddPartitionsToTxnResponse(
         throttle_time_ms=0,
         results_by_topic_v3_and_below=[
@@ -94,7 +94,7 @@ async def add_offsets(client: Client, request: AddOffsetsToTxnRequest) -> AddOff
             token, request.transactional_id, producer, request.group_id, now_ms()
         )
     )
-    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=cast(ErrorCode, answer))
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
 
 
 @handles(EndTxnRequest)
@@ -107,7 +107,7 @@ async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnRespo
             token, request.transactional_id, producer, request.committed, now_ms()
         )
     )
-    return EndTxnResponse(throttle_time_ms=0, error_code=cast(ErrorCode, answer))
+    return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
 
 
 @handles(DescribeTransactionsRequest)
@@ -160,6 +160,13 @@ async def list_transactions(client: Client, request: ListTransactionsRequest) ->
         unknown_state_filters=[each for each in request.state_filters if each not in known],
         transaction_states=states,
     )
+
+
+def _error_for(client: Client, error: object, fenced_version: int) -> ErrorCode:
+    """Return an error in the words of a client's version: older ones do not know PRODUCER_FENCED."""
+    if error is ErrorCode.PRODUCER_FENCED and client.header.api_version < fenced_version:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return cast(ErrorCode, error)
 
 
 def _state(name: str, error: ErrorCode) -> TransactionState:

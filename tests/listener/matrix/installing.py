@@ -36,6 +36,20 @@ NODE_PACKAGES = {
 }
 """The folders with packages of npm, and what is installed there."""
 
+SUITE_PACKAGES = {
+    "suites": (
+        "aiokafka[all]==0.14.0",
+        "kafka-python==3.0.12",
+        *KAFKA_PYTHON_CODECS,
+        "pytest==9.0.2",
+        "pytest-asyncio==1.3.0",
+        "pytest-mock==3.15.1",
+        "pytest-timeout==2.4.0",
+    ),
+}
+"""What the clients' own tests need."""
+
+_PACKAGES = {**PYTHON_PACKAGES, **NODE_PACKAGES, **SUITE_PACKAGES}
 _DONE = "installed.json"
 
 
@@ -53,8 +67,7 @@ class InstallError(Exception):
 def is_installed(folder: Path, name: str) -> bool:
     """Return whether a client of these versions is in a folder."""
     done = folder / name / _DONE
-    packages = PYTHON_PACKAGES.get(name) or NODE_PACKAGES[name]
-    return done.exists() and json.loads(done.read_text("utf-8")) == list(packages)
+    return done.exists() and json.loads(done.read_text("utf-8")) == list(_PACKAGES[name])
 
 
 def install(folder: Path, name: str) -> None:
@@ -63,12 +76,11 @@ def install(folder: Path, name: str) -> None:
         return
     place = folder / name
     shutil.rmtree(place, ignore_errors=True)
-    if name in PYTHON_PACKAGES:
-        packages = PYTHON_PACKAGES[name]
+    packages = _PACKAGES[name]
+    if name not in NODE_PACKAGES:
         _run(name, sys.executable, "-m", "venv", str(place))
         _run(name, str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages)
     else:
-        packages = NODE_PACKAGES[name]
         npm = shutil.which("npm")
         if npm is None:
             raise InstallError(name, "npm is not there")
@@ -91,7 +103,7 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     status = 0
-    for name in [*PYTHON_PACKAGES, *NODE_PACKAGES]:
+    for name in _PACKAGES:
         try:
             install(Path(sys.argv[1]), name)
             print(f"{name}: installed")

@@ -1,0 +1,63 @@
+"""Stands in for Docker's client where aiokafka's tests start Kafka: its containers are Dafka's brokers.
+
+`DAFKA_COMMAND` is the command `dafka`, as a JSON array.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+
+class Container:
+    """A broker in a process of its own, or nothing at all if no port was asked for."""
+
+    def __init__(self, environment: dict[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._process = None
+        if "ADVERTISED_PORT" in environment:
+            listen = f"{environment['ADVERTISED_HOST']}:{environment['ADVERTISED_PORT']}"
+            options = ["--kafka", listen, "--log-count", str(environment["NUM_PARTITIONS"])]
+            free = "tcp://127.0.0.1:*"
+            options += ["--sub", free, "--pub", free, "--storage", f"filelog:{self._folder.name}/log"]
+            self._process = subprocess.Popen([*json.loads(os.environ["DAFKA_COMMAND"]), "up", *options])
+
+    def exec_run(self, *_: Any, **__: Any) -> tuple[int, bytes]:
+        """Run nothing: there are no programs of Kafka."""
+        return 0, b""
+
+    def stop(self) -> None:
+        """End the broker."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+class Containers:
+    """What starts containers."""
+
+    def run(self, image: str, environment: dict[str, Any] | None = None, **_: Any) -> Container:
+        """Start a container."""
+        return Container(environment or {})
+
+
+class DockerClient:
+    """A connection to Docker."""
+
+    containers = Containers()
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+models = SimpleNamespace(containers=SimpleNamespace(Container=Container))
+
+
+def from_env() -> DockerClient:
+    """Return a connection to Docker."""
+    return DockerClient()
