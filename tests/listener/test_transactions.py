@@ -95,6 +95,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(storage: str) -> No
             for value in values:
                 producer.produce("orders", value)
             if number % 2:
+                producer.flush(DEADLINE_S)  # otherwise they may never be sent
                 producer.abort_transaction(DEADLINE_S)
             else:
                 producer.commit_transaction(DEADLINE_S)
