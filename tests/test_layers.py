@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "bench": ROLES | {TOP},
     "kafka": PROTOCOL,
     "users": VOCABULARY,
-    "listener": ROLES | {"kafka", "users"},
+    "listener": OPERATIONS | {"kafka", "users"},
     "spark": ROLES | {TOP},
     "testing": ROLES | {TOP, "listener"},
     "_entry": {"errors", "extras", "cli"},

@@ -262,6 +262,10 @@ async def _run_broker(
 ) -> None:
     """Run a broker that listens to clients of Kafka."""
     found: KafkaBroker = await nursery.start(serve_kafka, config)
+    if url is not None:
+        from dafka.listener.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+
+        supervisor.monitor.metric_sources.append(KafkaMetrics(found.service).read)
     announce_others()
     with supervisor.monitor.watching(found.broker):
         click.echo(f"broker {found.broker.address} at {found.broker.endpoint} keeps {config.store.storage}")

@@ -37,10 +37,12 @@ class KafkaBroker:
     Attributes:
         broker: The broker.
         bootstrap_servers: Where it listens, as clients take it: `HOST:PORT`.
+        service: Its coordinators, and counters of what its clients do.
     """
 
     broker: Broker
     bootstrap_servers: str
+    service: Service = attrs.field(repr=False)
 
 
 async def serve_kafka(
@@ -77,7 +79,7 @@ async def serve_kafka(
                 await nursery.start(service.run)
                 nursery.start_soon(security.keep_current)
                 host, port = listeners[0].socket.getsockname()[:2]
-                task_status.started(KafkaBroker(broker, f"{host}:{port}"))
+                task_status.started(KafkaBroker(broker, f"{host}:{port}", service))
                 await _accept_all(listeners, service, security)
         finally:
             for listener in listeners:

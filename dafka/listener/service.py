@@ -6,6 +6,7 @@ clients keep that order, so that no client learns of a state that a crash can un
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,9 @@ import trio
 from dafka.batches import BatchHeader, Compression, TimestampType
 from dafka.config import Config
 from dafka.kafka.actions import Action, Answer, Token, WriteMarkers, WriteState
+from dafka.kafka.fetch_sessions import FetchSessions
 from dafka.kafka.groups import GroupCoordinator, GroupSettings
+from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import LogProducers, Marker, TransactionCoordinator, TransactionSettings
@@ -109,6 +112,7 @@ class Service:
         groups: The groups.
         transactions: The transactions.
         producers: What its logs know of producers.
+        fetch_sessions: The sessions of fetches.
         counters: What the listener has done.
         crowd: The connections.
         receiving: The memory for requests that are being received.
@@ -130,6 +134,7 @@ class Service:
         )
         self.groups = GroupCoordinator(settings, lambda: str(uuid.uuid4()))
         self.transactions = TransactionCoordinator(TransactionSettings())
+        self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
         self._answers: dict[Token, _Answer] = {}
         self._written: trio.Event | None = None
         self._waiting: deque[tuple[trio.Event, Action]] = deque()

@@ -214,10 +214,11 @@ def _read(monitor: Monitor, labels: TopicLabels) -> list[Metric]:
         metrics.append(gauge)
     histogram = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_TEXT, labels=("role",))
     for role, each in commits.items():
-        histogram.add_metric([role], *_buckets(each))
+        histogram.add_metric([role], *histogram_buckets(each))
     build = GaugeMetricFamily(BUILD_INFO, BUILD_TEXT, labels=BUILD_LABELS)
     build.add_metric((_version(), platform.python_version(), choose_loops().name, records_codec().name), 1)
-    return [*metrics, histogram, build]
+    others = [metric for source in monitor.metric_sources for metric in source(labels)]
+    return [*metrics, histogram, build, *others]
 
 
 def _version() -> str:
@@ -341,8 +342,8 @@ def _lag_samples(lag: Mapping[Partition, int]) -> Samples:
     }
 
 
-def _buckets(histograms: list[Histogram]) -> tuple[list[tuple[str, float]], float]:
-    """Return the cumulative buckets of several stores together, and the seconds of all commits."""
+def histogram_buckets(histograms: list[Histogram]) -> tuple[list[tuple[str, float]], float]:
+    """Return the cumulative buckets of several histograms together, and the sum of all durations."""
     counts: Counter[float] = Counter()
     for each in histograms:
         counts.update(dict(zip((*each.bounds, float("inf")), each.counts, strict=True)))

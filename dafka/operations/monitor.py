@@ -7,11 +7,14 @@ async with open_operations(monitor, listen="9464"):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dafka.roles import Consumer, Health, Producer, Store, Tower
+
+MetricSource: TypeAlias = Callable[[Any], Iterable[Any]]
+"""Returns metrics of Prometheus. It gets the `TopicLabels` of the process."""
 
 MonitoredNode: TypeAlias = Store | Producer | Consumer | Tower
 
@@ -36,6 +39,7 @@ class Monitor:
     Attributes:
         nodes: The running nodes.
         is_stopping: Whether the process is shutting down. It is not ready then.
+        metric_sources: Functions that return further metrics of the process.
     """
 
     def __init__(self, *expected: str) -> None:
@@ -46,6 +50,7 @@ class Monitor:
         """
         self.nodes: list[MonitoredNode] = []
         self.is_stopping = False
+        self.metric_sources: list[MetricSource] = []
         self._expected = expected
 
     def add(self, node: MonitoredNode) -> None:

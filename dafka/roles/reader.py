@@ -176,9 +176,9 @@ class Reader(NodeRole):
                 raise trio.ClosedResourceError("this reader is closed")
             await self._changed.park()
 
-    def _release_batch(self, batch: RecordBatch) -> None:
-        """Note that a range has passed a batch to the program, or dropped it."""
-        actions = self._machine.records_taken(batch.memory_bytes, trio.current_time())
+    def _release(self, memory_bytes: int) -> None:
+        """Note that a range has passed records to the program, or dropped them."""
+        actions = self._machine.records_taken(memory_bytes, trio.current_time())
         if actions:
             self._node.act(actions)
 
@@ -277,8 +277,9 @@ class Range:
         await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
         if not self._buffer:
             return None
+        buffered = self._buffer.memory_bytes
         batch = self._buffer.take_batch()
-        self._reader._release_batch(batch)
+        self._reader._release(buffered - self._buffer.memory_bytes)
         return batch
 
     async def first_sequence(self) -> int:
@@ -295,8 +296,7 @@ class Range:
 
     def close(self) -> None:
         """Stop fetching, and drop the records that have arrived. May be called again."""
-        while self._buffer:
-            self._reader._release_batch(self._buffer.take_batch())
+        self._reader._release(self._buffer.drop_partition(self.partition))
         self._reader._forget_range(self.partition)
 
     def _add_batch(self, batch: RecordBatch) -> None:

@@ -5,6 +5,7 @@ The names and types are those of Spark's Kafka source, except that a partition i
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dafka.contents import PackedContents
+from dafka.contents import PackedContents, Repeated
 from dafka.errors import ConfigError
 from dafka.records import NO_TIMESTAMP, Header, RecordBatch
 
@@ -150,7 +151,7 @@ def _to_array(batch: RecordBatch, name: str) -> pa.Array:  # noqa: PLR0911 (one 
         case "timestampType":
             return pa.array(np.where(_has_own_time(batch), CREATE_TIME, LOG_APPEND_TIME).astype(np.int32))
         case "stored_at":
-            return to_timestamps(pa.array(batch.stored_at, pa.int64()))
+            return to_timestamps(pa.array(_stored_at(batch)))
         case "key":
             return pa.nulls(count, pa.binary()) if batch.keys is None else _to_binary_array(batch.keys)
         case "headers":
@@ -163,17 +164,29 @@ def _has_own_time(batch: RecordBatch) -> npt.NDArray[np.bool_]:
     """Return for each record whether it has a timestamp that Spark can represent."""
     if batch.timestamps is None:
         return np.zeros(len(batch), np.bool_)
-    own = np.fromiter(batch.timestamps, np.int64, len(batch))
+    own = _to_numbers(batch.timestamps)
     has_own: npt.NDArray[np.bool_] = (own != NO_TIMESTAMP) & (own <= TIMESTAMP_MAX) & (own >= -TIMESTAMP_MAX)
     return has_own
 
 
 def _own_or_stored(batch: RecordBatch) -> pa.Array:
-    stored = pa.array(batch.stored_at, pa.int64())
+    stored = _stored_at(batch)
     if batch.timestamps is None:
-        return stored
-    own = np.fromiter(batch.timestamps, np.int64, len(batch))
-    return pa.array(np.where(_has_own_time(batch), own, stored.to_numpy()))
+        return pa.array(stored)
+    return pa.array(np.where(_has_own_time(batch), _to_numbers(batch.timestamps), stored))
+
+
+def _stored_at(batch: RecordBatch) -> npt.NDArray[np.int64]:
+    assert batch.stored_at is not None
+    return _to_numbers(batch.stored_at)
+
+
+def _to_numbers(column: Sequence[int]) -> npt.NDArray[np.int64]:
+    if isinstance(column, Repeated):
+        return np.full(len(column), column.value)
+    if isinstance(column, array):
+        return np.frombuffer(column, np.int64)
+    return np.fromiter(column, np.int64, len(column))
 
 
 def repeat_text(text: str, count: int) -> pa.Array:

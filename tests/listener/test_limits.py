@@ -103,8 +103,9 @@ async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:
         crowd.mark_served(each)
     assert crowd.admit("a") is not None
     assert [each.cancel_called for each in scopes if each] == [False, True, False]
-    assert scopes[1] is not None
-    crowd.leave(scopes[1], "a")  # it was counted out when its place was taken
+    replaced = scopes[1]
+    assert replaced is not None
+    crowd.leave(replaced, "a")  # it was counted out when its place was taken
     assert len(crowd) == 3
 
 
@@ -116,6 +117,7 @@ async def test_addresses_have_a_limit_of_their_own() -> None:
         crowd.mark_served(scope)
     assert crowd.admit("a") is None
     assert crowd.admit("b") is not None
+    assert scope is not None
     crowd.leave(scope, "a")
     assert crowd.admit("a") is not None
 

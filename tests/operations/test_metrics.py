@@ -231,7 +231,9 @@ def test_reading_takes_a_limited_share_of_the_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_histograms_of_several_stores_are_added_up() -> None:
-    buckets, seconds = metrics._buckets([Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)])
+    buckets, seconds = metrics.histogram_buckets(
+        [Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)]
+    )
     assert (buckets, seconds) == ([("1.0", 5), ("2.0", 7), ("+Inf", 11)], 13.0)
 
 

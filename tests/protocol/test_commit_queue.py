@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from dafka import wire
@@ -77,6 +78,16 @@ def test_what_arrives_during_a_transaction_forms_the_next_one() -> None:
     assert store.queue.work_done(0.3) == [ack(5), ack(1, OTHER)]
     assert store.machine.pending_bytes == 0
     assert not store.queue
+
+
+def test_records_that_are_joined_without_their_record_batches_leave_nothing_pending() -> None:
+    store = Store(HELLO)
+    store.queue.put_records(attrs.evolve(run(1, 3), encoded=(b"a stored record batch",)))
+    store.queue.put_records(run(3, 4))
+    assert store.machine.pending_bytes == memory((1, 4)) + len(b"a stored record batch")
+    assert store.queue.begin_work() == [run(1, 4)]
+    store.queue.work_done(0.1)
+    assert store.machine.pending_bytes == 0
 
 
 def test_transactions_are_counted_with_their_records_and_bytes() -> None:

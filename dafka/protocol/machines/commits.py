@@ -50,6 +50,7 @@ class CommitQueue:
         self._resets: dict[Partition, int] = {}
         self._silent: list[Partition] = []
         self._work: StorageWork | None = None
+        self._work_bytes = 0
         self._is_failing = False
 
     def __bool__(self) -> bool:
@@ -83,6 +84,7 @@ class CommitQueue:
                 silent, self._silent = self._silent, []
                 self._work = ForgetPartitions(self._machine.begin_forgetting(silent))
             else:
+                self._work_bytes = self._pending.memory_bytes
                 self._work = self._pending.take_all()
         return self._work
 
@@ -96,7 +98,7 @@ class CommitQueue:
         if isinstance(work, ForgetPartitions):
             return actions + self._machine.partitions_deleted()
         assert work is not None
-        self._machine.records_unqueued(sum(batch.memory_bytes for batch in work))
+        self._machine.records_unqueued(self._work_bytes)
         self.records += sum(map(len, work))
         self.bytes += sum(batch.content_bytes for batch in work)
         self.commits += 1

@@ -61,10 +61,11 @@ class DeliveryBuffer:
             return rest, []
         if not self._buffer:
             return None
+        buffered = self._buffer.memory_bytes
         batch = self._buffer.take_batch()
         self.records += len(batch)
         self.bytes += batch.content_bytes
-        return batch, self._machine.records_taken(batch.memory_bytes, now)
+        return batch, self._machine.records_taken(buffered - self._buffer.memory_bytes, now)
 
     def hand_over(self, batch: RecordBatch, records_max: int | None = None) -> RecordBatch:
         """Hand over a run that `take_run` returned, or its first `records_max` records; the others come next."""

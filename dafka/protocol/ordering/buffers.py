@@ -20,9 +20,13 @@ class BatchBuffer:
 
     If the taker keeps up, batches are small. All waiting records of a partition are taken as one batch, so the further
     the taker is behind, the larger the batches are, and the less each record costs.
+
+    Attributes:
+        memory_bytes: The memory that the waiting batches take. A taken batch, which is joined, may take less.
     """
 
     def __init__(self) -> None:
+        self.memory_bytes = 0
         self._batches: OrderedDict[Partition, list[RecordBatch]] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -31,6 +35,7 @@ class BatchBuffer:
     def add_batch(self, batch: RecordBatch) -> None:
         """Add a batch. It comes after all batches of its partition in the buffer."""
         self._batches.setdefault(batch.partition, []).append(batch)
+        self.memory_bytes += batch.memory_bytes
 
     def take_batch(self) -> RecordBatch:
         """Take all waiting records of the next partition as one batch. The buffer must not be empty."""
@@ -45,11 +50,13 @@ class BatchBuffer:
             end_sequence = batch.end_sequence
         if count < len(batches):
             self._batches[partition] = batches[count:]
+        self.memory_bytes -= sum(batch.memory_bytes for batch in batches[:count])
         return join(batches[:count])
 
     def take_all(self) -> list[RecordBatch]:
         """Take everything, one batch for each partition. There must be no gap in any of them."""
         batches, self._batches = self._batches, OrderedDict()
+        self.memory_bytes = 0
         return [join(each) for each in batches.values()]
 
     def first_sequences(self) -> dict[Partition, int]:
@@ -63,7 +70,9 @@ class BatchBuffer:
 
     def drop_partition(self, partition: Partition) -> int:
         """Drop the batches of a partition; return how much memory they took, in bytes."""
-        return sum(batch.memory_bytes for batch in self._batches.pop(partition, ()))
+        freed = sum(batch.memory_bytes for batch in self._batches.pop(partition, ()))
+        self.memory_bytes -= freed
+        return freed
 
 
 class RetransmitBuffer:

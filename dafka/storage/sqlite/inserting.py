@@ -10,8 +10,10 @@ more slowly.
 from __future__ import annotations
 
 import sqlite3
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import pairwise
 
 from dafka.contents import Repeated, has_null, pack
 from dafka.records import NO_TIMESTAMP, Header, RecordBatch
@@ -94,6 +96,28 @@ _NULL = -1
 assert NO_TIMESTAMP == _NULL
 
 
+def _as_column(numbers: Sequence[int]) -> array[int]:
+    if isinstance(numbers, array):
+        return numbers
+    try:
+        return array("q", [numbers.value]) * len(numbers) if isinstance(numbers, Repeated) else array("q", numbers)
+    except OverflowError:
+        raise OverflowError("a time is too large for SQLite, expected at most 64 bits") from None
+
+
+def _run_starts(column: array[int]) -> list[int]:
+    """Return where each run of equal numbers starts if they rise and are few, which times mostly do; else nothing."""
+    starts: list[int] = []
+    start = 0
+    while start < len(column) and len(starts) < RUNS_MAX:
+        starts.append(start)
+        start = bisect_right(column, column[start], start)
+    ends = [*starts[1:], start]
+    runs = (column[first : first + 1] * (end - first) for first, end in zip(starts, ends, strict=True))
+    is_all = start == len(column) and b"".join(run.tobytes() for run in runs) == column.tobytes()
+    return starts if is_all else []
+
+
 class _Rows:
     """The rows of a statement. Each method binds the values of one column, and returns the expression that takes one.
 
@@ -119,18 +143,11 @@ class _Rows:
 
     def numbers(self, numbers: Sequence[int]) -> str:
         """Bind a number for each row; -1 is NULL."""
-        distinct = {numbers.value} if isinstance(numbers, Repeated) else set(numbers)
-        if min(distinct) < -(2**63) or max(distinct) >= 2**63:  # JSON would make it a floating-point number
-            raise OverflowError("a time is too large for SQLite, expected at most 64 bits")
-        if len(distinct) > RUNS_MAX:
-            return self._number_of_row(numbers, has_null=_NULL in distinct)
-        starts = [0]
-        if len(distinct) > 1:
-            lengths = (sum(1 for _ in run) for _, run in groupby(numbers))
-            starts = [*accumulate(lengths, initial=0)][:-1]
-        if len(starts) > RUNS_MAX:
-            return self._number_of_row(numbers, has_null=_NULL in distinct)
-        runs = [self.constant(None if numbers[start] == _NULL else numbers[start]) for start in starts]
+        column = _as_column(numbers)
+        starts = _run_starts(column)
+        if not starts:
+            return self._number_of_row(column, has_null=_NULL in column)
+        runs = [self.constant(None if column[start] == _NULL else column[start]) for start in starts]
         cases = " ".join(f"WHEN key < {end} THEN {run}" for run, end in zip(runs, starts[1:], strict=False))
         return f"CASE {cases} ELSE {runs[-1]} END" if cases else runs[-1]
 
