@@ -20,6 +20,7 @@ from dafka.kafka.protocol.messages.logs import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -193,3 +194,26 @@ def test_large_batch_is_returned_though_it_exceeds_the_limit(client: RawClient) 
     )
     found = client.ask(asked, 11, FetchResponse)
     assert len(found.responses[0].partitions[0].records or b"") > 100_000
+
+
+def test_session_of_fetches_leaves_out_logs_without_news(client: RawClient) -> None:
+    for topic in ("busy", "idle"):
+        create(client, topic)
+    topics = [
+        FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=2**20)])
+        for topic in ("busy", "idle")
+    ]
+    asked = FetchRequest(max_wait_ms=0, min_bytes=1, session_epoch=0, topics=topics)
+    first = client.ask(asked, 11, FetchResponse)
+    assert first.session_id > 0
+    assert [each.topic for each in first.responses] == ["busy", "idle"]
+    assert error_of(client, produce("busy", encode_batch(0, [b"x"], timestamps=1))) == ErrorCode.NONE
+    asked.session_id, asked.session_epoch, asked.topics = first.session_id, 1, []
+    second = client.ask(asked, 11, FetchResponse)
+    assert (second.session_id, second.error_code) == (first.session_id, ErrorCode.NONE)
+    assert [(each.topic, bool(each.partitions[0].records)) for each in second.responses] == [("busy", True)]
+    asked.session_epoch, asked.forgotten_topics_data = 2, [ForgottenTopic(topic="busy", partitions=[0])]
+    assert client.ask(asked, 11, FetchResponse).responses == []
+    assert client.ask(asked, 11, FetchResponse).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    asked.session_id = first.session_id % (2**31 - 1) + 1
+    assert client.ask(asked, 11, FetchResponse).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import attrs
 import trio
 
 from dafka.batches.message_sets import encode_message_set
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.errors import ErrorCode
+from dafka.kafka.fetch_sessions import LogProgress, SessionFetch
 from dafka.kafka.protocol.messages.logs import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -18,9 +17,11 @@ from dafka.kafka.protocol.messages.logs import (
     FetchResponse,
     PartitionData,
 )
+from dafka.kafka.topics import TopicPartition
 from dafka.listener.counters import count_records
 from dafka.listener.handlers.registry import Client, handles
-from dafka.protocol.logs.ordering import LogState
+from dafka.protocol.logs import LogState
+from dafka.storage.plugin_helpers import now_ms
 
 RESPONSE_BYTES_MAX = 50 * 2**20
 """The largest answer, whatever a client asks for, unless a single batch is larger."""
@@ -46,7 +47,10 @@ class _Wanted:
 async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
     """Answer with records, or wait for them for `max_wait_ms`."""
     deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
-    wanted = [_find(client, topic.topic, each) for topic in request.topics for each in topic.partitions]
+    session = _begin_session(client, request)
+    if session.error_code:
+        return FetchResponse(error_code=session.error_code, responses=[])
+    wanted = [_find(client, place.topic, each) for place, each in session.wanted.items()]
     logs = [each.log for each in wanted if each.log is not None]
     while True:
         with client.service.broker.watching(logs) as advanced:
@@ -56,12 +60,23 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
             if is_over or trio.current_time() >= deadline:
                 for each, part in zip(wanted, parts, strict=True):
                     client.service.counters.consumed[each.topic] += count_records(part.records)
-                return _respond(request, parts)
+                return _respond(session, wanted, parts)
             with trio.move_on_at(deadline):
                 await advanced.wait()
         if any(client.service.broker.order.find_log(log.topic, log.number) is not log for log in logs):
             wanted = [_find(client, each.topic, each.partition) for each in wanted]
             logs = [each.log for each in wanted if each.log is not None]
+
+
+def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchPartition]:
+    changed = {
+        TopicPartition(topic.topic, each.partition): each for topic in request.topics for each in topic.partitions
+    }
+    forgotten = [
+        TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
+    ]
+    sessions = client.service.fetch_sessions
+    return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
 
 
 def _find(client: Client, topic: str, partition: FetchPartition) -> _Wanted:
@@ -118,7 +133,7 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
     if limit <= 0 or offset >= end:
         return part
     try:
-        batches = await client.service.broker.read(log, offset, end, limit)
+        batches = await client.service.broker.reader.read(log, offset, end, limit)
         if client.header.api_version < _BATCHES_VERSION:
             magic = int(client.header.api_version >= _TIMES_VERSION)
             bytes_max = client.service.config.kafka.batch_bytes_max
@@ -137,10 +152,18 @@ def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:
     return PartitionData(partition_index=wanted.partition.partition, error_code=error, high_watermark=-1, records=b"")
 
 
-def _respond(request: FetchRequest, parts: list[PartitionData]) -> FetchResponse:
-    found: Iterator[PartitionData] = iter(parts)
-    responses = [
-        FetchableTopicResponse(topic=topic.topic, partitions=[next(found) for _ in topic.partitions])
-        for topic in request.topics
+def _respond(session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]) -> FetchResponse:
+    results = [
+        (
+            TopicPartition(each.topic, part.partition_index),
+            LogProgress(part.high_watermark, part.last_stable_offset, part.log_start_offset),
+            bool(part.records or part.error_code),
+        )
+        for each, part in zip(wanted, parts, strict=True)
     ]
-    return FetchResponse(responses=responses)
+    found = {place: part for (place, _, _), part in zip(results, parts, strict=True)}
+    topics: dict[str, list[PartitionData]] = {}
+    for place in session.select_news(results):
+        topics.setdefault(place.topic, []).append(found[place])
+    responses = [FetchableTopicResponse(topic=topic, partitions=each) for topic, each in topics.items()]
+    return FetchResponse(session_id=session.session_id, responses=responses)
