@@ -15,6 +15,7 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
+from dafka.batches.markers import encode_marker
 from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, decode_run, encode_records, slice_records
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "decode_records",
     "decode_run",
     "encode_batch",
+    "encode_marker",
     "encode_records",
     "iter_batches",
     "pack_headers",

@@ -72,7 +72,7 @@ async def serve_kafka(
             async with trio.open_nursery() as nursery:
 
                 async def start_broker(*, task_status: trio.TaskStatus[Broker]) -> None:
-                    await serve_broker(config, restore_batch=producers.restore_batch, task_status=task_status)
+                    await serve_broker(config, restore_producer=producers.restore, task_status=task_status)
 
                 broker: Broker = await nursery.start(start_broker)
                 service = Service(broker, config, producers)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from dafka.batches import BatchHeader, Compression, TimestampType, check_crc
+from dafka.batches import BatchHeader, Compression, TimestampType
 from dafka.config import Config
 from dafka.kafka.actions import Action, Answer, Token, WriteMarkers, WriteState
 from dafka.kafka.fetch_sessions import FetchSessions
@@ -23,13 +23,13 @@ from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import LogProducers, Marker, TransactionCoordinator, TransactionSettings, encode_marker
+from dafka.kafka.transactions import LogProducers, Marker, TransactionCoordinator, TransactionSettings
 from dafka.listener.counters import Counters
 from dafka.listener.crowd import Crowd
 from dafka.listener.room import AnswerRoom, ReceivingRoom
-from dafka.protocol.logs import BatchEntry
-from dafka.protocol.logs.ordering import ABORTS, COMMITS, OWN, TRANSACTIONAL, LogState
-from dafka.roles import Appended, Broker
+from dafka.protocol.logs import OWN, LogState, MarkerEntry, ProducerEntry, RestartEntry
+from dafka.protocol.logs.entries import TRANSACTIONAL
+from dafka.roles import Broker
 from dafka.storage.plugin_helpers import now_ms
 
 _T = TypeVar("_T")
@@ -75,11 +75,15 @@ class ProducerTable:
         for producers in self._producers.values():
             producers.expire(time_ms)
 
-    def restore_batch(self, log: LogState, entry: BatchEntry) -> None:
-        """Note a batch that was found in a log."""
-        if entry.flags & (ABORTS | COMMITS):
-            marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.flags & COMMITS))
-            self.of(log).add_marker(marker, entry.sequence, entry.timestamp_ms)
+    def restore(self, log: LogState, entry: ProducerEntry) -> None:
+        """Note what a producer has done, as it was found in the index of a log."""
+        if isinstance(entry, RestartEntry):
+            self.forget(log)
+            return
+        if isinstance(entry, MarkerEntry):
+            marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.is_commit))
+            first = None if entry.first_sequence < 0 else entry.first_sequence
+            self.of(log).add_marker(marker, entry.position - 1, entry.timestamp_ms, first)
             return
         header = attrs.evolve(
             _BATCH,
@@ -191,13 +195,16 @@ class Service:
                 self._arrived.set()
         self._changed.set()
 
-    def append_marker(self, log: LogState, marker: Marker) -> Appended:
-        """Append the end of a transaction to a log."""
-        time_ms = now_ms()
-        data = encode_marker(marker, time_ms)
-        appended = self.broker.append(log, [(check_crc(data), data)])
-        self.producers.of(log).add_marker(marker, appended.first_sequence, time_ms)
-        return appended
+    def append_marker(self, log: LogState, marker: Marker) -> trio.Event:
+        """Append the end of a transaction to a log. The event returned is set when it is durable."""
+        time_ms, producers = now_ms(), self.producers.of(log)
+        first = producers.transactions.open_transactions().get(marker.producer_id, -1)
+        position = self.broker.next_sequence(log)
+        producers.add_marker(marker, position - 1, time_ms)
+        entry = MarkerEntry(
+            0, position, marker.producer_id, marker.producer_epoch, int(marker.is_commit), time_ms, first
+        )
+        return self.broker.append_marker(log, entry)
 
     def last_stable_offset(self, log: LogState) -> int:
         """Return the offset up to which readers get records that want committed ones only."""
@@ -241,7 +248,7 @@ class Service:
             self.carry_out(self.groups.end_transaction(group_id, ending.producer_id, ending.is_commit))
         await self.settle(None)
         for each in appended:
-            await each.wait_offset()
+            await each.wait()
         self.carry_out(self.transactions.markers_written(ending.transactional_id, now_ms()))
 
     def _abort_orphans(self, log: LogState, producers: LogProducers) -> None:
@@ -257,6 +264,9 @@ class Service:
         while True:
             await trio.sleep(_EXPIRY_INTERVAL_S)
             self.producers.expire(now_ms())
+            for log, producers in self.producers.items():
+                first = log.index.sequence_from(OWN, log.index.start_offset)
+                producers.drop_before(self.broker.durable_end(log) if first is None else first)
 
     async def _keep_time(self) -> None:
         """Let sessions, rebalances and transactions expire."""

@@ -6,36 +6,43 @@ this node, as partitions of its own, so that other nodes see no difference to th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import trio
 
 from dafka import wire
-from dafka.batches import BatchHeader, decode_run, encode_records, read_header, with_base_offset
+from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.config import Config
-from dafka.errors import ConfigError, StorageCorruptError
+from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import StorageRepaired, StoreMachine
-from dafka.protocol.logs import LOGS_MAX, TOPICS_TOPIC, BatchEntry, LogOrder, Topic, encode_topic, find_name_problem
-from dafka.protocol.logs.ordering import OWN, LogState
+from dafka.protocol.logs import (
+    LOGS_MAX,
+    TOPICS_TOPIC,
+    LogOrder,
+    MarkerEntry,
+    ProducerEntry,
+    Topic,
+    encode_topic,
+    find_name_problem,
+)
+from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_loading import delete_partitions, is_internal, load_broker, retention_of
 from dafka.roles.log_events import StorageOpened
+from dafka.roles.log_reader import LogReader
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.state_log import StateLogs
 from dafka.roles.store import Store, default_retention
-from dafka.storage import KeepsRecordBatches, Storage, open_storage
+from dafka.storage import Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
 HEAD_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds between the HEADs after records of a client: nodes that have missed the records learn of them."""
-
-READ_BYTES_MIN = 2**12
-"""The smallest read, in bytes, whatever a client asks for."""
 
 
 @attrs.frozen(eq=False)
@@ -67,6 +74,7 @@ class Broker(Store):
         endpoint: The endpoint that other nodes connect to.
         events: The events of the broker since it was started; an async iterable.
         order: The topics and their logs, for reading.
+        reader: Reads the logs.
     """
 
     def __init__(
@@ -81,7 +89,7 @@ class Broker(Store):
         """Create the broker. Programs call `serve_broker` instead."""
         super().__init__(machine, sockets, storage, config)
         self.order = order
-        self.keeps_record_batches = isinstance(storage, KeepsRecordBatches)
+        self.reader = LogReader(storage)
         self._state = state
         self._log_count = config.kafka.log_count
         self._bytes_max = config.kafka.batch_bytes_max
@@ -206,95 +214,38 @@ class Broker(Store):
         while self._machine.pending_bytes >= self._room_bytes:
             await self._room.park()
 
-    async def read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
-        """Return record batches of a log, whose base offsets are those of the log.
+    def append_marker(self, log: LogState, marker: MarkerEntry) -> trio.Event:
+        """Append the end of a transaction to a log, behind the records that were appended before.
+
+        Other nodes do not see it: it has no record in a partition.
 
         Args:
             log: The log.
-            offset: The offset of the first record. If it was dropped, the batches begin behind it.
-            end_offset: The offset after the last record to return, at most the high watermark.
-            bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+            marker: The end. Its offset and its position are filled in.
 
         Returns:
-            The batches; none if there are no records in the range.
-
-        Raises:
-            StorageError: The storage fails.
+            An event that is set when it is durable.
         """
-        found: list[bytes] = []
-        offset = max(offset, log.index.start_offset)
-        while offset < end_offset and bytes_max > 0:
-            location = log.index.locate(offset)
-            if location is None:
-                break
-            partition = log.partition_of(location.address)
-            count = min(location.record_count, end_offset - offset)
-            size = max(bytes_max, READ_BYTES_MIN)
-            try:
-                batch = await self._storage.read(partition, location.sequence, count, size)
-            except StorageCorruptError:
-                batch = None
-            if batch is None:
-                offset += await self._skipped(partition, location.sequence, count)
-                continue
-            difference = offset - location.sequence
-            for data in encode_records(batch):
-                header = read_header(data)
-                if found and header.size > bytes_max:
-                    return found
-                found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=0))
-                bytes_max -= header.size
-            offset += len(batch)
-        return found
-
-    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return the offset and the timestamp of the first record that was made at a time or later.
-
-        Args:
-            log: The log.
-            timestamp_ms: The time, in milliseconds since 1970.
-
-        Returns:
-            The offset and the timestamp; None if there is no such record.
-
-        Raises:
-            StorageError: The storage fails.
-        """
-        offset, end = log.index.start_offset, log.high_watermark
-        if timestamp_ms <= now_ms():  # a record is made before it is stored, unless its clock is wrong
-            for address in log.index.addresses():
-                partition = log.partition_of(address)
-                sequence = await self._storage.find_sequence_by_time(partition, timestamp_ms)
-                end = min(end, log.index.find_from(address, sequence))
-            offset, end = max(offset, end), log.high_watermark
-        async with aclosing(self._records_from(log, offset, end)) as records:
-            async for at, batch in records:
-                for number, timestamp in enumerate(batch.timestamps or ()):
-                    if timestamp >= timestamp_ms:
-                        return at + number, timestamp
-        return None
-
-    async def find_latest_time(self, log: LogState) -> tuple[int, int] | None:
-        """Return the offset and the timestamp of the record with the latest timestamp. Raises `StorageError`."""
-        found: tuple[int, int] | None = None
-        async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
-            async for at, batch in records:
-                latest = max(batch.timestamps or (-1,))
-                if latest >= 0 and (found is None or latest > found[1]):
-                    found = at + list(batch.timestamps or ()).index(latest), latest
-        return found
+        self.order.append_marker(log, marker._replace(position=self.next_sequence(log)))
+        self._arrived.unpark_all()
+        return self._durable
 
     async def delete_records(self, log: LogState, offset: int) -> None:
-        """Delete the records of a log before an offset. Those of other nodes' partitions remain there."""
+        """Delete the records of a log before an offset, from all partitions in it.
+
+        A partition whose records are in several logs keeps those behind the first one that any of these still has.
+        """
+        partitions = [log.partition_of(address) for address in log.index.addresses()]
         self.order.delete_before(log, offset)
         self._arrived.unpark_all()
-        sequence = log.index.sequence_from(OWN, log.index.start_offset)
         await self._durable.wait()
-        end = self._machine.stored.durable_end(log.own)
-        earliest = end if sequence is None else sequence
-        if end and earliest:
-            await self._storage.trim(log.own, earliest)
-            self._machine.records_trimmed({log.own: earliest})
+        trimmed: dict[Partition, int] = {}
+        for partition in partitions:
+            needed = min(self.order.first_needed(partition), self._machine.stored.durable_end(partition))
+            if needed > self._machine.stored.earliest.get(partition, 0):
+                await self._storage.trim(partition, needed)
+                trimmed[partition] = needed
+        self._machine.records_trimmed(trimmed)
 
     async def log_bytes(self, topic: str) -> list[int]:
         """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
@@ -363,6 +314,9 @@ class Broker(Store):
             await self._append([])
             self._is_writing_state = False
             self._refusal = ""
+        if not self._has_work():  # what came while a failed write was repeated was written with it
+            self._durable.set()
+            self._durable = trio.Event()
         self._room.unpark_all()
 
     async def _append(self, batches: list[RecordBatch]) -> None:
@@ -422,55 +376,26 @@ class Broker(Store):
             if policy:
                 moved.update(await self._storage.apply_retention(policy, name))
         earliest = {**self._machine.stored.earliest, **moved}
-        firsts = []
         for log in self.order.all_logs():
             self.order.skip_dropped(log, earliest)
-            firsts.append((log, self.order.trim_index(log, earliest)))
-        if self._has_work():
-            self._arrived.unpark_all()
-            await self._durable.wait()
-        for log, sequence in firsts:
-            if sequence:
-                await self._storage.trim(log.index_partition, sequence)
+            if log.index_first > log.index_trimmed:
+                await self._storage.trim(log.index_partition, log.index_first)
+                log.index_trimmed = log.index_first
         await self._state.trim(self._storage)
         return moved
-
-    async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
-        """Return how many records from a sequence on are not there, at most `count`."""
-        info = (await self._storage.partitions(partition.topic)).get(partition)
-        if info is None or not sequence < info.earliest_sequence < sequence + count:
-            return count
-        return info.earliest_sequence - sequence
-
-    async def _records_from(
-        self, log: LogState, offset: int, end_offset: int
-    ) -> AsyncGenerator[tuple[int, RecordBatch]]:
-        """Yield the records in a range of offsets, each batch with its offset."""
-        while offset < end_offset and (location := log.index.locate(offset)) is not None:
-            partition = log.partition_of(location.address)
-            count = min(location.record_count, end_offset - offset)
-            try:
-                batch = await self._storage.read(partition, location.sequence, count)
-            except StorageCorruptError:
-                batch = None
-            if batch is None:
-                offset += await self._skipped(partition, location.sequence, count)
-                continue
-            yield offset, batch
-            offset += len(batch)
 
 
 async def serve_broker(
     config: Config | None = None,
     *,
-    restore_batch: Callable[[LogState, BatchEntry], None] = lambda _log, _entry: None,
+    restore_producer: Callable[[LogState, ProducerEntry], None] = lambda _log, _entry: None,
     task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
 
     Args:
         config: The configuration; the defaults if None.
-        restore_batch: Takes the batches of producers with an id that are in the logs, before the broker has started.
+        restore_producer: Takes what producers with an id have done in the logs, before the broker has started.
         task_status: Receives the `Broker` once it listens.
 
     Raises:
@@ -482,7 +407,7 @@ async def serve_broker(
     config = config or Config()
     with single_exception():
         async with open_storage(config.store.storage) as storage:
-            order, state, held = await load_broker(storage, config, restore_batch)
+            order, state, held = await load_broker(storage, config, restore_producer)
             identity, time_ms = storage.identity, now_ms()
             machine = StoreMachine(
                 identity,

@@ -9,17 +9,17 @@ from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.protocol.logs import (
     INDEX_TOPIC,
     TOPICS_TOPIC,
-    BatchEntry,
     LogOrder,
+    ProducerEntry,
     Topic,
     decode_topic,
     encode_topic,
     find_name_problem,
 )
-from dafka.protocol.logs.ordering import LogState
+from dafka.protocol.logs.log_state import LogState
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.state_log import StateLogs
-from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage
+from dafka.storage import DeletesPartitions, KeepsRecordBatches, PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.base import read_range
 from dafka.storage.plugin_helpers import now_ms
 
@@ -73,14 +73,14 @@ async def delete_partitions(storage: Storage, partitions: Collection[Partition])
 
 
 async def load_broker(
-    storage: Storage, config: Config, restore_batch: Callable[[LogState, BatchEntry], None]
+    storage: Storage, config: Config, restore_producer: Callable[[LogState, ProducerEntry], None]
 ) -> tuple[LogOrder, StateLogs, dict[Partition, PartitionInfo]]:
     """Read what a broker needs of its storage, and give records that are in no log their offsets.
 
     Args:
         storage: The storage.
         config: The configuration.
-        restore_batch: Takes the batches of producers with an id that are in the logs.
+        restore_producer: Takes what producers with an id have done in the logs.
 
     Returns:
         The logs, the state, and the partitions that other nodes may see.
@@ -90,13 +90,13 @@ async def load_broker(
     """
     state = StateLogs(storage.identity, STATE_TOPICS)
     await state.load(storage)
-    order = LogOrder(storage.identity)
+    order = LogOrder(storage.identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
     for key, value in state.values(TOPICS_TOPIC).items():
         order.add_topic(decode_topic(key.decode(), value))
     held = await storage.partitions()
     await _delete_orphans(storage, order, held)
     for log in order.all_logs():
-        await _load_index(storage, order, log, held, restore_batch)
+        await _load_index(storage, order, log, held, restore_producer)
     visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
     for name in {partition.topic: None for partition in visible}:
         if name not in order.topics and not find_name_problem(name):
@@ -123,16 +123,17 @@ async def _load_index(
     order: LogOrder,
     log: LogState,
     held: dict[Partition, PartitionInfo],
-    restore_batch: Callable[[LogState, BatchEntry], None],
+    restore_producer: Callable[[LogState, ProducerEntry], None],
 ) -> None:
     info = held.get(log.index_partition)
     if info is None:
         return
     log.index_end = info.end_sequence
+    log.index_first = log.index_trimmed = info.earliest_sequence
     async for batch in read_range(storage, log.index_partition, info.earliest_sequence, info.end_sequence):
         for sequence, value in enumerate(batch.values, batch.first_sequence):
             for entry in order.restore(log, sequence, value or b""):
-                restore_batch(log, entry)
+                restore_producer(log, entry)
 
 
 async def _order_rest(

@@ -15,8 +15,7 @@ import trio.testing
 from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBatch
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
 from dafka.errors import StorageError
-from dafka.protocol.logs import log_of_key
-from dafka.protocol.logs.ordering import LogState
+from dafka.protocol.logs import LogState, log_of_key
 from dafka.roles import Broker, serve_broker, serve_store
 from dafka.storage import open_storage
 from dafka.testing.cluster import Cluster, open_cluster
@@ -67,7 +66,7 @@ async def read_all(broker: Broker, log: LogState, offset: int = 0) -> list[Recor
     """Read a log from an offset on. The sequences of the records are their offsets."""
     found: list[Record] = []
     while offset < log.high_watermark:
-        batches = await broker.read(log, offset, log.high_watermark, 10_000)
+        batches = await broker.reader.read(log, offset, log.high_watermark, 10_000)
         assert batches
         for data in batches:
             batch = decode_records(Partition(log.topic, "log"), data, bytes_max=2**20)
@@ -186,10 +185,10 @@ async def test_offsets_are_found_by_time(storage: str) -> None:
         for first in (0, 10, 20):
             data = encode_batch(0, [b"x"] * 10, timestamps=[1000 + first + n for n in range(10)])
             await broker.append(log, [(check_crc(data), data)]).wait_offset()
-        assert await broker.find_offset_by_time(log, 1015) == (15, 1015)
-        assert await broker.find_offset_by_time(log, 0) == (0, 1000)
-        assert await broker.find_offset_by_time(log, 1030) is None
-        assert await broker.find_latest_time(log) == (29, 1029)
+        assert await broker.reader.find_offset_by_time(log, 1015) == (15, 1015)
+        assert await broker.reader.find_offset_by_time(log, 0) == (0, 1000)
+        assert await broker.reader.find_offset_by_time(log, 1030) is None
+        assert await broker.reader.find_latest_time(log) == (29, 1029)
 
 
 async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:

@@ -5,17 +5,13 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.batches import check_crc, encode_batch, read_header
-from dafka.errors import BatchError, StorageFormatError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import (
     LogProducers,
     Marker,
     TransactionSettings,
     decode_snapshot,
-    encode_marker,
     encode_snapshot,
-    read_marker,
 )
 from tests.kafka.coordination.broker import make_header
 
@@ -228,33 +224,3 @@ def test_aborted_transactions_of_a_range() -> None:
     assert between(44, 50) == []
     log.producers.drop_before(33)
     assert between(0, 44) == [(2, 33)]
-
-
-def test_marker_is_a_control_batch() -> None:
-    for marker in (Marker(2**40, 7, is_commit=True), Marker(1, 0, is_commit=False)):
-        batch = encode_marker(marker, 1_700_000_000_000, base_offset=12, coordinator_epoch=3)
-        header = check_crc(batch)
-        assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
-        assert (header.base_offset, header.count, header.max_timestamp) == (12, 1, 1_700_000_000_000)
-        assert read_marker(batch) == marker
-
-
-def test_other_control_batches_are_skipped() -> None:
-    batch = encode_batch(0, [b""], keys=[b"\0\0\0\2"], timestamps=0, is_control=True)
-    assert read_header(batch).is_control
-    assert read_marker(batch) is None
-    for keys in ([b"\0\0"], None):
-        with pytest.raises(BatchError):
-            read_marker(encode_batch(0, [b""], keys=keys, timestamps=0, is_control=True))
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version":"x"}', b'{"version":1}'])
-def test_damaged_snapshot_is_refused(data: bytes) -> None:
-    with pytest.raises(StorageFormatError):
-        decode_snapshot(data, SETTINGS)
-
-
-def test_snapshot_of_a_newer_version_is_refused() -> None:
-    data = encode_snapshot(LogProducers(SETTINGS), 5).replace(b'"version":1', b'"version":2')
-    with pytest.raises(StorageFormatError, match="expected a version up to 1, not 2"):
-        decode_snapshot(data, SETTINGS)

@@ -12,8 +12,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from dafka import Config, Record, open_consumer
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import Request, Response
 from dafka.kafka.protocol.messages.transactions import (
@@ -62,8 +65,26 @@ def read_committed(servers: str, topic: str, count: int, group: str = "committed
     return found
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(tmp_path: Path) -> None:
-    storage = f"filelog:{tmp_path}/log"
+@pytest.fixture(params=["filelog:{}/log", "sqlite:{}/broker.db"], ids=["filelog", "sqlite"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+def read_natively(config: Config, topic: str, count: int) -> list[Record]:
+    """Return what a consumer of Dafka gets, up to a number of records."""
+
+    async def read() -> list[Record]:
+        found: list[Record] = []
+        with trio.fail_after(DEADLINE_S):
+            async with open_consumer([topic], config.with_consumer(offset_reset="earliest")) as consumer:
+                while len(found) < count:
+                    found += await consumer.next_batch()
+        return found
+
+    return trio.run(read)
+
+
+def test_committed_records_are_read_and_aborted_ones_are_not(storage: str) -> None:
     with run_broker(storage) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
         producer.init_transactions(DEADLINE_S)
@@ -74,6 +95,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(tmp_path: Path) -> 
             for value in values:
                 producer.produce("orders", value)
             if number % 2:
+                producer.flush(DEADLINE_S)  # otherwise they may never be sent
                 producer.abort_transaction(DEADLINE_S)
             else:
                 producer.commit_transaction(DEADLINE_S)
@@ -83,6 +105,10 @@ def test_committed_records_are_read_and_aborted_ones_are_not(tmp_path: Path) -> 
         producer.produce("orders", b"open")
         producer.flush(DEADLINE_S)
         assert read_committed(broker.bootstrap_servers, "orders", len(expected)) == expected
+        native = read_natively(broker.config, "orders", 31)
+        assert [record.sequence for record in native] == list(range(31))
+        assert native[30].value == b"open"  # no record is the end of a transaction
+        assert sum(len(record.value or b"") == 3 for record in native) == 30
     with run_broker(storage) as broker:
         again = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
         again.init_transactions(DEADLINE_S)  # aborts what was open
@@ -90,6 +116,27 @@ def test_committed_records_are_read_and_aborted_ones_are_not(tmp_path: Path) -> 
         again.produce("orders", b"after")
         again.commit_transaction(DEADLINE_S)
         assert read_committed(broker.bootstrap_servers, "orders", len(expected) + 1) == [*expected, b"after"]
+
+
+def test_transactions_of_several_producers_are_told_apart_in_memory() -> None:
+    with run_broker("memory:") as broker:
+        producers = [
+            Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name}) for name in "ab"
+        ]
+        for producer in producers:
+            producer.init_transactions(DEADLINE_S)
+        expected = []
+        for number in range(5):
+            for producer in producers:
+                producer.begin_transaction()
+            for each in range(10):
+                for name, producer in zip("ab", producers, strict=True):
+                    producer.produce("orders", f"{name}{number}{each}".encode())
+                    producer.flush(DEADLINE_S)
+            producers[number % 2].commit_transaction(DEADLINE_S)
+            producers[1 - number % 2].abort_transaction(DEADLINE_S)
+            expected += [f"{'ab'[number % 2]}{number}{each}".encode() for each in range(10)]
+        assert read_committed(broker.bootstrap_servers, "orders", len(expected)) == expected
 
 
 def test_offsets_are_committed_with_a_transaction(tmp_path: Path) -> None:

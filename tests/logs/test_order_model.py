@@ -7,8 +7,18 @@ import random
 import pytest
 
 from dafka.batches import encode_batch
-from dafka.protocol.logs import LogOrder, Topic, log_of_address, log_of_key
-from dafka.protocol.logs.ordering import OWN
+from dafka.protocol.logs import (
+    OWN,
+    BatchEntry,
+    LogOrder,
+    MarkerEntry,
+    ProducerEntry,
+    RestartEntry,
+    Topic,
+    log_of_address,
+    log_of_key,
+)
+from dafka.protocol.logs.entries import CONTROL
 from dafka.records import Partition, RecordBatch
 
 IDENTITY = "BROKER"
@@ -27,9 +37,9 @@ class Storage:
             assert batch.first_sequence == self.ends.get(batch.partition, 0)
             self.ends[batch.partition] = batch.end_sequence
             if batch.partition.topic == "$logs":
-                (value,) = batch.values
-                assert value is not None
-                self.index.setdefault(batch.partition, {})[batch.first_sequence] = value
+                for sequence, value in enumerate(batch.values, batch.first_sequence):
+                    assert value is not None
+                    self.index.setdefault(batch.partition, {})[sequence] = value
 
     def record_ends(self) -> dict[Partition, int]:
         return {partition: end for partition, end in self.ends.items() if partition.topic != "$logs"}
@@ -42,12 +52,17 @@ class Model:
         self.random = random.Random(seed)
         self.storage = Storage()
         self.topic = Topic("orders", "1D", self.random.choice([1, 1, 3]))
-        self.order = LogOrder(IDENTITY)
+        self.order = self.make_order()
         self.order.add_topic(self.topic)
-        self.expected: list[list[tuple[Partition, int]]] = [[] for _ in range(self.topic.log_count)]
+        self.expected: list[list[tuple[Partition | None, int]]] = [[] for _ in range(self.topic.log_count)]
+        self.transactions = 0
+
+    def make_order(self) -> LogOrder:
+        """Return an order that often rewrites its indexes."""
+        return LogOrder(IDENTITY, rewrite_entries=self.random.choice([0, 5, 1000]))
 
     def restart(self) -> None:
-        self.order = LogOrder(IDENTITY)
+        self.order = self.make_order()
         self.order.add_topic(self.topic)
         for log in self.order.logs("orders"):
             for sequence, value in sorted(self.storage.index.get(log.index_partition, {}).items()):
@@ -57,7 +72,7 @@ class Model:
     def append(self) -> None:
         """Append some batches in one group, or fail to."""
         batches = []
-        placed: list[tuple[int, Partition, int]] = []
+        placed: list[tuple[int, Partition | None, int]] = []
         partitions = [Partition("orders", name) for name in "PQ"] + [log.own for log in self.order.logs("orders")]
         for partition in self.random.sample(partitions, self.random.randint(1, 3) % len(partitions) + 1):
             count, first = self.random.randint(1, 6), self.storage.ends.get(partition, 0)
@@ -71,14 +86,34 @@ class Model:
                 else:
                     log = log_of_key(key, self.topic.log_count)
                 placed.append((log, partition, sequence))
+        if self.random.random() < 0.5:
+            self.end_transaction(batches, placed)
         plan = self.order.plan(batches, 1000)
-        if self.random.random() < 0.3:
+        while self.random.random() < 0.3:
             self.order.undo(plan)
-            return
+            plan = self.order.plan(batches, 1000)
         self.storage.append(batches + plan.index_records)
         self.order.commit(plan)
-        for log, partition, sequence in placed:
-            self.expected[log].append((partition, sequence))
+        for log, where, sequence in placed:
+            self.expected[log].append((where, sequence))
+
+    def end_transaction(self, batches: list[RecordBatch], placed: list[tuple[int, Partition | None, int]]) -> None:
+        """Append the end of a transaction to one log, before, among or behind the records that are appended."""
+        log = self.random.choice(self.order.logs("orders"))
+        first = end = self.storage.ends.get(log.own, 0)
+        for batch in batches:
+            end = batch.end_sequence if batch.partition == log.own else end
+        position = self.random.randint(first, end)
+        self.transactions += 1
+        self.order.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, -1))
+        numbers = [
+            number
+            for number, (where, partition, sequence) in enumerate(placed)
+            if where == log.number and partition == log.own and sequence >= position
+        ]
+        others = [number for number, (where, partition, _) in enumerate(placed) if partition == log.own]
+        place = 0 if position == first else numbers[0] if numbers else others[-1] + 1
+        placed.insert(place, (log.number, None, self.transactions))
 
     def add_logs(self) -> None:
         self.topic = Topic("orders", "1D", self.topic.log_count + 1)
@@ -90,17 +125,10 @@ class Model:
         for partition, end in self.storage.record_ends().items():
             before = self.storage.earliest.get(partition, 0)
             self.storage.earliest[partition] = min(before + self.random.randint(0, 10), end)
-        firsts = []
         for log in self.order.logs("orders"):
             self.order.skip_dropped(log, self.storage.earliest)
-            firsts.append(self.order.trim_index(log, self.storage.earliest))
-        plan = self.order.plan([], 1000)
-        self.storage.append(plan.index_records)
-        self.order.commit(plan)
-        for log in self.order.logs("orders"):
-            first = firsts[log.number]
             index = self.storage.index.get(log.index_partition, {})
-            for sequence in [each for each in index if each < first]:
+            for sequence in [each for each in index if each < log.index_first]:
                 del index[sequence]
 
     def check(self) -> None:
@@ -110,9 +138,14 @@ class Model:
                 location = log.index.locate(offset)
                 if offset < log.index.start_offset:
                     assert location is None
-                    assert sequence < self.storage.earliest.get(partition, 0)
+                    assert partition is None or sequence < self.storage.earliest.get(partition, 0)
                     continue
                 assert location is not None
+                if partition is None:
+                    assert location.address == CONTROL
+                    (marker,) = log.index.markers(location, 1)
+                    assert (marker.producer_id, marker.offset) == (sequence, offset)
+                    continue
                 assert log.partition_of(location.address) == partition
                 assert location.sequence == sequence
                 assert log.index.find(location.address, sequence) == offset
@@ -184,6 +217,77 @@ def test_batches_of_producers_are_restored() -> None:
     restored.add_topic(Topic("orders", "1D"))
     (entry,) = restored.restore(restored.logs("orders")[0], 0, record.values[0])
     assert entry == (0, 2, 9, 2, 40, 0, 77)
+
+
+def restore_all(order: LogOrder, index: list[tuple[int, bytes]]) -> tuple[LogOrder, list[ProducerEntry]]:
+    """Return an order that was restored from index records, and what it says of producers."""
+    restored = LogOrder(IDENTITY)
+    restored.add_topic(order.topics["orders"])
+    (log,) = restored.logs("orders")
+    found: list[ProducerEntry] = []
+    for sequence, value in index:
+        for entry in restored.restore(log, sequence, value):
+            found = [] if isinstance(entry, RestartEntry) else [*found, entry]
+    return restored, found
+
+
+def test_index_is_bounded_by_producers_and_runs() -> None:
+    order = LogOrder(IDENTITY, rewrite_entries=100)
+    order.add_topic(Topic("orders", "1D"))
+    (log,) = order.logs("orders")
+    index: list[tuple[int, bytes]] = []
+    for number in range(5000):
+        producer_id = number % 3
+        data = encode_batch(
+            number, [b""], timestamps=5, producer_id=producer_id, producer_epoch=2, base_sequence=number // 3
+        )
+        plan = order.plan([RecordBatch(log.own, number, [b""], encoded=(data,))], 77)
+        order.commit(plan)
+        index += [
+            (sequence, value or b"")
+            for record in plan.index_records
+            for sequence, value in enumerate(record.values, record.first_sequence)
+        ]
+        index = [each for each in index if each[0] >= log.index_first]
+        assert log.entry_count <= 200
+        assert sum(len(value) for _, value in index) < 10_000
+    _, found = restore_all(order, index)
+    for producer_id in range(3):
+        last = [
+            each.base_sequence for each in found if isinstance(each, BatchEntry) and each.producer_id == producer_id
+        ]
+        newest = (4999 - producer_id) // 3
+        assert last[-5:] == list(range(newest - 4, newest + 1))
+
+
+def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
+    order = LogOrder(IDENTITY, rewrite_entries=20)
+    order.add_topic(Topic("orders", "1D"))
+    (log,) = order.logs("orders")
+    index: list[tuple[int, bytes]] = []
+    for number in range(300):
+        data = encode_batch(
+            number,
+            [b""],
+            timestamps=5,
+            producer_id=number > 0,
+            producer_epoch=2,
+            base_sequence=max(number - 1, 0),
+            is_transactional=True,
+        )
+        if number == 150:
+            order.append_marker(log, MarkerEntry(0, 150, 1, 2, 0, 77, 1))
+        plan = order.plan([RecordBatch(log.own, number, [b""], encoded=(data,))], 77)
+        order.commit(plan)
+        for record in plan.index_records:
+            index += [(each, value or b"") for each, value in enumerate(record.values, record.first_sequence)]
+        index = [each for each in index if each[0] >= log.index_first]
+    restored, found = restore_all(order, index)
+    assert found[0] == BatchEntry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
+    assert found[1] == MarkerEntry(150, 150, 1, 2, 0, 77, 1)
+    assert found[2] == BatchEntry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
+    assert restored.finish_restoring({log.own: 300}, {}) == []
+    assert restored.logs("orders")[0].high_watermark == 301
 
 
 def test_deleted_records_stay_deleted() -> None:

@@ -7,7 +7,16 @@ from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
 from dafka.errors import StorageFormatError
 from dafka.protocol.logs import decode_entries, find_name_problem, log_of_key, murmur2
-from dafka.protocol.logs.entries import BatchEntry, Entry, RunEntry, StartEntry, encode_entries
+from dafka.protocol.logs.entries import (
+    BatchEntry,
+    EndEntry,
+    Entry,
+    MarkerEntry,
+    RestartEntry,
+    RunEntry,
+    StartEntry,
+    encode_entries,
+)
 from dafka.protocol.logs.placement import place_records
 from dafka.protocol.logs.topics import Topic, decode_topic, encode_topic
 from dafka.records import Partition, RecordBatch
@@ -34,7 +43,10 @@ def test_entries_come_back() -> None:
         RunEntry(5, "A", 3, 0),
         BatchEntry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
         StartEntry(4),
-        RunEntry(9, "", 0, 7),
+        MarkerEntry(9, 5, 2**40, 3, 1, 10**12, -1),
+        RestartEntry(),
+        EndEntry("A", 7),
+        RunEntry(10, "", 0, 7),
     ]
     assert decode_entries(encode_entries(entries)) == entries
 

@@ -3,7 +3,7 @@
 from dafka.kafka.transactions.coordinator import InitProducerResult, Producer, TransactionCoordinator
 from dafka.kafka.transactions.log_producers import AppendedBatch, BatchCheck, LogProducers
 from dafka.kafka.transactions.log_transactions import AbortedTransaction
-from dafka.kafka.transactions.markers import Marker, encode_marker, read_marker
+from dafka.kafka.transactions.markers import Marker
 from dafka.kafka.transactions.settings import TransactionSettings
 from dafka.kafka.transactions.snapshots import decode_snapshot, encode_snapshot
 from dafka.kafka.transactions.transaction import Transaction, TransactionPhase
@@ -21,7 +21,5 @@ __all__ = [
     "TransactionPhase",
     "TransactionSettings",
     "decode_snapshot",
-    "encode_marker",
     "encode_snapshot",
-    "read_marker",
 ]

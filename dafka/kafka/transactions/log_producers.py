@@ -188,19 +188,20 @@ class LogProducers:
         if len(self._producers) > self._settings.producers_max:
             self._forget_quietest()
 
-    def add_marker(self, marker: Marker, offset: int, now_ms: int) -> None:
+    def add_marker(self, marker: Marker, offset: int, now_ms: int, first_offset: int | None = None) -> None:
         """Note a control batch that is appended, or that was found in the log.
 
         Args:
             marker: What it says.
-            offset: Its offset.
+            offset: Its offset; if control batches have none, that of the record before it.
             now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+            first_offset: The first offset of the transaction, if its batches were not found.
         """
         state = self._producers.get(marker.producer_id)
         if state is not None and marker.producer_epoch < state.producer_epoch:
             return
         self._enter_epoch(marker.producer_id, marker.producer_epoch, now_ms).last_timestamp_ms = now_ms
-        self._transactions.end(marker.producer_id, offset, is_commit=marker.is_commit)
+        self._transactions.end(marker.producer_id, offset, first_offset, is_commit=marker.is_commit)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset up to which readers get records that want committed ones only."""

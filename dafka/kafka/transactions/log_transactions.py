@@ -47,9 +47,9 @@ class LogTransactions:
         """Note records of a transaction. Later records of the same transaction change nothing."""
         self._open.setdefault(producer_id, first_offset)
 
-    def end(self, producer_id: int, offset: int, *, is_commit: bool) -> None:
-        """Note the marker at an offset. It does nothing if the producer has no open transaction."""
-        first_offset = self._open.pop(producer_id, None)
+    def end(self, producer_id: int, offset: int, first_offset: int | None = None, *, is_commit: bool) -> None:
+        """Note the marker at an offset. It does nothing if the producer has no open transaction, unless it is given."""
+        first_offset = self._open.pop(producer_id, first_offset)
         if first_offset is None:
             return
         self._decided.append((offset, first_offset))

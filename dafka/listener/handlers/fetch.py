@@ -20,7 +20,7 @@ from dafka.kafka.protocol.messages.logs import (
 from dafka.kafka.topics import TopicPartition
 from dafka.listener.counters import count_records
 from dafka.listener.handlers.registry import Client, handles
-from dafka.protocol.logs.ordering import LogState
+from dafka.protocol.logs import LogState
 from dafka.storage.plugin_helpers import now_ms
 
 RESPONSE_BYTES_MAX = 50 * 2**20
@@ -133,7 +133,7 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
     if limit <= 0 or offset >= end:
         return part
     try:
-        batches = await client.service.broker.read(log, offset, end, limit)
+        batches = await client.service.broker.reader.read(log, offset, end, limit)
         if client.header.api_version < _BATCHES_VERSION:
             magic = int(client.header.api_version >= _TIMES_VERSION)
             bytes_max = client.service.config.kafka.batch_bytes_max

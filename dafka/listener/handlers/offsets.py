@@ -59,9 +59,9 @@ async def _find_offset(
             answer.leader_epoch = _NONE
         else:
             if asked.timestamp == MAX_TIMESTAMP:
-                found = await service.broker.find_latest_time(log)
+                found = await service.broker.reader.find_latest_time(log)
             else:
-                found = await service.broker.find_offset_by_time(log, asked.timestamp)
+                found = await service.broker.reader.find_offset_by_time(log, asked.timestamp)
             if found is not None and found[0] < end:
                 answer.offset, answer.timestamp = found
     except StorageError:

@@ -22,7 +22,7 @@ from dafka.kafka.protocol.messages.logs import (
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
 from dafka.listener.handlers.registry import Client
-from dafka.protocol.logs.ordering import OWN, LogState
+from dafka.protocol.logs import OWN, LogState
 from dafka.storage.plugin_helpers import now_ms
 
 _ZSTD_VERSION = 7

@@ -32,14 +32,8 @@ from dafka.storage.plugin_helpers import now_ms
 
 @handles(InitProducerIdRequest)
 async def init_producer_id(client: Client, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Give a producer its id and epoch.
-
-    Transactions need a storage that keeps record batches: another one would lose which records belong to one.
-    """
+    """Give a producer its id and epoch."""
     service = client.service
-    if request.transactional_id is not None and not service.broker.keeps_record_batches:
-        error = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
-        return InitProducerIdResponse(throttle_time_ms=0, error_code=error, producer_id=-1, producer_epoch=-1)
     expected = Producer(request.producer_id, request.producer_epoch)
     answer = await service.ask(
         lambda token: service.transactions.init_producer_id(

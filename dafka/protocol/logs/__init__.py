@@ -1,7 +1,18 @@
 """The logs of a broker: which record stands at which offset, the topics, and the log of each record."""
 
-from dafka.protocol.logs.entries import BatchEntry, Entry, RunEntry, StartEntry, decode_entries, encode_entries
+from dafka.protocol.logs.entries import (
+    BatchEntry,
+    Entry,
+    MarkerEntry,
+    ProducerEntry,
+    RestartEntry,
+    RunEntry,
+    StartEntry,
+    decode_entries,
+    encode_entries,
+)
 from dafka.protocol.logs.log_index import Location, LogIndex
+from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.protocol.logs.ordering import INDEX_TOPIC, LogOrder, OrderPlan, index_partition, own_partition
 from dafka.protocol.logs.placement import log_of_address, log_of_key, murmur2
 from dafka.protocol.logs.topics import (
@@ -16,13 +27,18 @@ from dafka.protocol.logs.topics import (
 __all__ = [
     "INDEX_TOPIC",
     "LOGS_MAX",
+    "OWN",
     "TOPICS_TOPIC",
     "BatchEntry",
     "Entry",
     "Location",
     "LogIndex",
     "LogOrder",
+    "LogState",
+    "MarkerEntry",
     "OrderPlan",
+    "ProducerEntry",
+    "RestartEntry",
     "RunEntry",
     "StartEntry",
     "Topic",

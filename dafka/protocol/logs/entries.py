@@ -17,7 +17,16 @@ from dafka.records import decode_text, encode_text
 ENTRIES_VERSION = 1
 """The version of index records."""
 
-_RUN, _BATCH, _START, _END = 1, 2, 3, 4
+TRANSACTIONAL = 1
+"""The flag of a `BatchEntry` whose records are part of a transaction."""
+
+NO_SEQUENCE = -1
+"""The `base_sequence` of a `BatchEntry` that only says which records are part of a transaction."""
+
+CONTROL = "\ud800"
+"""The address that stands for the ends of transactions, which are in the index alone. No node can have this address."""
+
+_RUN, _BATCH, _START, _END, _MARKER, _RESTART = 1, 2, 3, 4, 5, 6
 
 
 class RunEntry(NamedTuple):
@@ -45,7 +54,7 @@ class BatchEntry(NamedTuple):
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
         base_sequence: The producer's own number of the first record.
-        flags: 1 if the batch is transactional; 2 if it aborts, 4 if it commits a transaction.
+        flags: 1 if the batch is transactional.
         timestamp_ms: When it was appended.
     """
 
@@ -56,6 +65,32 @@ class BatchEntry(NamedTuple):
     base_sequence: int
     flags: int
     timestamp_ms: int
+
+
+class MarkerEntry(NamedTuple):
+    """The end of a transaction. It has an offset, and no record in a partition.
+
+    Attributes:
+        offset: Its offset.
+        position: The sequence of the next record in the broker's own partition.
+        producer_id: The producer.
+        producer_epoch: The epoch of the producer.
+        is_commit: 1 if the transaction is committed, 0 if it is aborted.
+        timestamp_ms: When it was appended.
+        first_sequence: The sequence of the transaction's first record; -1 if it has none in this log.
+    """
+
+    offset: int
+    position: int
+    producer_id: int
+    producer_epoch: int
+    is_commit: int
+    timestamp_ms: int
+    first_sequence: int
+
+
+class RestartEntry(NamedTuple):
+    """The index begins again: the entries that follow replace all before."""
 
 
 class StartEntry(NamedTuple):
@@ -71,7 +106,18 @@ class EndEntry(NamedTuple):
     sequence: int
 
 
-Entry: TypeAlias = RunEntry | BatchEntry | StartEntry | EndEntry
+Entry: TypeAlias = RunEntry | BatchEntry | MarkerEntry | RestartEntry | StartEntry | EndEntry
+
+ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | RestartEntry
+"""The entries that say what producers with an id have done."""
+
+_NUMBERS: dict[type[Entry], int] = {
+    BatchEntry: _BATCH,
+    MarkerEntry: _MARKER,
+    RestartEntry: _RESTART,
+    StartEntry: _START,
+}
+"""The kinds of entries that are numbers alone."""
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
@@ -86,7 +132,7 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
             address = encode_text(entry.address)
             parts += (write_varint(_END), write_varint(len(address)), address, write_varint(entry.sequence))
         else:
-            parts.append(write_varint(_BATCH if isinstance(entry, BatchEntry) else _START))
+            parts.append(write_varint(_NUMBERS[type(entry)]))
             parts += map(write_varint, entry)
     return b"".join(parts)
 
@@ -118,6 +164,10 @@ def decode_entries(value: bytes) -> list[Entry]:
                 entries.append(RunEntry(reader.number(), reader.text(), reader.number(), reader.number()))
             elif kind == _BATCH:
                 entries.append(BatchEntry(*[reader.number() for _ in BatchEntry._fields]))
+            elif kind == _MARKER:
+                entries.append(MarkerEntry(*[reader.number() for _ in MarkerEntry._fields]))
+            elif kind == _RESTART:
+                entries.append(RestartEntry())
             elif kind == _START:
                 entries.append(StartEntry(reader.number()))
             elif kind == _END:

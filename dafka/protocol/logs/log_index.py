@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import islice
 from typing import NamedTuple
 
-from dafka.protocol.logs.entries import RunEntry
+from dafka.protocol.logs.entries import CONTROL, EndEntry, Entry, MarkerEntry, RunEntry, StartEntry
 
 
 class Location(NamedTuple):
@@ -49,6 +50,8 @@ class LogIndex:
         self._runs_of: list[array[int]] = []
         self._dropped = 0
         self._is_last_open = False
+        self._markers: list[MarkerEntry] = []
+        self._markers_dropped = 0
 
     def __len__(self) -> int:
         """Return the number of runs."""
@@ -56,7 +59,29 @@ class LogIndex:
 
     def addresses(self) -> list[str]:
         """Return the addresses of the partitions that have records in the log."""
-        return [address for address, number in self._numbers.items() if self._runs_of[number]]
+        return [each for each, number in self._numbers.items() if self._runs_of[number] and each != CONTROL]
+
+    @property
+    def marker_count(self) -> int:
+        """The number of ends of transactions in the log."""
+        return len(self._markers)
+
+    def append_marker(self, marker: MarkerEntry) -> MarkerEntry:
+        """Add the end of a transaction at the end. Return it with its offset, to be written."""
+        marker = marker._replace(offset=self.end_offset)
+        self.append(CONTROL, self._markers_dropped + len(self._markers), 1, is_open=False)
+        self._markers.append(marker)
+        return marker
+
+    def restore_marker(self, marker: MarkerEntry) -> None:
+        """Take over the end of a transaction."""
+        self.restore(RunEntry(marker.offset, CONTROL, self._markers_dropped + len(self._markers), 1))
+        self._markers.append(marker)
+
+    def markers(self, location: Location, count: int) -> list[MarkerEntry]:
+        """Return ends of transactions from a location on."""
+        first = location.sequence - self._markers_dropped
+        return self._markers[first : first + count]
 
     def append(self, address: str, first_sequence: int, count: int, *, is_open: bool) -> RunEntry | None:
         """Add records at the end.
@@ -119,6 +144,8 @@ class LogIndex:
             self._offsets.pop()
             self._sequences.pop()
             self._runs_of[self._owners.pop()].pop()
+        while self._markers and self._markers[-1].offset >= self.end_offset:
+            self._markers.pop()
 
     def locate(self, offset: int) -> Location | None:
         """Return where the record at an offset is; None if the log has no such record."""
@@ -171,13 +198,20 @@ class LogIndex:
         end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
         return self._sequences[position] + end - self._offsets[position]
 
-    def runs_from(self, position: int) -> tuple[int, str, int, int] | None:
-        """Return the offset, address, first sequence and count of a run; None if there is no such run."""
-        if position >= len(self._offsets):
-            return None
-        end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
-        address = self._addresses[self._owners[position]]
-        return self._offsets[position], address, self._sequences[position], end - self._offsets[position]
+    def entries(self) -> list[Entry]:
+        """Return entries from which `restore` and `restore_marker` make the same index."""
+        found: list[Entry] = [EndEntry(address, end) for address, end in self.dropped_ends.items()]
+        markers = iter(self._markers)
+        for position, offset in enumerate(self._offsets):
+            is_last = position + 1 == len(self._offsets)
+            count = (self.end_offset if is_last else self._offsets[position + 1]) - offset
+            address = self._addresses[self._owners[position]]
+            if address == CONTROL:
+                found += islice(markers, count)
+            elif count or (is_last and self._is_last_open):
+                is_open = is_last and self._is_last_open
+                found.append(RunEntry(offset, address, self._sequences[position], 0 if is_open else count))
+        return [*found, StartEntry(self.start_offset)]
 
     def drop_before(self, offset: int) -> None:
         """Note that the log has no records before an offset any more."""
@@ -190,11 +224,14 @@ class LogIndex:
         for owner in set(self._owners[:count]):
             runs = self._runs_of[owner]
             gone = bisect_left(runs, self._dropped + count)
-            if gone == len(runs):
+            if gone == len(runs) and self._addresses[owner] != CONTROL:
                 self.dropped_ends[self._addresses[owner]] = self.end_sequence(self._addresses[owner])
             del runs[:gone]
         del self._offsets[:count], self._sequences[:count], self._owners[:count]
         self._dropped += count
+        gone = bisect_left(self._markers, self._offsets[0], key=lambda marker: marker.offset)
+        del self._markers[:gone]
+        self._markers_dropped += gone
 
     def _is_continued(self, address: str, first_sequence: int) -> bool:
         if not len(self) or self._last_address() != address:

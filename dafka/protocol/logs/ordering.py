@@ -6,22 +6,22 @@ them. `commit` or `undo` says what became of the append. So a record is durable 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from dafka.batches import decode_batch, read_header
+from dafka.batches import read_header
 from dafka.protocol.logs.entries import (
+    CONTROL,
+    TRANSACTIONAL,
     BatchEntry,
-    EndEntry,
     Entry,
-    RunEntry,
+    MarkerEntry,
+    ProducerEntry,
     StartEntry,
-    decode_entries,
     encode_entries,
 )
-from dafka.protocol.logs.log_index import LogIndex
+from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.protocol.logs.placement import place_records
 from dafka.protocol.logs.topics import Topic
 from dafka.records import Partition, RecordBatch
@@ -29,13 +29,11 @@ from dafka.records import Partition, RecordBatch
 INDEX_TOPIC = "$logs"
 """Where the indexes of logs are kept, a partition for each."""
 
-OWN = ""
-"""The address that stands for the broker's own partition in the index of a log."""
+REWRITE_ENTRIES = 10_000
+"""Entries of no use that an index may have, besides as many as there are of use, until it is rewritten."""
 
-TRANSACTIONAL, ABORTS, COMMITS = 1, 2, 4
-"""The flags of a `BatchEntry`."""
-
-_CONTROL_BYTES_MAX = 4096
+RECORD_ENTRIES = 10_000
+"""The entries in one index record, if there are that many."""
 
 
 def own_partition(identity: str, topic: Topic, log: int) -> Partition:
@@ -49,38 +47,26 @@ def index_partition(identity: str, topic: Topic, log: int) -> Partition:
 
 
 @attrs.define(eq=False)
-class LogState:
-    """One log.
+class LogPlan:
+    """What one append changes in one log.
 
     Attributes:
-        topic: The name of its topic.
-        number: The number of the log in the topic.
-        own: The partition of the records that the broker's clients append.
-        index_partition: The partition of the index.
-        index: The order of the records.
-        high_watermark: The offset after the last durable record.
-        index_end: The sequence of the next index record.
-        unwritten: Entries that are written with the next records.
-        index_records: The offset at which each index record begins, and its sequence.
+        log: The log.
+        mark: The state of its index before.
+        unwritten: The number of entries that waited to be written.
+        markers: The number of ends of transactions that have their offsets.
+        added: Its new entries.
+        written: The entries to write; others than `added` if the index is rewritten.
+        is_rewrite: Whether they replace all before them.
     """
 
-    topic: str
-    number: int
-    own: Partition
-    index_partition: Partition
-    index: LogIndex = attrs.field(factory=LogIndex)
-    high_watermark: int = 0
-    index_end: int = 0
-    unwritten: list[Entry] = attrs.field(factory=list)
-    index_records: deque[tuple[int, int]] = attrs.field(factory=deque)
-
-    def address_of(self, partition: Partition) -> str:
-        """Return the address of a partition in the index."""
-        return OWN if partition == self.own else partition.address
-
-    def partition_of(self, address: str) -> Partition:
-        """Return the partition that has an address in the index."""
-        return self.own if address == OWN else Partition(self.topic, address)
+    log: LogState
+    mark: tuple[int, bool]
+    unwritten: int
+    markers: int
+    added: list[Entry]
+    written: list[Entry]
+    is_rewrite: bool
 
 
 @attrs.frozen(eq=False)
@@ -90,13 +76,12 @@ class OrderPlan:
     Attributes:
         index_records: What is to be appended with them.
         logs: The logs that change.
+        plans: How they change.
     """
 
     index_records: list[RecordBatch]
     logs: list[LogState]
-    _marks: list[tuple[int, bool]]
-    _written: list[int]
-    _run_offsets: dict[Partition, int]
+    plans: list[LogPlan]
 
 
 class LogOrder:
@@ -106,14 +91,20 @@ class LogOrder:
 
     Args:
         identity: The address of the broker's storage.
+        keeps_record_batches: Whether the storage keeps record batches as they came.
+        rewrite_entries: Entries of no use that an index may have, besides as many as there are of use.
 
     Attributes:
         topics: The topics by name.
     """
 
-    def __init__(self, identity: str) -> None:
+    def __init__(
+        self, identity: str, *, keeps_record_batches: bool = True, rewrite_entries: int = REWRITE_ENTRIES
+    ) -> None:
         self.topics: dict[str, Topic] = {}
         self._identity = identity
+        self._keeps_record_batches = keeps_record_batches
+        self._rewrite_entries = rewrite_entries
         self._logs: dict[str, list[LogState]] = {}
         self._own: dict[Partition, LogState] = {}
         self._unwritten: dict[LogState, None] = {}
@@ -159,7 +150,7 @@ class LogOrder:
             self._unwritten.pop(log, None)
         return logs
 
-    def restore(self, log: LogState, sequence: int, value: bytes) -> list[BatchEntry]:
+    def restore(self, log: LogState, sequence: int, value: bytes) -> list[ProducerEntry]:
         """Take over an index record.
 
         Args:
@@ -168,25 +159,12 @@ class LogOrder:
             value: The value of the record.
 
         Returns:
-            The batches of producers with an id that the record names.
+            What the record says of producers with an id. A `RestartEntry` undoes all before.
 
         Raises:
             StorageFormatError: The record is malformed, or a newer version of dafka has written it.
         """
-        batches = []
-        for entry in decode_entries(value):
-            if isinstance(entry, RunEntry):
-                log.index.restore(entry)
-                if not log.index_records or log.index_records[-1][1] != sequence:
-                    log.index_records.append((entry.offset, sequence))
-            elif isinstance(entry, StartEntry):
-                log.index.start_offset = max(log.index.start_offset, entry.offset)
-            elif isinstance(entry, EndEntry):
-                log.index.dropped_ends[entry.address] = entry.sequence
-            else:
-                batches.append(entry)
-        log.index_end = sequence + 1
-        return batches
+        return log.restore(sequence, value, keeps_record_batches=self._keeps_record_batches)
 
     def finish_restoring(
         self, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]
@@ -231,54 +209,74 @@ class LogOrder:
         Returns:
             The plan, for `commit` or `undo`. No other plan may be made before.
         """
-        entries: dict[LogState, list[Entry]] = {}
-        marks: dict[LogState, tuple[int, bool]] = {}
+        plans: dict[LogState, LogPlan] = {}
         for log in self._unwritten:
-            marks[log], entries[log] = log.index.mark(), list(log.unwritten)
+            plan = self._plan_of(log, plans)
+            plan.added.extend(log.unwritten)
+            self._place_markers(plan, log.index.end_sequence(OWN))
         for batch in batches:
             own = self._own.get(batch.partition)
             logs = self._logs.get(batch.partition.topic, []) if own is None else [own]
             if not logs or not len(batch):
                 continue
             for number, first_sequence, count in place_records(batch, len(logs)):
-                log = logs[number]
-                if log not in marks:
-                    marks[log], entries[log] = log.index.mark(), []
-                address = log.address_of(batch.partition)
-                entry = log.index.append(address, first_sequence, count, is_open=len(logs) == 1)
-                entries[log] += [] if entry is None else [entry]
+                plan = self._plan_of(logs[number], plans)
+                if own is None:
+                    self._place(plan, batch.partition.address, first_sequence, count, is_open=len(logs) == 1)
+                else:
+                    self._place_own(plan, first_sequence, first_sequence + count)
             if own is not None:
-                entries[own] += _producer_entries(batch, now_ms)
+                plans[own].added.extend(_producer_entries(batch, now_ms))
+        made = [self._finish_plan(plan, now_ms) for plan in plans.values()]
         records = [
-            RecordBatch(log.index_partition, log.index_end, [encode_entries(each)], timestamps=[now_ms])
-            for log, each in entries.items()
-            if each
+            RecordBatch(
+                plan.log.index_partition,
+                plan.log.index_end,
+                [encode_entries(each) for each in _split_entries(plan.written)],
+                timestamps=[now_ms] * _record_count(plan.written),
+            )
+            for plan in made
+            if plan.written
         ]
-        run_offsets = {
-            log.index_partition: offset
-            for log, each in entries.items()
-            if (offset := min((entry.offset for entry in each if isinstance(entry, RunEntry)), default=-1)) >= 0
-        }
-        written = [len(log.unwritten) for log in marks]
-        return OrderPlan(records, list(marks), list(marks.values()), written, run_offsets)
+        return OrderPlan(records, list(plans), made)
 
     def commit(self, plan: OrderPlan) -> None:
         """Note that the records of a plan, and its index records, are durable."""
-        written = {record.partition for record in plan.index_records}
-        for log, count in zip(plan.logs, plan._written, strict=True):
-            del log.unwritten[:count]
-            if not log.unwritten:
+        for each in plan.plans:
+            log = each.log
+            del log.unwritten[: each.unwritten]
+            del log.markers[: each.markers]
+            if not log.unwritten and not log.markers:
                 self._unwritten.pop(log, None)
-            if log.index_partition in written:
-                if log.index_partition in plan._run_offsets:
-                    log.index_records.append((plan._run_offsets[log.index_partition], log.index_end))
-                log.index_end += 1
+            for entry in each.added:
+                log.add_producer_entry(entry, keeps_record_batches=self._keeps_record_batches)
+            if each.is_rewrite:
+                log.index_first, log.entry_count = log.index_end, 0
+            log.entry_count += len(each.written)
+            log.index_end += _record_count(each.written)
             log.high_watermark = log.index.end_offset
 
     def undo(self, plan: OrderPlan) -> None:
         """Note that the append of a plan has failed, and that nothing of it is durable."""
-        for log, mark in zip(plan.logs, plan._marks, strict=True):
-            log.index.undo_to(mark)
+        for each in plan.plans:
+            each.log.index.undo_to(each.mark)
+
+    def append_marker(self, log: LogState, marker: MarkerEntry) -> None:
+        """End a transaction in a log. It gets its offset with the next append, behind the records before its position.
+
+        Args:
+            log: The log.
+            marker: The end. Its offset does not matter yet.
+        """
+        log.markers.append(marker)
+        self._unwritten[log] = None
+
+    def first_needed(self, partition: Partition) -> int:
+        """Return the sequence of a partition's first record that a log still has; its end in the logs if none has."""
+        own = self._own.get(partition)
+        logs = self._logs.get(partition.topic, ()) if own is None else [own]
+        found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
+        return min((each for each in found if each is not None), default=self.ordered_end(partition))
 
     def delete_before(self, log: LogState, offset: int) -> None:
         """Delete the records of a log before an offset. What remains of it is written with the next records."""
@@ -294,35 +292,19 @@ class LogOrder:
         """
         start = log.index.start_offset
         while start < log.high_watermark and (location := log.index.locate(start)) is not None:
-            missing = earliest.get(log.partition_of(location.address), 0) - location.sequence
+            missing = location.record_count
+            if location.address != CONTROL:
+                missing = earliest.get(log.partition_of(location.address), 0) - location.sequence
             start += min(max(missing, 0), location.record_count)
             if missing < location.record_count:
                 break
         if start > log.index.start_offset:
             log.index.drop_before(start)
-
-    def trim_index(self, log: LogState, earliest: Mapping[Partition, int]) -> int:
-        """Return the sequence of the first index record that is still needed.
-
-        Args:
-            log: The log.
-            earliest: See `skip_dropped`.
-
-        Returns:
-            The sequence. Drop the index records before it when the next append has succeeded.
-        """
-        records = log.index_records
-        first = records[0][1] if records else 0
-        while len(records) > 1 and records[1][0] <= log.index.start_offset:
-            records.popleft()
-        if records and records[0][1] != first:
-            ends = log.index.dropped_ends
-            for address, end in list(ends.items()):
-                if earliest.get(log.partition_of(address), 0) >= end:
-                    del ends[address]
-            kept = [EndEntry(address, end) for address, end in ends.items()]
-            self._write_later(log, [StartEntry(log.index.start_offset), *kept])
-        return records[0][1] if records else 0
+        ends = log.index.dropped_ends
+        for address, end in list(ends.items()):
+            if address != OWN and earliest.get(log.partition_of(address), 0) >= end:
+                del ends[address]
+        log.transaction_runs.drop_before(earliest.get(log.own, 0))
 
     def _close_runs(self, logs: list[LogState]) -> None:
         """End the open runs of native partitions, whose further records may belong to other logs."""
@@ -330,6 +312,44 @@ class LogOrder:
             last = log.index.open_run()
             entry = log.index.close_run() if last is not None and last[0] != OWN else None
             self._write_later(log, [] if entry is None else [entry])
+
+    def _plan_of(self, log: LogState, plans: dict[LogState, LogPlan]) -> LogPlan:
+        plan = plans.get(log)
+        if plan is None:
+            plan = plans[log] = LogPlan(log, log.index.mark(), len(log.unwritten), 0, [], [], False)
+        return plan
+
+    def _place(self, plan: LogPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
+        entry = plan.log.index.append(address, first_sequence, count, is_open=is_open)
+        if entry is not None:
+            plan.added.append(entry)
+
+    def _place_own(self, plan: LogPlan, first_sequence: int, end_sequence: int) -> None:
+        """Place records of a broker's own partition, and the ends of transactions among them."""
+        self._place_markers(plan, first_sequence)
+        while first_sequence < end_sequence:
+            waiting = plan.log.markers[plan.markers :]
+            end = min(waiting[0].position, end_sequence) if waiting else end_sequence
+            self._place(plan, OWN, first_sequence, end - first_sequence, is_open=True)
+            self._place_markers(plan, end)
+            first_sequence = end
+
+    def _place_markers(self, plan: LogPlan, end_sequence: int) -> None:
+        """Place the ends of transactions up to a sequence of the broker's own partition."""
+        for marker in plan.log.markers[plan.markers :]:
+            if marker.position > end_sequence:
+                break
+            plan.added.append(plan.log.index.append_marker(marker))
+            plan.markers += 1
+
+    def _finish_plan(self, plan: LogPlan, now_ms: int) -> LogPlan:
+        """Decide what to write."""
+        log = plan.log
+        needed = log.needed_entries()
+        if not plan.added or log.entry_count <= 2 * needed + self._rewrite_entries:
+            return attrs.evolve(plan, written=plan.added)
+        added = [each for each in plan.added if isinstance(each, BatchEntry)]
+        return attrs.evolve(plan, written=[*log.rewrite(now_ms), *added], is_rewrite=True)
 
     def _write_later(self, log: LogState, entries: Sequence[Entry]) -> None:
         if entries:
@@ -339,25 +359,26 @@ class LogOrder:
 
 def _producer_entries(batch: RecordBatch, now_ms: int) -> list[Entry]:
     """Return what must be known of the producers of batches after a restart."""
-    entries: list[Entry] = []
-    for data in batch.encoded:
-        header = read_header(data)
-        if header.producer_id < 0:
-            continue
-        flags = TRANSACTIONAL if header.is_transactional else 0
-        if header.is_control:
-            keys = decode_batch(data, bytes_max=_CONTROL_BYTES_MAX, header=header).keys
-            key = keys[0] if keys else None
-            flags |= COMMITS if key is not None and int.from_bytes(key[2:4], "big") == 1 else ABORTS
-        entries.append(
-            BatchEntry(
-                header.base_offset,
-                header.count,
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                flags,
-                now_ms,
-            )
+    headers = map(read_header, batch.encoded)
+    return [
+        BatchEntry(
+            header.base_offset,
+            header.count,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            TRANSACTIONAL if header.is_transactional else 0,
+            now_ms,
         )
-    return entries
+        for header in headers
+        if header.producer_id >= 0
+    ]
+
+
+def _record_count(entries: Sequence[Entry]) -> int:
+    return -(-len(entries) // RECORD_ENTRIES)
+
+
+def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    for first in range(0, len(entries), RECORD_ENTRIES):
+        yield entries[first : first + RECORD_ENTRIES]

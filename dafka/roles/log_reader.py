@@ -1,0 +1,176 @@
+"""Reads the logs of a broker: the records of all their partitions, as record batches with the offsets of the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+
+import attrs
+
+from dafka.batches import encode_batch, encode_marker, encode_records, read_header, with_base_offset
+from dafka.errors import StorageCorruptError
+from dafka.protocol.logs import MarkerEntry
+from dafka.protocol.logs.entries import CONTROL
+from dafka.protocol.logs.log_state import LogState
+from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
+from dafka.storage import Storage
+from dafka.storage.plugin_helpers import now_ms
+
+READ_BYTES_MIN = 2**12
+"""The smallest read, in bytes, whatever a client asks for."""
+
+
+class LogReader:
+    """Reads the logs of a broker.
+
+    Args:
+        storage: The storage of the broker.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
+        """Return record batches of a log, whose base offsets are those of the log.
+
+        Args:
+            log: The log.
+            offset: The offset of the first record. If it was dropped, the batches begin behind it.
+            end_offset: The offset after the last record to return, at most the high watermark.
+            bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+
+        Returns:
+            The batches; none if there are no records in the range.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        found: list[bytes] = []
+        offset = max(offset, log.index.start_offset)
+        while offset < end_offset and bytes_max > 0:
+            location = log.index.locate(offset)
+            if location is None:
+                break
+            count = min(location.record_count, end_offset - offset)
+            if location.address == CONTROL:
+                for marker in log.index.markers(location, count):
+                    found.append(_encode_marker(marker))
+                    bytes_max -= len(found[-1])
+                offset += count
+                continue
+            partition = log.partition_of(location.address)
+            size = max(bytes_max, READ_BYTES_MIN)
+            try:
+                batch = await self._storage.read(partition, location.sequence, count, size)
+            except StorageCorruptError:
+                batch = None
+            if batch is None:
+                offset += await self._skipped(partition, location.sequence, count)
+                continue
+            difference = offset - location.sequence
+            for data in self._encode(log, batch):
+                header = read_header(data)
+                if found and header.size > bytes_max:
+                    return found
+                found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=0))
+                bytes_max -= header.size
+            offset += len(batch)
+        return found
+
+    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of the first record that was made at a time or later.
+
+        Args:
+            log: The log.
+            timestamp_ms: The time, in milliseconds since 1970.
+
+        Returns:
+            The offset and the timestamp; None if there is no such record.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        offset, end = log.index.start_offset, log.high_watermark
+        if timestamp_ms <= now_ms():  # a record is made before it is stored, unless its clock is wrong
+            for address in log.index.addresses():
+                partition = log.partition_of(address)
+                sequence = await self._storage.find_sequence_by_time(partition, timestamp_ms)
+                end = min(end, log.index.find_from(address, sequence))
+            offset, end = max(offset, end), log.high_watermark
+        async with aclosing(self._records_from(log, offset, end)) as records:
+            async for at, batch in records:
+                for number, timestamp in enumerate(batch.timestamps or ()):
+                    if timestamp >= timestamp_ms:
+                        return at + number, timestamp
+        return None
+
+    async def find_latest_time(self, log: LogState) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of the record with the latest timestamp. Raises `StorageError`."""
+        found: tuple[int, int] | None = None
+        async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
+            async for at, batch in records:
+                latest = max(batch.timestamps or (-1,))
+                if latest >= 0 and (found is None or latest > found[1]):
+                    found = at + list(batch.timestamps or ()).index(latest), latest
+        return found
+
+    def _encode(self, log: LogState, batch: RecordBatch) -> Iterable[bytes]:
+        """Return records as record batches, which say whether the records belong to a transaction."""
+        if batch.partition != log.own or not len(log.transaction_runs):
+            return encode_records(batch)
+        found: list[bytes] = []
+        batch = attrs.evolve(batch, encoded=())
+        for first, end, producer_id, epoch in log.transaction_runs.split(batch.first_sequence, batch.end_sequence):
+            part = batch.between(first, end)
+            found += encode_records(part) if producer_id < 0 else [_encode_transaction(part, producer_id, epoch)]
+        return found
+
+    async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
+        """Return how many records from a sequence on are not there, at most `count`."""
+        info = (await self._storage.partitions(partition.topic)).get(partition)
+        if info is None or not sequence < info.earliest_sequence < sequence + count:
+            return count
+        return info.earliest_sequence - sequence
+
+    async def _records_from(
+        self, log: LogState, offset: int, end_offset: int
+    ) -> AsyncGenerator[tuple[int, RecordBatch]]:
+        """Yield the records in a range of offsets, each batch with its offset."""
+        while offset < end_offset and (location := log.index.locate(offset)) is not None:
+            count = min(location.record_count, end_offset - offset)
+            if location.address == CONTROL:
+                offset += count
+                continue
+            partition = log.partition_of(location.address)
+            try:
+                batch = await self._storage.read(partition, location.sequence, count)
+            except StorageCorruptError:
+                batch = None
+            if batch is None:
+                offset += await self._skipped(partition, location.sequence, count)
+                continue
+            yield offset, batch
+            offset += len(batch)
+
+
+def _encode_marker(marker: MarkerEntry) -> bytes:
+    return encode_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.timestamp_ms,
+        is_commit=bool(marker.is_commit),
+        base_offset=marker.offset,
+    )
+
+
+def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> bytes:
+    return encode_batch(
+        part.first_sequence,
+        part.values,
+        keys=part.keys,
+        headers=part.headers,
+        timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+    )
