@@ -36,7 +36,7 @@ from dafka.kafka.protocol.messages.transactions import (
 from dafka.listener.handlers.configs import BROKER, TOPIC
 from dafka.listener.handlers.registry import Client, handles
 from dafka.listener.handlers.topics import NODE_ID
-from dafka.protocol.logs.ordering import OWN
+from dafka.protocol.logs import OWN
 
 _PAGE_LOGS_MAX = 2000
 
@@ -102,7 +102,7 @@ async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> 
     """Answer with the size of logs in the only storage."""
     broker = client.service.broker
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
-    error, topics = ErrorCode.NONE, []
+    error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
     try:
         for name in [name for name in broker.order.topics if asked is None or name in asked]:
             sizes = enumerate(await broker.log_bytes(name))
