@@ -54,7 +54,7 @@ async def describe_topic_partitions(
         names = [name for name in names if name >= cursor.topic_name]
         first = max(cursor.partition_index, 0) if names[:1] == [cursor.topic_name] else 0
     left = max(min(request.response_partition_limit, _PAGE_LOGS_MAX), 1)
-    topics = []
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if left <= 0:
             return DescribeTopicPartitionsResponse(
