@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "events": {"protocol"},
     TOP: ROLES | {"events"},
     "operations": ROLES,
-    "cli": OPERATIONS | {TOP, "bench", "spark", "listener", "users"},
+    "cli": OPERATIONS | {TOP, "bench", "spark", "listener", "kafka", "users"},
     "bench": ROLES | {TOP},
     "kafka": PROTOCOL,
     "users": VOCABULARY,

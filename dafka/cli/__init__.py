@@ -21,6 +21,11 @@ COMMANDS = {
     "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
     "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, and each store's lag."),
     "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
+    "topic": (
+        "dafka.cli.kafka.topic",
+        "Create, list, describe, change and delete the topics of a broker.",
+    ),
+    "group": ("dafka.cli.kafka.group", "List, describe, reset and delete the groups of consumers of a broker."),
     "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and migrate records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import attrs
 import click
 
+from dafka.cli.kafka.options import read_password
 from dafka.cli.options import add_options, config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
@@ -84,7 +84,7 @@ def add(name: str, password_file: str | None, everything: bool, config: Config, 
         permissions = attrs.evolve(permissions, groups=("*",))
     if permissions.write and not permissions.transactions:
         permissions = attrs.evolve(permissions, transactions=("*",))
-    users[name] = User(name, _derive(_ask_password(password_file)), permissions)
+    users[name] = User(name, _derive(read_password(password_file, is_new=True)), permissions)
     with usage_mistakes():
         write_users(path, users)
     click.echo(f"added {_describe(users[name])} to {path}", err=True)
@@ -113,7 +113,7 @@ def change(
     former = _find(users, name, path)
     changed = attrs.evolve(former, permissions=_permissions(former.permissions, patterns, everything=everything))
     if password or password_file:
-        changed = attrs.evolve(changed, credentials=_derive(_ask_password(password_file)))
+        changed = attrs.evolve(changed, credentials=_derive(read_password(password_file, is_new=True)))
     elif changed == former:
         raise UsageMistake("nothing to change: give permissions or --password")
     users[name] = changed
@@ -171,22 +171,6 @@ def _permissions(former: Permissions, patterns: dict[str, tuple[str, ...]], *, e
         return _EVERYTHING
     given = {kind: tuple(each for each in some if each) for kind, some in patterns.items() if some}
     return attrs.evolve(former, **given)
-
-
-def _ask_password(path: str | None) -> str:
-    if path is not None:
-        try:
-            lines = Path(path).read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageMistake(f"cannot read the password in {path}: {error}") from None
-        password = lines[0] if lines else ""
-    elif sys.stdin is not None and sys.stdin.isatty():
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-    else:
-        password = sys.stdin.readline().rstrip("\r\n") if sys.stdin is not None else ""
-    if not password:
-        raise UsageMistake("expected a password that is not empty")
-    return password
 
 
 def _derive(password: str) -> dict[str, Credential]:

@@ -38,6 +38,8 @@ OPTIONS = {
     | NODE,
     "status": {"--json", "--watch", "--timeout", "--max-lag", "--partitions", "--all"} | NODE,
     "topics": {"--storage", "--json", "--help"},
+    "topic": {"--help"},
+    "group": {"--help"},
     "storage": {"--help"},
     "keys": {"--help"},
     "user": {"--help"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,6 +236,58 @@ def test_fetch_returns_what_is_permitted_beside_what_is_not(running: RunningKafk
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             b"",
         )
+
+
+def fetch_of(*topics: str, epoch: int = 0, session_id: int = 0) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[
+            FetchTopic(topic=name, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10**6)])
+            for name in topics
+        ],
+    )
+
+
+def test_session_of_fetches_has_no_topic_that_is_not_permitted(running: RunningKafka) -> None:
+    with Wire(running) as wire:
+        log_in(wire, "reader")
+        assert wire.ask(fetch_of("open-1", "secret-1"), FetchResponse, 11).session_id == 0
+        begun = wire.ask(fetch_of("open-1"), FetchResponse, 11)
+        assert begun.session_id > 0
+        added = wire.ask(fetch_of("secret-1", epoch=1, session_id=begun.session_id), FetchResponse, 11)
+        assert (added.error_code, added.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    with Wire(running) as wire:
+        log_in(wire, "root")
+        other = wire.ask(fetch_of("secret-1"), FetchResponse, 11)
+        assert other.responses[0].partitions[0].records
+    with Wire(running) as wire:  # the session of another user
+        log_in(wire, "reader")
+        again = fetch_of("open-1", epoch=1, session_id=other.session_id)
+        for topic in wire.ask(again, FetchResponse, 11).responses:
+            if topic.topic == "secret-1":
+                assert topic.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                assert not topic.partitions[0].records
+
+
+def test_permission_that_is_taken_away_ends_a_session_of_fetches(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    write_user_file(path, root=EVERYTHING, reader=Permissions(read=("orders",)))
+    with run_secured(tmp_path, users=str(path)) as running, Wire(running) as wire:
+        assert write("root", running, "orders") == ""
+        log_in(wire, "reader")
+        session_id = wire.ask(fetch_of("orders"), FetchResponse, 11).session_id
+        write_user_file(path, root=EVERYTHING, reader=Permissions(read=("others",)))
+        for epoch in range(1, 1000):
+            answer = wire.ask(fetch_of(epoch=epoch, session_id=session_id), FetchResponse, 11)
+            parts = [part for topic in answer.responses for part in topic.partitions]
+            if [part.error_code for part in parts] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]:
+                assert not parts[0].records
+                return
+            time.sleep(0.03)
+        raise AssertionError("the permission was never taken away")
 
 
 def test_topic_that_a_user_may_not_see_cannot_be_told_from_none_by_its_id(running: RunningKafka) -> None:

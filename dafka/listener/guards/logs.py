@@ -46,6 +46,9 @@ from dafka.listener.guards.registry import (
     take_refused,
 )
 
+_INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
+"""The epochs of a fetch that begins a session, and of one without a session."""
+
 
 @guards(ProduceRequest)
 def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
@@ -70,15 +73,19 @@ def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
 def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
     """Permit to read. If something is refused, the answer does not wait for records.
 
-    The answer is looked through, too: a session of fetches has topics that the request does not name.
+    A client that names what it may not read gets no session, so that each answer names that again. The answer is looked
+    through, too: a session has topics that the request does not name, and permissions change.
     """
 
     def is_permitted(each: Any) -> bool:
         return access.may_read(access.name_of(each.topic, each.topic_id))
 
     refused = take_refused(request, "topics", is_permitted)
+    if refused and request.session_epoch > _INITIAL_EPOCH:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     if refused:
         request.max_wait_ms = 0
+        request.session_epoch = _FINAL_EPOCH
 
     def answer(each: FetchTopic) -> FetchableTopicResponse:
         parts = [_refuse_part(part.partition) for part in each.partitions]

@@ -1,0 +1,239 @@
+"""A small client of Kafka's protocol: one connection, one request at a time."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import ssl
+from typing import Any
+
+import attrs
+
+from dafka.cli.terminal import UsageMistake
+from dafka.errors import EncodingError, WireError
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.protocol import (
+    ADVERTISED,
+    RESPONSES,
+    ApiKey,
+    FrameSplitter,
+    Request,
+    Response,
+    decode_response,
+    encode_request,
+)
+from dafka.kafka.protocol.messages.connections import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from dafka.users import PLAIN, load_scramp
+
+TIMEOUT_S = 30.0
+"""How long a broker may take to answer."""
+
+CLIENT_ID = "dafka"
+_READ_BYTES = 2**16
+
+
+@attrs.frozen
+class Access:
+    """How to reach a broker.
+
+    Attributes:
+        host: Its host.
+        port: Its port.
+        has_tls: Whether to connect with TLS.
+        authority: A file with the authorities of its certificate; empty for those of the system.
+        certificate: A file with the client's own certificate; empty for none.
+        key: A file with its key; empty if it is in the file of the certificate.
+        user: The name of the user; empty to connect without authentication.
+        mechanism: The mechanism of authentication.
+        password: The user's password.
+    """
+
+    host: str
+    port: int
+    has_tls: bool = False
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+    user: str = ""
+    mechanism: str = ""
+    password: str = attrs.field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class KafkaClient:
+    """A connection to a broker. Use it as a context manager.
+
+    Args:
+        access: How to reach the broker.
+
+    Raises:
+        UsageMistake: The broker cannot be reached, or refuses the user.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._numbers = itertools.count(1)
+        self._splitter = FrameSplitter(2**31 - 1)
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._socket = _connect(access)
+        try:
+            self._learn_versions()
+            if access.user:
+                self._log_in()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> KafkaClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, request: Request) -> Any:
+        """Return the response to a request, in the newest version that both sides know.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The response.
+
+        Raises:
+            UsageMistake: The broker does not answer, or does not serve this API.
+        """
+        key = ApiKey(request.API_KEY)
+        own = ADVERTISED[key]
+        first, last = self._versions.get(key, (1, 0))
+        version = min(own.last, last)
+        if version < max(own.first, first):
+            raise UsageMistake(f"the broker at {self._access} does not serve {key.name}")
+        return self._exchange(request, version)
+
+    def _exchange(self, request: Request, version: int) -> Response:
+        number = next(self._numbers)
+        try:
+            self._socket.sendall(encode_request(request, version, number, CLIENT_ID))
+            return decode_response(self._receive(), RESPONSES[request.API_KEY], version)
+        except EncodingError as error:
+            raise UsageMistake(str(error)) from None
+        except WireError as error:
+            raise UsageMistake(f"{self._access} does not answer as a broker: {error}") from None
+        except OSError as error:
+            raise UsageMistake(f"the broker at {self._access} does not answer: {error.strerror or error}") from None
+
+    def _receive(self) -> bytes:
+        while True:
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise UsageMistake(f"the broker at {self._access} ended the connection{self._advise()}")
+            frames = self._splitter.receive(data)
+            if frames:
+                return frames[0]
+
+    def _advise(self) -> str:
+        if not self._access.has_tls:
+            return "; if it expects TLS, use --tls or --tls-ca" + (
+                "" if self._access.user else ", and if it expects authentication, --user"
+            )
+        return "" if self._access.user else "; if it expects authentication, use --user"
+
+    def _learn_versions(self) -> None:
+        response: Any = self._exchange(ApiVersionsRequest(), 0)
+        if response.error_code:
+            raise UsageMistake(f"the broker at {self._access} refuses: {error_name(response.error_code)}")
+        self._versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+
+    def _log_in(self) -> None:
+        access = self._access
+        shaken = self.ask(SaslHandshakeRequest(mechanism=access.mechanism))
+        if shaken.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise UsageMistake(f"the broker at {access} expects no authentication: omit --user")
+        if shaken.error_code:
+            known = ", ".join(shaken.mechanisms)
+            raise UsageMistake(f"the broker at {access} does not know {access.mechanism}: use --mechanism with {known}")
+        if access.mechanism == PLAIN:
+            self._authenticate(f"\0{access.user}\0{access.password}".encode())
+            return
+        scramp = load_scramp()
+        login = scramp.ScramClient([access.mechanism], access.user, access.password)
+        try:
+            login.set_server_first(self._authenticate(login.get_client_first().encode()).decode())
+            login.set_server_final(self._authenticate(login.get_client_final().encode()).decode())
+        except scramp.ScramException:
+            raise UsageMistake(f"the broker at {access} does not prove that it knows the user") from None
+
+    def _authenticate(self, message: bytes) -> bytes:
+        answer = self.ask(SaslAuthenticateRequest(auth_bytes=message))
+        if answer.error_code:
+            reason = answer.error_message or error_name(answer.error_code)
+            raise UsageMistake(f"the broker at {self._access} refuses the user {self._access.user!r}: {reason}")
+        return bytes(answer.auth_bytes)
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name of an error."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def check_error(code: int, what: str, message: str | None = None) -> None:
+    """Raise `UsageMistake` if a response has an error.
+
+    Args:
+        code: The error code.
+        what: What was asked for, with its name, as the beginning of the sentence: "topic 'orders'".
+        message: The broker's explanation.
+    """
+    if code:
+        explained = _EXPLAINED.get(code)
+        raise UsageMistake(f"{what}: {message or explained or error_name(code)}")
+
+
+_EXPLAINED: dict[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic cannot have this name",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members: stop them first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has members: stop them first",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the user is not permitted to do this (TOPIC_AUTHORIZATION_FAILED)",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "the user is not permitted to do this (GROUP_AUTHORIZATION_FAILED)",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the user is not permitted to do this (CLUSTER_AUTHORIZATION_FAILED)",
+}
+
+
+def _connect(access: Access) -> socket.socket:
+    context = _make_context(access) if access.has_tls else None
+    try:
+        found = socket.create_connection((access.host, access.port), TIMEOUT_S)
+    except OSError as error:
+        raise UsageMistake(f"cannot connect to {access}: {error.strerror or error}") from None
+    if context is None:
+        return found
+    try:
+        return context.wrap_socket(found, server_hostname=access.host)
+    except ssl.SSLCertVerificationError as error:
+        found.close()
+        raise UsageMistake(f"the certificate of {access} is not accepted: {error.verify_message}") from None
+    except (OSError, ValueError) as error:
+        found.close()
+        raise UsageMistake(f"{access} does not speak TLS: {error}") from None
+
+
+def _make_context(access: Access) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=access.authority or None)
+        if access.certificate:
+            context.load_cert_chain(access.certificate, access.key or None)
+    except OSError as error:
+        names = ", ".join(filter(None, (access.authority, access.certificate, access.key)))
+        raise UsageMistake(f"cannot load the certificates of {names}: {error.strerror or error}") from None
+    return context

@@ -1,0 +1,237 @@
+"""`dafka group`: lists, describes, resets and deletes the groups of consumers of a broker."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import click
+
+from dafka.cli.kafka.client import KafkaClient, check_error
+from dafka.cli.kafka.options import client_options, json_option
+from dafka.cli.kafka.topic import EARLIEST, LATEST, LogRange, find_offsets, find_ranges
+from dafka.cli.options import parsed_type
+from dafka.cli.terminal import UsageMistake, print_table
+from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from dafka.kafka.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+
+_WITHOUT_MEMBERS = {"Empty", "Dead"}
+_DEAD = "Dead"
+
+
+@attrs.frozen
+class _Target:
+    """Where a group is reset to: a time as ListOffsets takes it, or an offset."""
+
+    time_ms: int | None = None
+    offset: int = 0
+
+
+def _parse_target(text: str) -> _Target:
+    if text in {"earliest", "latest"}:
+        return _Target(time_ms=EARLIEST if text == "earliest" else LATEST)
+    if text.isascii() and text.isdecimal():
+        return _Target(offset=int(text))
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        expected = "expected earliest, latest, an offset, or a time such as 2026-11-23T07:00Z"
+        raise ValueError(f"{expected}, not {text!r}") from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.UTC)
+    return _Target(time_ms=max(int(time.timestamp() * 1000), 0))
+
+
+@click.group()
+def group() -> None:
+    """List, describe, reset and delete the groups of consumers of a broker.
+
+    These commands speak Kafka's protocol.
+    """
+
+
+@group.command("list")
+@json_option
+@client_options
+def list_groups(as_json: bool, client: KafkaClient) -> None:
+    """List the groups."""
+    response = client.ask(ListGroupsRequest())
+    check_error(response.error_code, "groups")
+    found = sorted(response.groups, key=lambda each: each.group_id)
+    if as_json:
+        for each in found:
+            click.echo(json.dumps({"group": each.group_id, "state": each.group_state, "type": each.protocol_type}))
+    else:
+        rows = [(each.group_id, each.group_state, each.protocol_type) for each in found]
+        print_table(("group", "state", "type"), (), rows)
+
+
+@group.command()
+@click.argument("name")
+@json_option
+@client_options
+def describe(name: str, as_json: bool, client: KafkaClient) -> None:
+    """Show the members of a group, its committed offsets, and its lag."""
+    found = _find(client, name)
+    committed = _committed(client, name)
+    ranges = {(each.topic, each.number): each for each in _ranges(client, committed)}
+    rows = [(log, offset, ranges[log]) for log, offset in sorted(committed.items()) if log in ranges]
+    if as_json:
+        members = [
+            {"member": each.member_id, "client": each.client_id, "host": each.client_host} for each in found.members
+        ]
+        offsets = [
+            {"topic": topic, "log": number, "offset": offset, "end_offset": each.end_offset, "lag": _lag(offset, each)}
+            for (topic, number), offset, each in rows
+        ]
+        click.echo(json.dumps({"group": name, "state": found.group_state, "members": members, "offsets": offsets}))
+        return
+    click.echo(f"group {name}: {found.group_state}")
+    if found.members:
+        print_table(
+            ("member", "client", "host"),
+            (),
+            [(each.member_id, each.client_id, each.client_host) for each in found.members],
+        )
+    if rows:
+        print_table(
+            ("topic",),
+            ("log", "offset", "end offset", "lag"),
+            [
+                (topic, str(number), str(offset), str(each.end_offset), str(_lag(offset, each)))
+                for (topic, number), offset, each in rows
+            ],
+        )
+
+
+@group.command()
+@click.argument("name")
+@click.option(
+    "--to",
+    "target",
+    metavar="earliest|latest|OFFSET|TIME",
+    required=True,
+    type=parsed_type(_parse_target),
+    help="Where to begin again: TIME is such as 2026-11-23T07:00Z, and UTC without a time zone.",
+)
+@click.option(
+    "--topic", "topics", metavar="NAME", multiple=True, help="A topic.  [default: those with committed offsets]"
+)
+@click.option("--dry-run", is_flag=True, help="Show the offsets, and commit nothing.")
+@json_option
+@client_options
+def reset(
+    name: str, target: _Target, topics: tuple[str, ...], dry_run: bool, as_json: bool, client: KafkaClient
+) -> None:
+    """Commit other offsets for a group, which must have no members.
+
+    An offset that a log does not have becomes the nearest one that it has. If no record is as late as the time, the
+    offset is the end of the log.
+    """
+    (found,) = client.ask(DescribeGroupsRequest(groups=[name])).groups
+    if found.group_state and found.group_state not in _WITHOUT_MEMBERS:
+        raise UsageMistake(f"group {name!r}: it has members (it is {found.group_state}): stop them first")
+    committed = _committed(client, name)
+    wanted = topics or tuple(dict.fromkeys(topic for topic, _ in committed))
+    if not wanted:
+        raise UsageMistake(f"group {name!r}: it has no committed offsets: name topics with --topic")
+    ranges = find_ranges(client, wanted)
+    offsets = _target_offsets(client, ranges, target)
+    if not dry_run:
+        _commit(client, name, offsets)
+    rows = [(*log, committed.get(log), offset) for log, offset in offsets.items()]
+    if as_json:
+        for topic, number, former, offset in rows:
+            line = {"group": name, "topic": topic, "log": number, "former_offset": former, "offset": offset}
+            click.echo(json.dumps(line))
+    else:
+        print_table(
+            ("topic",),
+            ("log", "former offset", "offset"),
+            [
+                (topic, str(number), "" if former is None else str(former), str(offset))
+                for topic, number, former, offset in rows
+            ],
+        )
+    if dry_run:
+        click.echo("nothing was committed: this was a dry run", err=True)
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@client_options
+def delete(names: tuple[str, ...], client: KafkaClient) -> None:
+    """Delete groups with their committed offsets. They must have no members."""
+    problem: tuple[int, str] | None = None
+    for each in client.ask(DeleteGroupsRequest(groups_names=list(names))).results:
+        if each.error_code:
+            problem = problem or (each.error_code, f"group {each.group_id!r}")
+        else:
+            click.echo(f"deleted {each.group_id}", err=True)
+    if problem is not None:
+        check_error(*problem)
+
+
+def _find(client: KafkaClient, name: str) -> Any:
+    (found,) = client.ask(DescribeGroupsRequest(groups=[name])).groups
+    check_error(found.error_code, f"group {name!r}")
+    if found.group_state == _DEAD:
+        raise UsageMistake(f"group {name!r}: there is no such group")
+    return found
+
+
+def _committed(client: KafkaClient, name: str) -> dict[tuple[str, int], int]:
+    """Return the committed offsets of a group, by topic and log."""
+    asked = OffsetFetchRequestGroup(group_id=name, topics=None)
+    response = client.ask(OffsetFetchRequest(group_id=name, topics=None, groups=[asked]))
+    answers = response.groups or [response]
+    found = {}
+    for answer in answers:
+        check_error(answer.error_code, f"group {name!r}")
+        for topic in answer.topics:
+            for part in topic.partitions:
+                check_error(part.error_code, f"group {name!r}, topic {topic.name!r}")
+                if part.committed_offset >= 0:
+                    found[topic.name, part.partition_index] = part.committed_offset
+    return found
+
+
+def _ranges(client: KafkaClient, committed: dict[tuple[str, int], int]) -> list[LogRange]:
+    topics = tuple(dict.fromkeys(topic for topic, _ in sorted(committed)))
+    return find_ranges(client, topics) if topics else []
+
+
+def _target_offsets(client: KafkaClient, ranges: Sequence[LogRange], target: _Target) -> dict[tuple[str, int], int]:
+    logs = {(each.topic, each.number): each for each in ranges}
+    if target.time_ms is None:
+        return {log: min(max(target.offset, each.start_offset), each.end_offset) for log, each in logs.items()}
+    found = find_offsets(client, dict.fromkeys(logs, target.time_ms))
+    return {log: logs[log].end_offset if offset < 0 else offset for log, offset in found.items()}
+
+
+def _commit(client: KafkaClient, name: str, offsets: dict[tuple[str, int], int]) -> None:
+    topics: dict[str, list[Any]] = {}
+    for (topic, number), offset in offsets.items():
+        topics.setdefault(topic, []).append(
+            OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_metadata="")
+        )
+    request = OffsetCommitRequest(
+        group_id=name,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
+    )
+    for answer in client.ask(request).topics:
+        for part in answer.partitions:
+            check_error(part.error_code, f"group {name!r}, topic {answer.name!r}")
+
+
+def _lag(offset: int, each: LogRange) -> int:
+    return max(each.end_offset - offset, 0)

@@ -1,0 +1,107 @@
+"""The options of commands that connect to a broker as clients of Kafka."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dafka.cli.kafka.client import Access, KafkaClient
+from dafka.cli.options import add_options, usage_mistakes
+from dafka.cli.terminal import UsageMistake
+from dafka.endpoints import split_tcp_endpoint
+from dafka.users import MECHANISMS, PLAIN
+
+DEFAULT_BROKER = "127.0.0.1:9092"
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+
+_OPTIONS = (
+    click.option(
+        "--kafka", metavar="HOST:PORT", default=DEFAULT_BROKER, show_default=True, help="Where the broker listens."
+    ),
+    click.option("--tls", is_flag=True, help="Connect with TLS, and trust the authorities of the system."),
+    click.option("--tls-ca", metavar="FILE", default="", help="Connect with TLS, and trust these authorities."),
+    click.option("--tls-certificate", metavar="FILE", default="", help="The client's own certificate."),
+    click.option("--tls-key", metavar="FILE", default="", help="Its key, if it is in another file."),
+    click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
+    click.option(
+        "--password-file", metavar="FILE", help="A file whose first line is the password.  [default: ask for it]"
+    ),
+    click.option(
+        "--mechanism",
+        type=click.Choice([*MECHANISMS, PLAIN]),
+        default=MECHANISMS[0],
+        show_default=True,
+        help="How to authenticate.",
+    ),
+)
+
+
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a connection to a command, which gets `client`."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        kafka: str,
+        tls: bool,
+        tls_ca: str,
+        tls_certificate: str,
+        tls_key: str,
+        user: str,
+        password_file: str | None,
+        mechanism: str,
+        **others: Any,
+    ) -> Any:
+        found = split_tcp_endpoint(f"tcp://{kafka}")
+        if found is None or not found[1].isdecimal():
+            raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_BROKER}, not {kafka!r}")
+        access = Access(
+            host=found[0].strip("[]"),
+            port=int(found[1]),
+            has_tls=tls or bool(tls_ca or tls_certificate),
+            authority=tls_ca,
+            certificate=tls_certificate,
+            key=tls_key,
+            user=user,
+            mechanism=mechanism,
+            password=read_password(password_file) if user else "",
+        )
+        with usage_mistakes(), KafkaClient(access) as client:
+            return command(*args, client=client, **others)
+
+    return add_options(wrapper, *_OPTIONS)
+
+
+def read_password(path: str | None, *, is_new: bool = False) -> str:
+    """Return a password: the first line of a file, what the user types, or the first line of the standard input.
+
+    Args:
+        path: The file; None to ask.
+        is_new: Whether the user types it twice.
+
+    Returns:
+        The password.
+
+    Raises:
+        UsageMistake: There is none.
+    """
+    if path is not None:
+        try:
+            lines = Path(path).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "expected text"
+            raise UsageMistake(f"cannot read the password in {path}: {reason}") from None
+        password = lines[0] if lines else ""
+    elif sys.stdin is not None and sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=is_new, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n") if sys.stdin is not None else ""
+    if not password:
+        raise UsageMistake("expected a password that is not empty")
+    return password

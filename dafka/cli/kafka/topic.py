@@ -1,0 +1,251 @@
+"""`dafka topic`: creates, lists, describes, changes and deletes the topics of a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import click
+
+from dafka.cli.kafka.client import KafkaClient, check_error
+from dafka.cli.kafka.options import client_options, json_option
+from dafka.cli.options import parsed_type
+from dafka.cli.terminal import UsageMistake, print_table
+from dafka.kafka.protocol import NIL
+from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from dafka.kafka.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from dafka.kafka.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from dafka.kafka.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+
+EARLIEST, LATEST = -2, -1
+"""The times that stand for the first offset and the end offset in ListOffsets."""
+
+_TIMEOUT_MS = 30_000
+_TOPIC = 2
+_SET, _UNSET = 0, 1
+_FROM_TOPIC = 1
+
+
+@attrs.frozen
+class LogRange:
+    """The offsets of a log.
+
+    Attributes:
+        topic: The topic.
+        number: The number of the log.
+        start_offset: The first offset.
+        end_offset: The offset after the last record.
+    """
+
+    topic: str
+    number: int
+    start_offset: int
+    end_offset: int
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ValueError(f"expected NAME=VALUE, such as retention.ms=60000, not {text!r}")
+    return name, value
+
+
+_set_option = click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, type=parsed_type(_parse_setting), help="A setting."
+)
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, change and delete the topics of a broker.
+
+    These commands speak Kafka's protocol. `dafka topics` lists what a store on disk holds.
+    """
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--logs", type=click.IntRange(min=1), help="How many logs (Kafka's partitions).  [default: the broker's]")
+@_set_option
+@client_options
+def create(name: str, logs: int | None, settings: Sequence[tuple[str, str]], client: KafkaClient) -> None:
+    """Create a topic."""
+    asked = CreatableTopic(
+        name=name,
+        num_partitions=-1 if logs is None else logs,
+        replication_factor=-1,
+        assignments=[],
+        configs=[CreatableTopicConfig(name=each, value=value) for each, value in settings],
+    )
+    (found,) = client.ask(CreateTopicsRequest(topics=[asked])).topics
+    check_error(found.error_code, f"topic {name!r}", found.error_message)
+    click.echo(f"created {name}", err=True)
+
+
+@topic.command("list")
+@json_option
+@client_options
+def list_topics(as_json: bool, client: KafkaClient) -> None:
+    """List the topics."""
+    found = sorted(client.ask(MetadataRequest(topics=None)).topics, key=lambda each: each.name)
+    if as_json:
+        for each in found:
+            click.echo(json.dumps({"topic": each.name, "logs": len(each.partitions)}))
+    else:
+        print_table(("topic",), ("logs",), [(each.name, str(len(each.partitions))) for each in found])
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@client_options
+def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None:
+    """Show the logs of topics with their offsets, and the settings that differ from the broker's."""
+    ranges = find_ranges(client, names)
+    settings = {name: _find_settings(client, name) for name in names}
+    if as_json:
+        for name in names:
+            logs = [
+                {"log": each.number, "start_offset": each.start_offset, "end_offset": each.end_offset}
+                for each in ranges
+                if each.topic == name
+            ]
+            click.echo(json.dumps({"topic": name, "logs": logs, "settings": settings[name]}))
+        return
+    rows = [
+        (each.topic, str(each.number), str(each.start_offset), str(each.end_offset), str(_count(each)))
+        for each in ranges
+    ]
+    print_table(("topic",), ("log", "start offset", "end offset", "records"), rows)
+    for name, some in settings.items():
+        for setting, value in some.items():
+            click.echo(f"{name}: {setting}={value}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--logs", type=click.IntRange(min=1), help="How many logs it gets; their number can only increase.")
+@_set_option
+@click.option("--unset", metavar="NAME", multiple=True, help="A setting that becomes the broker's again.")
+@client_options
+def alter(
+    name: str,
+    logs: int | None,
+    settings: Sequence[tuple[str, str]],
+    unset: tuple[str, ...],
+    client: KafkaClient,
+) -> None:
+    """Change the settings of a topic, or give it further logs."""
+    if logs is None and not settings and not unset:
+        raise UsageMistake("nothing to change: give --logs, --set or --unset")
+    if settings or unset:
+        changes = [
+            IncrementalAlterableConfig(name=each, config_operation=_SET, value=value) for each, value in settings
+        ]
+        changes += [IncrementalAlterableConfig(name=each, config_operation=_UNSET, value=None) for each in unset]
+        resource = IncrementalAlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=changes)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        (found,) = client.ask(request).responses
+        check_error(found.error_code, f"topic {name!r}", found.error_message)
+    if logs is not None:
+        wanted = CreatePartitionsTopic(name=name, count=logs, assignments=None)
+        request_logs = CreatePartitionsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS, validate_only=False)
+        (added,) = client.ask(request_logs).results
+        check_error(added.error_code, f"topic {name!r}", added.error_message)
+    click.echo(f"changed {name}", err=True)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@client_options
+def delete(names: tuple[str, ...], client: KafkaClient) -> None:
+    """Delete topics with their records."""
+    request = DeleteTopicsRequest(
+        topic_names=list(names),
+        topics=[DeleteTopicState(name=name, topic_id=NIL) for name in names],
+        timeout_ms=_TIMEOUT_MS,
+    )
+    problem: tuple[int, str, str | None] | None = None
+    for each in client.ask(request).responses:
+        if each.error_code:
+            problem = problem or (each.error_code, f"topic {each.name!r}", each.error_message)
+        else:
+            click.echo(f"deleted {each.name}", err=True)
+    if problem is not None:
+        check_error(*problem)
+
+
+def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
+    """Return the offsets of all logs of topics.
+
+    Args:
+        client: The connection.
+        names: The topics.
+
+    Returns:
+        The offsets, by topic in the given order and then by log.
+
+    Raises:
+        UsageMistake: A topic does not exist, or the user may not see it.
+    """
+    asked = [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)]
+    logs = []
+    for each in client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False)).topics:
+        check_error(each.error_code, f"topic {each.name!r}")
+        logs += [(each.name, number) for number in sorted(part.partition_index for part in each.partitions)]
+    order = {name: index for index, name in enumerate(names)}
+    logs.sort(key=lambda log: (order[log[0]], log[1]))
+    starts, ends = (find_offsets(client, dict.fromkeys(logs, time)) for time in (EARLIEST, LATEST))
+    return [LogRange(*log, starts[log], ends[log]) for log in logs]
+
+
+def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return the offsets of the first records from times on; -1 where there is none.
+
+    Args:
+        client: The connection.
+        times: For each log, a time in milliseconds since 1970 UTC, `EARLIEST` or `LATEST`.
+
+    Returns:
+        The offset of each log.
+
+    Raises:
+        UsageMistake: An offset cannot be found.
+    """
+    topics: dict[str, list[Any]] = {}
+    for (name, number), time_ms in times.items():
+        topics.setdefault(name, []).append(ListOffsetsPartition(partition_index=number, timestamp=time_ms))
+    asked = [ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()]
+    found = {}
+    for each in client.ask(ListOffsetsRequest(replica_id=-1, topics=asked)).topics:
+        for part in each.partitions:
+            check_error(part.error_code, f"topic {each.name!r}, log {part.partition_index}")
+            found[each.name, part.partition_index] = part.offset
+    return found
+
+
+def _find_settings(client: KafkaClient, name: str) -> dict[str, str]:
+    resource = DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+    (found,) = client.ask(DescribeConfigsRequest(resources=[resource])).results
+    check_error(found.error_code, f"topic {name!r}", found.error_message)
+    return {each.name: each.value for each in found.configs if each.config_source == _FROM_TOPIC}
+
+
+def _count(each: LogRange) -> int:
+    return each.end_offset - each.start_offset

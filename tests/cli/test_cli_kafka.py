@@ -1,0 +1,260 @@
+"""`dafka topic` and `dafka group`, which speak Kafka's protocol to a broker."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer
+
+from dafka import Config
+from dafka.cli import main
+from dafka.testing import RunningKafka
+from dafka.users import Permissions
+from tests.listener.clients import Confluent, Message
+from tests.listener.fixtures import run_broker
+from tests.listener.secured import EVERYTHING, PASSWORD, Authority, write_user_file
+
+TIMES = [1_700_000_000_000 + n * 1000 for n in range(10)]
+
+
+class Broker:
+    """A broker, and the command.
+
+    Args:
+        running: The broker.
+        options: Further options of the command.
+    """
+
+    def __init__(self, running: RunningKafka, *options: str) -> None:
+        self.servers = running.bootstrap_servers
+        self._options = options
+
+    def run(self, *arguments: str, stdin: str | None = None) -> Result:
+        """Run a command."""
+        return CliRunner().invoke(main, [*arguments, "--kafka", self.servers, *self._options], input=stdin)
+
+    def output(self, *arguments: str) -> str:
+        """Return what a command prints, which must succeed."""
+        result = self.run(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def lines(self, *arguments: str) -> list[Any]:
+        """Return the JSON lines that a command prints."""
+        return [json.loads(line) for line in self.output(*arguments, "--json").splitlines()]
+
+    def error(self, *arguments: str) -> str:
+        """Return the one sentence of a command that fails."""
+        result = self.run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.count("\n") == 1, result.stderr
+        return result.stderr.removeprefix("Error: ").rstrip("\n")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with run_broker(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
+        yield Broker(running)
+
+
+def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:
+    broker.output("topic", "create", "made", "--logs", "3", "--set", "retention.ms=60000")
+    assert {"topic": "made", "logs": 3} in broker.lines("topic", "list")
+    (found,) = broker.lines("topic", "describe", "made")
+    assert found["settings"] == {"retention.ms": "60000"}
+    assert found["logs"] == [{"log": n, "start_offset": 0, "end_offset": 0} for n in range(3)]
+    broker.output("topic", "alter", "made", "--logs", "4", "--unset", "retention.ms", "--set", "retention.bytes=1000")
+    (found,) = broker.lines("topic", "describe", "made")
+    assert (len(found["logs"]), found["settings"]) == (4, {"retention.bytes": "1000"})
+    assert broker.run("topic", "delete", "made").stderr == "deleted made\n"
+    assert "made" not in broker.output("topic", "list")
+
+
+def test_tables_have_a_line_for_each_log(broker: Broker) -> None:
+    Confluent().write(broker.servers, "shown", [Message(b"x")] * 3, "none")
+    assert broker.output("topic", "describe", "shown").splitlines() == [
+        "topic  log  start offset  end offset  records",
+        "shown    0             0           3        3",
+    ]
+    lines = broker.output("topic", "list").splitlines()
+    assert lines[0].split() == ["topic", "logs"]
+    assert ["shown", "1"] in [line.split() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["topic", "create", "a/b"], "topic 'a/b': "),
+        (["topic", "create", "bad", "--set", "x=1"], "topic 'bad': a topic has the settings cleanup.policy"),
+        (["topic", "describe", "missing"], "topic 'missing': there is no such topic"),
+        (["topic", "alter", "missing", "--set", "retention.ms=1"], "topic 'missing': there is no such topic"),
+        (["topic", "alter", "missing"], "nothing to change: give --logs, --set or --unset"),
+        (["topic", "delete", "missing"], "topic 'missing': there is no such topic"),
+        (["group", "describe", "missing"], "group 'missing': there is no such group"),
+        (["group", "delete", "missing"], "group 'missing': there is no such group"),
+        (["group", "reset", "missing", "--to", "latest"], "group 'missing': it has no committed offsets: name topics"),
+    ],
+)
+def test_errors_are_one_sentence(broker: Broker, arguments: list[str], sentence: str) -> None:
+    assert broker.error(*arguments).startswith(sentence)
+
+
+def test_topics_are_not_created_by_looking_at_them(broker: Broker) -> None:
+    broker.error("topic", "describe", "looked-at")
+    assert "looked-at" not in broker.output("topic", "list")
+
+
+def test_part_of_several_topics_is_deleted(broker: Broker) -> None:
+    broker.output("topic", "create", "present")
+    result = broker.run("topic", "delete", "absent", "present")
+    assert result.exit_code == 2
+    assert sorted(result.stderr.splitlines()) == ["Error: topic 'absent': there is no such topic", "deleted present"]
+
+
+def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
+    messages = [Message(b"%d" % n, timestamp=time) for n, time in enumerate(TIMES)]
+    Confluent().write(broker.servers, "grouped", messages, "none")
+    Confluent().read(broker.servers, "grouped", 10, "readers")
+    assert {"group": "readers", "state": "Empty", "type": "consumer"} in broker.lines("group", "list")
+
+    def offset() -> Any:
+        (found,) = broker.lines("group", "describe", "readers")
+        (only,) = found["offsets"]
+        assert (only["topic"], only["log"], only["end_offset"]) == ("grouped", 0, 10)
+        assert only["lag"] == 10 - only["offset"]
+        return only["offset"]
+
+    assert offset() == 10
+    dry = broker.lines("group", "reset", "readers", "--to", "earliest", "--dry-run")
+    assert dry == [{"group": "readers", "topic": "grouped", "log": 0, "former_offset": 10, "offset": 0}]
+    assert offset() == 10
+    for target, expected in [
+        ("earliest", 0),
+        ("4", 4),
+        ("latest", 10),
+        ("2023-11-14T22:13:26Z", 6),
+        ("2023-11-14T23:13:23+01:00", 3),
+        ("2023-11-14T22:13:22", 2),
+        ("2030-01-01", 10),
+        ("99", 10),
+    ]:
+        broker.output("group", "reset", "readers", "--to", target)
+        assert offset() == expected, target
+    broker.output("group", "reset", "readers", "--to", "7")
+    assert [each.value for each in Confluent().read(broker.servers, "grouped", 3, "readers")] == [b"7", b"8", b"9"]
+    assert "readers: Empty" in broker.output("group", "describe", "readers")
+    assert broker.run("group", "delete", "readers").stderr == "deleted readers\n"
+    assert "readers" not in broker.output("group", "list")
+
+
+def test_group_without_offsets_gets_those_of_the_named_topics(broker: Broker) -> None:
+    Confluent().write(broker.servers, "named", [Message(b"%d" % n) for n in range(5)], "none")
+    broker.output("group", "reset", "fresh", "--to", "3", "--topic", "named")
+    assert [each.value for each in Confluent().read(broker.servers, "named", 2, "fresh")] == [b"3", b"4"]
+
+
+def test_active_group_is_neither_reset_nor_deleted(broker: Broker) -> None:
+    Confluent().write(broker.servers, "active", [Message(b"x")], "none")
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "actives", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["active"])
+    with closing(consumer):
+        for _ in range(60):
+            if consumer.poll(1) is not None:
+                break
+        reason = broker.error("group", "reset", "actives", "--to", "earliest", "--topic", "active")
+        assert reason.startswith("group 'actives': it has members (it is ")
+        assert broker.error("group", "delete", "actives") == "group 'actives': the group has members: stop them first"
+        (found,) = broker.lines("group", "describe", "actives")
+        assert len(found["members"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["group", "reset", "g", "--to", "soon"], "expected earliest, latest, an offset, or a time"),
+        (["topic", "create", "t", "--set", "x"], "expected NAME=VALUE"),
+    ],
+)
+def test_wrong_arguments_are_named(broker: Broker, arguments: list[str], sentence: str) -> None:
+    result = broker.run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningKafka, Authority, Path]]:
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder)
+    write_user_file(folder / "users", alice=EVERYTHING, bob=Permissions(read=("open-*",)))
+    settings = {"users": str(folder / "users"), "tls_certificate": str(authority.issue("127.0.0.1"))}
+    (folder / "password").write_text(f"{PASSWORD}\n")
+    (folder / "wrong").write_text("wrong\n")
+    with run_broker("memory:", Config().with_clients(**settings)) as running:  # type: ignore[arg-type]
+        yield running, authority, folder
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_commands_authenticate_over_tls(secured: tuple[RunningKafka, Authority, Path], mechanism: str) -> None:
+    running, authority, folder = secured
+    login = ["--tls-ca", str(authority.path), "--user", "alice", "--mechanism", mechanism]
+    broker = Broker(running, *login, "--password-file", str(folder / "password"))
+    name = f"made-by-{mechanism.lower()}"
+    broker.output("topic", "create", name)
+    assert name in broker.output("topic", "list")
+    typed = Broker(running, *login).run("topic", "list", stdin=f"{PASSWORD}\n")
+    assert (typed.exit_code, name in typed.stdout) == (0, True)
+
+
+def test_refusals_are_one_sentence(secured: tuple[RunningKafka, Authority, Path]) -> None:
+    running, authority, folder = secured
+    servers, tls, password = running.bootstrap_servers, ["--tls-ca", str(authority.path)], str(folder / "password")
+    wrong = Broker(running, *tls, "--user", "alice", "--password-file", str(folder / "wrong"))
+    expected = (
+        f"the broker at {servers} refuses the user 'alice': authentication failed: unknown user or wrong password"
+    )
+    assert wrong.error("topic", "list") == expected
+    bob = Broker(running, *tls, "--user", "bob", "--password-file", password)
+    assert "is not permitted to do this (TOPIC_AUTHORIZATION_FAILED)" in bob.error("topic", "create", "secret")
+    assert "is not permitted to do this (GROUP_AUTHORIZATION_FAILED)" in bob.error("group", "delete", "others")
+    assert "it expects authentication, use --user" in Broker(running, *tls).error("topic", "list")
+    plain = Broker(running).error("topic", "list")
+    assert f"{servers}" in plain
+    assert f"the certificate of {servers} is not accepted" in Broker(running, "--tls").error("topic", "list")
+    assert "cannot load the certificates of missing" in Broker(running, "--tls-ca", "missing").error("topic", "list")
+
+
+def test_user_is_refused_by_a_broker_without_users(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("x")
+    options = ["--user", "alice", "--password-file", str(tmp_path / "password")]
+    assert "expects no authentication: omit --user" in broker.error("topic", "list", *options)
+
+
+def test_what_is_no_broker_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        result = CliRunner().invoke(main, ["topic", "list", "--kafka", address])
+        thread.join()
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert address in result.stderr
+    closed = CliRunner().invoke(main, ["topic", "list", "--kafka", address])
+    assert closed.stderr == f"Error: cannot connect to {address}: Connection refused\n"
+    wrong = CliRunner().invoke(main, ["topic", "list", "--kafka", "nowhere"])
+    assert wrong.stderr == "Error: --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not 'nowhere'\n"
