@@ -15,9 +15,18 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
-from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, decode_run, encode_records, slice_records
+from dafka.batches.records import (
+    COMPRESSED_BYTES_MAX,
+    ENCODED_BYTES_MAX,
+    decode_records,
+    decode_run,
+    encode_records,
+    move_records,
+    slice_records,
+)
 
 __all__ = [
+    "COMPRESSED_BYTES_MAX",
     "ENCODED_BYTES_MAX",
     "HEADER_BYTES",
     "BatchHeader",
@@ -35,6 +44,7 @@ __all__ = [
     "encode_batch",
     "encode_records",
     "iter_batches",
+    "move_records",
     "pack_headers",
     "read_header",
     "records_codec",
