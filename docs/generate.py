@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from the code: cli.md, configuration.md and conformance-clauses.md.
+"""Writes the reference pages that are made from the code: cli.md, configuration.md, conformance-clauses.md, kafka.md.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    exits with 1 if they are out of date
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import attrs
 import click
+from kafka_page import kafka_page
 
 from dafka.cli import main as command_line
 from dafka.cli.options import SettingOption
@@ -224,7 +225,12 @@ def _scenario_names(clause: Clause, catalog: Catalog) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Write the pages, or compare them with the code, and return the exit status."""
     stale = []
-    pages = {"cli.md": cli_page, "configuration.md": configuration_page, "conformance-clauses.md": clauses_page}
+    pages = {
+        "cli.md": cli_page,
+        "configuration.md": configuration_page,
+        "conformance-clauses.md": clauses_page,
+        "kafka.md": kafka_page,
+    }
     for name, page in pages.items():
         path, text = FOLDER / name, page()
         if arguments == ["--check"]:

@@ -35,6 +35,7 @@ LONGEST_FIRST = (
 TOGETHER = {
     "one Spark session": (
         "tests/spark/test_read_batch.py",
+        "tests/spark/test_read_broker.py",
         "tests/spark/test_spark_page.py",
         "tests/spark/test_stream.py",
         "tests/spark/test_write.py",
@@ -56,6 +57,7 @@ TOGETHER = {
 SPARK_IN_SHORT = (
     "tests/spark/test_spark_page.py::*",
     "tests/spark/test_read_batch.py::*",
+    "tests/spark/test_read_broker.py::*",
     "tests/spark/test_stream.py::test_a_query_continues_from_its_checkpoint*",
     "tests/spark/test_stream.py::test_windows_with_a_watermark*",
     "tests/spark/test_write.py::test_each_task_publishes_to_a_partition_of_its_own*",

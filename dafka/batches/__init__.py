@@ -16,9 +16,18 @@ from dafka.batches.header import (
     with_base_offset,
 )
 from dafka.batches.markers import encode_marker
-from dafka.batches.records import ENCODED_BYTES_MAX, decode_records, decode_run, encode_records, slice_records
+from dafka.batches.records import (
+    COMPRESSED_BYTES_MAX,
+    ENCODED_BYTES_MAX,
+    decode_records,
+    decode_run,
+    encode_records,
+    move_records,
+    slice_records,
+)
 
 __all__ = [
+    "COMPRESSED_BYTES_MAX",
     "ENCODED_BYTES_MAX",
     "HEADER_BYTES",
     "BatchHeader",
@@ -37,6 +46,7 @@ __all__ = [
     "encode_marker",
     "encode_records",
     "iter_batches",
+    "move_records",
     "pack_headers",
     "read_header",
     "records_codec",

@@ -8,12 +8,15 @@ import attrs
 
 from dafka.batches.decoding import decode_batches
 from dafka.batches.encoding import encode_batches, encode_part
-from dafka.batches.header import BatchHeader, Compression, check_crc, read_header
+from dafka.batches.header import BatchHeader, Compression, check_crc, read_header, with_base_offset
 from dafka.contents import Repeated
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 
 ENCODED_BYTES_MAX = 2**16
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
+
+COMPRESSED_BYTES_MAX = 2**19
+"""The same for records that are compressed: fewer bytes remain of them the more are compressed together."""
 
 PART_BYTES_MAX = 2**28
 """The size of the records that are encoded by one call, in bytes, unless a single record is larger."""
@@ -106,6 +109,13 @@ def decode_run(
         stored_at=stored_at,
         encoded=tuple([data for _, data in batches]) if is_kept else (),
     )
+
+
+def move_records(batch: RecordBatch, partition: Partition, first_sequence: int) -> RecordBatch:
+    """Return the same records at another place, with the record batches that they have, which are moved too."""
+    difference = first_sequence - batch.first_sequence
+    encoded = tuple(with_base_offset(each, read_header(each).base_offset + difference) for each in batch.encoded)
+    return attrs.evolve(batch, partition=partition, first_sequence=first_sequence, encoded=encoded)
 
 
 def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) -> RecordBatch:

@@ -247,6 +247,17 @@ class Broker(Store):
                 trimmed[partition] = needed
         self._machine.records_trimmed(trimmed)
 
+    async def log_bytes(self, topic: str) -> list[int]:
+        """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
+
+        Records of partitions that all logs share count for each of them alike.
+        """
+        infos = await self._storage.partitions(topic)
+        logs = self.order.logs(topic)
+        own = [infos.pop(log.own).content_bytes if log.own in infos else 0 for log in logs]
+        shared = sum(each.content_bytes for each in infos.values())
+        return [each + shared // len(logs) for each in own]
+
     @contextmanager
     def watching(self, logs: Iterable[LogState]) -> Iterator[trio.Event]:
         """Give the block an event that is set when one of these logs gets further records, or is deleted."""

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppres
 import attrs
 import trio
 
+from dafka.batches import move_records
 from dafka.config import Config
 from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
@@ -179,7 +180,7 @@ class Producer(NodeRole):
             start = 0
             while start < len(batch):
                 run = batch.between(start, start + RUN_RECORDS_MAX).within(RUN_BYTES_MAX)
-                await self._send_run(run)
+                await self._send_run(await self._sockets.compress(run))
                 start += len(run)
             end_sequence = self._machine.next_sequence
             return range(max(end_sequence - len(batch), 0), end_sequence)
@@ -297,7 +298,7 @@ class Producer(NodeRole):
             async with self._publishing:
                 self._check_open()
                 if self._machine.has_room():
-                    await self._publish(run.moved_to(self.partition, self._machine.next_sequence))
+                    await self._publish(move_records(run, self.partition, self._machine.next_sequence))
                     return
             await self._progress.park()
 

@@ -33,6 +33,7 @@ from dafka.protocol import (
     PeerLeft,
     TowerHostUnresolved,
 )
+from dafka.records import RecordBatch
 from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
 from dafka.roles.linger import Linger
@@ -43,6 +44,9 @@ from dafka.transport.subscribers import Messages
 
 _REQUESTS = (wire.Fetch, wire.GetHeads, wire.ConsumerHello)
 """The messages that end a store of libdafka if they are in the dialect of RFC 46 (erratum 30)."""
+
+COMPRESSED_ASIDE_BYTES = 2**15
+"""The size in bytes from which on records are compressed in a thread. It would stop everything else for a while."""
 
 RESOLVE_S = 60.0
 """Seconds until the host name of a tower that cannot be resolved is looked up again."""
@@ -113,6 +117,12 @@ class NodeSockets:
 
     def _send(self, messages: Sequence[wire.BatchedMessage]) -> None:
         self._mesh.publisher.send_many(self._encoder.encode(messages))
+
+    async def compress(self, batch: RecordBatch) -> RecordBatch:
+        """Return records with their record batches, which a thread makes if they are compressed and many."""
+        if batch.content_bytes < COMPRESSED_ASIDE_BYTES or not self._encoder.compresses(batch.partition.topic):
+            return batch
+        return await trio.to_thread.run_sync(self._encoder.compress, batch)
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive messages that begin with this prefix; records also by the batch."""

@@ -15,13 +15,14 @@ from typing import TypeAlias
 import attrs
 
 from dafka.batches import (
+    COMPRESSED_BYTES_MAX,
     ENCODED_BYTES_MAX,
     Compression,
     encode_records,
 )
 from dafka.contents import join_contents
 from dafka.errors import EncodingError, WireError
-from dafka.records import Partition, encode_text
+from dafka.records import Partition, RecordBatch, encode_text
 from dafka.wire import codec
 from dafka.wire.batch_runs import HEADERS_MAX, BatchRun, BatchRunDecoder
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
@@ -293,12 +294,13 @@ class BatchEncoder:
         *,
         is_wanted: Callable[[bytes], bool] | None = None,
         compression: Compression = Compression.NONE,
-        batch_bytes_max: int = ENCODED_BYTES_MAX,
+        batch_bytes_max: int = COMPRESSED_BYTES_MAX,
     ) -> None:
         self.dialect = dialect
         self._is_wanted = is_wanted
         self._compression = compression
-        self._batch_bytes_max = min(batch_bytes_max, ENCODED_BYTES_MAX)
+        size = ENCODED_BYTES_MAX if compression is Compression.NONE else COMPRESSED_BYTES_MAX
+        self._batch_bytes_max = min(batch_bytes_max, size)
         self.discarded: Counter[str] = Counter()
         self._named_ack_takers = named_ack_takers
 
@@ -323,6 +325,16 @@ class BatchEncoder:
             except EncodingError as error:
                 self.discarded[error.field] += 1
         return encoded
+
+    def compresses(self, topic: str) -> bool:
+        """Return whether the records of a topic are sent in compressed batches."""
+        if self._compression is Compression.NONE or self._is_wanted is None:
+            return False
+        return self._is_wanted(Command.RECORD_BATCH.value + encode_text(topic))
+
+    def compress(self, batch: RecordBatch) -> RecordBatch:
+        """Return records with the record batches that `encode` makes of them. May be called in a thread."""
+        return attrs.evolve(batch, encoded=encode_records(batch, self._compression, self._batch_bytes_max))
 
     def _encode_records(self, run: RecordRun) -> list[Sequence[bytes] | EncodedRun]:
         """Return a run as record batches, as single records, as both or not at all: as there are readers."""

@@ -49,7 +49,7 @@ def our_layout(table: type[Struct], version: int) -> Layout:
             each.kind.name.lower(),
             each.is_array,
             # A struct with a tag is None if it is absent, which is not a null on the wire.
-            each.nullable.has(version) and not (each.struct is not None and not each.is_array),
+            each.nullable.has(version) and not (each.struct is not None and not each.is_array and each.tag is not None),
             each.tag,
             () if each.struct is None else our_layout(each.struct, version),
         )

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -20,14 +15,8 @@ from dafka import Config, Record, open_consumer
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import Request, Response
 from dafka.kafka.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
@@ -183,73 +172,3 @@ def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
         assert [(each.topic, each.partitions) for each in found.topics] == [("orders", [0])]
         assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         producer.abort_transaction(DEADLINE_S)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def test_idempotent_producer_writes_each_record_once_though_the_broker_is_killed(tmp_path: Path) -> None:
-    port = free_port()
-    program = [sys.executable, "-m", "tests.listener.broker_process", f"filelog:{tmp_path}/log", str(port)]
-
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        with process.stdout as output:
-            assert output.readline().strip() == "ready"
-        return process
-
-    process = start()
-    servers = f"127.0.0.1:{port}"
-    producer = Producer(
-        {
-            "bootstrap.servers": servers,
-            "enable.idempotence": True,
-            "linger.ms": 1,
-            "batch.num.messages": 10,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 100,
-        }
-    )
-    acknowledged: list[bytes] = []
-
-    def delivered(error: Any, message: Any) -> None:
-        assert error is None, error
-        acknowledged.append(message.value())
-
-    for number in range(6000):
-        producer.produce("orders", b"%d" % number, on_delivery=delivered)
-        producer.poll(0)
-    for _ in range(3):
-        target, deadline = len(acknowledged) + 500, time.monotonic() + DEADLINE_S
-        while len(acknowledged) < target:
-            assert time.monotonic() < deadline
-            producer.poll(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process = start()
-    assert producer.flush(DEADLINE_S) == 0
-    assert sorted(map(int, acknowledged)) == list(range(6000))
-    found = Confluent().read(servers, "orders", 6000)
-    assert [each.value for each in found] == [b"%d" % number for number in range(6000)]
-    process.kill()
-    process.wait()
-
-
-def test_fenced_producers_are_told_so_in_the_words_of_their_version(tmp_path: Path) -> None:
-    with run_broker(f"filelog:{tmp_path}/log") as broker, closing(RawClient(broker.bootstrap_servers)) as client:
-        begin = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000)
-        old = client.ask(begin, 4, InitProducerIdResponse)
-        assert client.ask(begin, 4, InitProducerIdResponse).producer_epoch == old.producer_epoch + 1
-        end = EndTxnRequest(
-            transactional_id="t", producer_id=old.producer_id, producer_epoch=old.producer_epoch, committed=True
-        )
-        assert client.ask(end, 1, EndTxnResponse).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-        assert client.ask(end, 2, EndTxnResponse).error_code == ErrorCode.PRODUCER_FENCED
-        add = AddOffsetsToTxnRequest(
-            transactional_id="t", producer_id=old.producer_id, producer_epoch=old.producer_epoch, group_id="g"
-        )
-        assert client.ask(add, 1, AddOffsetsToTxnResponse).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-        assert client.ask(add, 2, AddOffsetsToTxnResponse).error_code == ErrorCode.PRODUCER_FENCED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import get_args
@@ -123,6 +124,35 @@ async def test_compressed_batches_hold_the_same_records(compression: Compression
         assert [(each.value, each.key, each.headers) for each in found] == [
             (text, each.key, tuple(each.headers)) for each in RECORDS
         ]
+
+
+async def test_many_records_are_compressed_together_while_others_run(
+    dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dafka_cluster.config.with_producer(compression="zstd")
+    values = [b"%0100d" % number for number in range(10_000)]
+    threads = []
+    compress = wire.BatchEncoder.compress
+
+    def note_thread(encoder: wire.BatchEncoder, batch: RecordBatch) -> RecordBatch:
+        threads.append(threading.current_thread())
+        return compress(encoder, batch)
+
+    monkeypatch.setattr(wire.BatchEncoder, "compress", note_thread)
+    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
+        first = producer.statistics().next_sequence
+        await producer.send_many(values[:1])
+        assert not threads, "one record is compressed at once"
+        await producer.send_many(values)
+        assert threads
+        assert threading.main_thread() not in threads
+        batches = [
+            each for each in await receive_batches(mesh, first + 10_001) if read_header(each).base_offset > first
+        ]
+        assert [read_header(each).base_offset for each in batches] == [first + 1, first + 4001, first + 8001]
+        assert {read_header(each).compression for each in batches} == {Compression.ZSTD}
+        records = await receive_records(dafka_cluster, dafka_cluster.config, producer, first + 10_001)
+        assert [each.value for each in records[first + 1 :]] == values
 
 
 @pytest.mark.parametrize("storage", ["memory:", "sqlite", "filelog"])

@@ -68,6 +68,8 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0),
         ApiKey.LIST_TRANSACTIONS: Versions(0, 2),
+        ApiKey.LIST_CONFIG_RESOURCES: Versions(0, 1),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0),
     }
 )
 """The versions of each API that a broker advertises if it serves the API.

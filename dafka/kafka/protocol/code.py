@@ -86,6 +86,8 @@ def min_size(each: Field, version: int, *, is_flexible: bool) -> int:
         return is_flexible + sum(
             _length_size(field.kind, is_flexible=is_flexible, is_array=True)
             if field.is_array
+            else 1
+            if field.struct is not None and field.nullable.has(version)
             else min_size(field, version, is_flexible=is_flexible)
             for field in present
         )

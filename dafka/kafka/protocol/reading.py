@@ -109,10 +109,23 @@ class _ReaderCode:
         if each.is_array:
             self.add_array(each, target, path, is_nullable=is_nullable)
         elif each.struct is not None:
+            if is_nullable and each.tag is None:
+                self.add_nullable_struct(each.struct, f"{target}_{each.name}", assign, path)
+                return
             self.add_struct(each.struct, f"{target}_{each.name}", path)
             self.code.add(assign(f"{target}_{each.name}"))
         else:
             self.add_value(each.kind, assign, is_nullable=is_nullable)
+
+    def add_nullable_struct(self, table: type[Struct], target: str, assign: Callable[[str], str], path: str) -> None:
+        """Add lines that read a struct behind a byte, which is negative if there is none."""
+        code = self.code
+        code.add("n = data[p]", "p += 1")
+        with code.block("if n > 127:"):
+            code.add(assign("None"))
+        with code.block("else:"):
+            self.add_struct(table, target, path)
+            code.add(assign(target))
 
     def add_value(self, kind: Kind, assign: Callable[[str], str], *, is_nullable: bool) -> None:
         """Add lines that read a value which is neither an array nor a struct, and assign it."""

@@ -95,6 +95,14 @@ class _WriterCode:
         if each.is_array:
             self.add_array(each, source, path, is_nullable=is_nullable)
         elif each.struct is not None:
+            if is_nullable and each.tag is None:
+                code = self.code
+                with code.block(f"if {source} is None:"):
+                    code.add("add(b'\\xff')")
+                with code.block("else:"):
+                    code.add("add(small[1])")
+                    self.add_struct(each.struct, source, path)
+                return
             self.add_struct(each.struct, source, path)
         else:
             self.add_value(each.kind, source, is_nullable=is_nullable)

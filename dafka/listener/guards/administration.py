@@ -17,6 +17,8 @@ from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsResource,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -27,6 +29,10 @@ from dafka.kafka.protocol.messages.topics import (
     CreateTopicsRequest,
     DeletableTopicResult,
     DeleteTopicsRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 from dafka.kafka.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
@@ -133,6 +139,43 @@ def guard_alter_configs(access: Access, request: AlterConfigsRequest | Increment
 @guards(DescribeClusterRequest)
 def guard_describe_cluster(_access: Access, _request: DescribeClusterRequest) -> None:
     """Permit everybody."""
+
+
+@guards(DescribeTopicPartitionsRequest)
+def guard_topic_partitions(access: Access, request: DescribeTopicPartitionsRequest) -> Verdict:
+    """Permit to see topics."""
+    if not request.topics:
+        names = access.client.service.broker.order.topics
+        request.topics = [TopicRequest(name=name) for name in names if access.may_see(name)]
+        return None if request.topics else DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[])
+
+    def answer(each: TopicRequest) -> DescribeTopicPartitionsResponseTopic:
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=TOPIC_REFUSED, name=each.name, topic_id=NIL, partitions=[]
+        )
+
+    refused = take_refused(request, "topics", lambda each: access.may_see(each.name))
+    if not request.topics:
+        return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[answer(each) for each in refused])
+    return add_refused(refused, "topics", answer)
+
+
+@guards(ListConfigResourcesRequest)
+def guard_config_resources(access: Access, _request: ListConfigResourcesRequest) -> Verdict:
+    """Permit to see topics, and administrators to see the broker."""
+
+    def amend(response: ListConfigResourcesResponse) -> None:
+        response.config_resources = [
+            each
+            for each in response.config_resources
+            if (
+                access.may_see(each.resource_name)
+                if each.resource_type == TOPIC
+                else access.permissions.is_administrator
+            )
+        ]
+
+    return amend
 
 
 @guards(DescribeLogDirsRequest)

@@ -4,6 +4,7 @@ from dafka.kafka.protocol import ApiKey
 from dafka.listener.handlers import (  # noqa: F401 (their handlers register themselves)
     commits,
     configs,
+    descriptions,
     fetch,
     groups,
     offsets,

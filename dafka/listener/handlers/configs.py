@@ -76,6 +76,10 @@ _TOPIC_SETTINGS = {
 }
 
 
+TOPIC_SETTING_NAMES = tuple(_TOPIC_SETTINGS)
+"""The names of the settings that a topic can have."""
+
+
 def find_setting_problem(name: str, value: str) -> str:
     """Return why a topic cannot have a setting; empty if it can."""
     kind = _TOPIC_SETTINGS.get(name)

@@ -48,7 +48,7 @@ TESTS = {
         "test/integration/test_producer_integration.py",
     ),
 }
-KAFKA_VERSIONS = {"aiokafka": "2.8.1", "kafka-python": "4.2"}
+KAFKA_VERSIONS = {"aiokafka": "2.8.1", "kafka-python": "4.3"}
 """The version of Kafka for which the tests are chosen."""
 
 

@@ -127,3 +127,24 @@ class IncrementalAlterConfigsResponse(Response, key=ApiKey.INCREMENTAL_ALTER_CON
 
     throttle_time_ms: Int32
     responses: list[AlterConfigsResourceResponse]
+
+
+class ListConfigResourcesRequest(Request, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):
+    """Ask what has settings, by types."""
+
+    resource_types: list[Int8] = field("1+", default=[])
+
+
+class ConfigResource(Struct):
+    """An item of `ListConfigResourcesResponse.config_resources`."""
+
+    resource_name: String
+    resource_type: Int8 = field("1+", default=16)
+
+
+class ListConfigResourcesResponse(Response, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):
+    """What has settings."""
+
+    throttle_time_ms: Int32
+    error_code: Int16
+    config_resources: list[ConfigResource]

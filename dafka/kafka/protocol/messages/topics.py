@@ -134,3 +134,57 @@ class CreatePartitionsResponse(Response, key=ApiKey.CREATE_PARTITIONS, versions=
 
     throttle_time_ms: Int32
     results: list[CreatePartitionsTopicResult]
+
+
+class TopicRequest(Struct):
+    """An item of `DescribeTopicPartitionsRequest.topics`."""
+
+    name: String
+
+
+class Cursor(Struct):
+    """The log with which the next page begins."""
+
+    topic_name: String
+    partition_index: Int32
+
+
+class DescribeTopicPartitionsRequest(Request, key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+"):
+    """Ask for the logs of topics, page by page."""
+
+    topics: list[TopicRequest]
+    response_partition_limit: Int32 = field(default=2000)
+    cursor: Cursor | None = field(default=None)
+
+
+class DescribeTopicPartitionsResponsePartition(Struct):
+    """An item of `DescribeTopicPartitionsResponseTopic.partitions`."""
+
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32 = field(default=-1)
+    replica_nodes: list[Int32]
+    isr_nodes: list[Int32]
+    eligible_leader_replicas: list[Int32] | None = field(default=None)
+    last_known_elr: list[Int32] | None = field(default=None)
+    offline_replicas: list[Int32]
+
+
+class DescribeTopicPartitionsResponseTopic(Struct):
+    """An item of `DescribeTopicPartitionsResponse.topics`."""
+
+    error_code: Int16
+    name: String | None
+    topic_id: Uuid
+    is_internal: Boolean = field(default=False)
+    partitions: list[DescribeTopicPartitionsResponsePartition]
+    topic_authorized_operations: Int32 = field(default=-2147483648)
+
+
+class DescribeTopicPartitionsResponse(Response, key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+"):
+    """A page of the logs of topics."""
+
+    throttle_time_ms: Int32
+    topics: list[DescribeTopicPartitionsResponseTopic]
+    next_cursor: Cursor | None = field(default=None)

@@ -1,0 +1,80 @@
+"""Makes the reference page about Kafka's protocol: each API, its versions, and what the broker does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dafka.kafka.protocol import ADVERTISED, ApiKey
+from dafka.listener.handlers import SERVED
+from dafka.listener.handlers.configs import TOPIC_SETTING_NAMES
+
+PREFACE = """\
+# Kafka's protocol
+
+`docs/generate.py` makes this page from the tables of the protocol and from the broker's handlers. See
+[Use Kafka's clients](../how-to/kafka-clients.md) for how to start a broker.
+
+## What the broker serves
+
+The broker names these versions when a client asks for them. Most clients choose the newest version that both know.
+
+| API | key | versions | remarks |
+| --- | --- | --- | --- |
+"""
+
+NOTES = {
+    ApiKey.PRODUCE: "records are on disk before the answer, with acks 1 as with all; acks 0 is not answered. From "
+    "version 3 on, records are record batches; before it, message sets of version 0 and 1. Each batch of an idempotent "
+    "producer is appended once",
+    ApiKey.FETCH: "long polls, sessions (KIP-227), both isolation levels; no rack awareness",
+    ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time",
+    ApiKey.METADATA: "one broker, whose number is 0; topics are created where `[kafka] auto_create_topics` allows it",
+    ApiKey.OFFSET_COMMIT: "also those of single consumers without a group's coordination",
+    ApiKey.FIND_COORDINATOR: "the broker itself, for groups and for transactions",
+    ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
+    ApiKey.CREATE_TOPICS: f"with the settings {', '.join(f'`{name}`' for name in TOPIC_SETTING_NAMES)}",
+    ApiKey.CREATE_PARTITIONS: "their number can only increase",
+    ApiKey.DELETE_RECORDS: "records of Dafka's own producers stay in their partitions, and leave the log",
+    ApiKey.INIT_PRODUCER_ID: "transactions need a storage that keeps record batches, such as `filelog:`",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "there is one epoch, 0",
+    ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
+    ApiKey.ALTER_CONFIGS: "topics",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
+    ApiKey.DESCRIBE_LOG_DIRS: "the storage; sizes without compression",
+    ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where users are configured",
+    ApiKey.LIST_TRANSACTIONS: "without patterns of names",
+    ApiKey.LIST_CONFIG_RESOURCES: "topics and the broker",
+}
+"""Remarks on the APIs that are served."""
+
+NOT_SERVED = (
+    ("ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69)", "clients use the classic protocol of groups"),
+    ("DescribeAcls, CreateAcls, DeleteAcls (29-31)", "`dafka user` gives users their permissions"),
+    ("DescribeUserScramCredentials, AlterUserScramCredentials (50, 51)", "`dafka user` keeps the users"),
+    ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),
+    ("DescribeClientQuotas, AlterClientQuotas (48, 49)", "there are no quotas for single clients"),
+    ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
+    ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
+    (
+        "ElectLeaders, AlterReplicaLogDirs, AlterPartitionReassignments, ListPartitionReassignments, DescribeQuorum "
+        "(43, 34, 45, 46, 55)",
+        "each topic has one broker",
+    ),
+)
+"""The APIs of clients that are not served, and why. Those among brokers are not listed."""
+
+
+def kafka_page() -> str:
+    """Return the page."""
+    refused = "".join(f"| {names} | {reason} |\n" for names, reason in NOT_SERVED)
+    known = ", ".join(f"`{key.name}`" for key in sorted(set(ApiKey) - SERVED))
+    parts = [PREFACE + "".join(_rows()), "## What it does not serve\n\n| API | why |\n| --- | --- |\n" + refused]
+    if known:
+        parts.append(f"The tables of the protocol also describe {known}, which the broker does not serve.\n")
+    return "\n".join(parts)
+
+
+def _rows() -> Iterator[str]:
+    for key in sorted(SERVED):
+        name = "".join(word.capitalize() for word in key.name.split("_"))
+        yield f"| {name} | {key.value} | {ADVERTISED[key]} | {NOTES.get(key, '')} |\n"
