@@ -32,6 +32,7 @@ from dafka.protocol.logs import (
 from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_loading import delete_partitions, is_internal, load_broker, retention_of
+from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_events import StorageOpened
 from dafka.roles.log_reader import LogReader
 from dafka.roles.sockets import NodeSockets, open_sockets
@@ -40,9 +41,6 @@ from dafka.roles.store import Store, default_retention
 from dafka.storage import Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
-
-HEAD_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Seconds between the HEADs after records of a client: nodes that have missed the records learn of them."""
 
 
 @attrs.frozen(eq=False)
@@ -99,8 +97,7 @@ class Broker(Store):
         self._is_writing_state = False
         self._advanced: dict[LogState, set[trio.Event]] = {}
         self._room = trio.lowlevel.ParkingLot()
-        self._heads: dict[Partition, tuple[float, int]] = {}
-        self._heads_due = trio.Event()
+        self._heads = HeadAnnouncer(sockets, machine.stored.durable_end)
 
     # Topics
 
@@ -165,7 +162,7 @@ class Broker(Store):
         for log in logs:
             native.pop(log.own, None)
             self._machine.forget_own(log.own)
-            self._heads.pop(log.own, None)
+            self._heads.forget(log.own)
             self._notify(log)
         self._machine.records_trimmed(native)
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
@@ -290,7 +287,7 @@ class Broker(Store):
 
     async def _run(self, task_status: trio.TaskStatus[Any]) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._announce_heads)
+            nursery.start_soon(self._heads.run)
             await super()._run(task_status)
 
     def _on_records(self, batch: RecordBatch) -> None:
@@ -334,9 +331,7 @@ class Broker(Store):
         own = [batch for batch in batches if self.order.is_own(batch.partition)]
         if own:
             self._sockets.publish([wire.RecordRun(batch) for batch in own])
-            due = trio.current_time() + HEAD_WAITS_S[0]
-            self._heads.update((batch.partition, (due, 0)) for batch in own)
-            self._heads_due.set()
+            self._heads.add(batch.partition for batch in own)
         self._writing.set()
         self._writing = None
         for log in plan.logs:
@@ -345,28 +340,6 @@ class Broker(Store):
     def _notify(self, log: LogState) -> None:
         for advanced in self._advanced.get(log, ()):
             advanced.set()
-
-    async def _announce_heads(self) -> None:
-        """Send HEADs after records of clients, less and less often."""
-        while True:
-            if not self._heads:
-                self._heads_due = trio.Event()
-                await self._heads_due.wait()
-            await trio.sleep_until(min(due for due, _ in self._heads.values()))
-            now = trio.current_time()
-            heads = []
-            for partition, (due, number) in list(self._heads.items()):
-                if due > now:
-                    continue
-                heads.append(
-                    wire.Head(partition.address, partition.topic, self._machine.stored.durable_end(partition) - 1)
-                )
-                if number + 1 < len(HEAD_WAITS_S):
-                    self._heads[partition] = now + HEAD_WAITS_S[number + 1], number + 1
-                else:
-                    del self._heads[partition]
-            self._sockets.publish(heads)
-            await trio.lowlevel.checkpoint()
 
     async def _apply_retention(self) -> dict[Partition, int]:
         """Drop the records beyond the limits of each topic, and what indexes and state need no more."""

@@ -96,7 +96,6 @@ class _ScramLogin(Login):
         self._users = users
         self._mechanism = mechanism
         self._name = ""
-        self._is_known = False
         self._has_begun = False
         scramp = load_scramp()
         self._errors = (scramp.ScramException, ValueError, KeyError)
@@ -115,15 +114,13 @@ class _ScramLogin(Login):
             final: str = self._server.get_server_final()
         except self._errors:
             raise LoginError("unknown user or wrong password") from None
-        if not self._is_known:
-            raise LoginError("unknown user or wrong password")
         self.user = self._name
         return final.encode()
 
     def _find(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         found = self._users.find(name)
         credential = None if found is None else found.credentials.get(self._mechanism)
-        self._name, self._is_known = name, credential is not None
+        self._name = name
         if credential is None:
             credential = _make_up_credential(self._mechanism, name)
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations

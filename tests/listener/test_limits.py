@@ -17,9 +17,11 @@ from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
+from dafka.listener import KafkaBroker, serve_kafka
 from dafka.listener.crowd import Crowd
 from dafka.listener.room import SMALL_BYTES, AnswerRoom, ReceivingRoom
 from dafka.testing import RunningKafka
+from dafka.testing.cluster import open_cluster
 from tests.listener.clients import Confluent, Message
 from tests.listener.fixtures import run_broker
 from tests.listener.test_security import Wire
@@ -161,6 +163,33 @@ def test_small_requests_are_served_while_large_ones_fill_the_room() -> None:
         for each in hostile:  # one after the other has the room
             each.socket.sendall(frame_of(LARGE)[SMALL_BYTES + 1 :] if each is not hostile[0] else b"")
             assert each.receive() is not None
+
+
+async def test_large_requests_that_are_being_received_stay_within_the_room() -> None:
+    whole = LARGE + 4
+    config = Config().with_kafka(receiving_bytes_max=2 * whole, listen="0")
+    async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
+        running: KafkaBroker = await nursery.start(serve_kafka, cluster.config.with_store(storage="memory:"))
+        host, _, port = running.bootstrap_servers.rpartition(":")
+        streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(5)]
+        data = frame_of(LARGE)
+        for each in streams:
+            await each.send_all(data[: LARGE // 2])
+        with trio.fail_after(30):
+            while running.service.receiving.taken_bytes < 2 * whole:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert running.service.receiving.taken_bytes == 2 * whole
+        assert running.service.counters.received_bytes <= 2 * (LARGE // 2) + 3 * SMALL_BYTES
+        for each in streams:
+            await each.send_all(data[LARGE // 2 :])
+        with trio.fail_after(30):
+            for each in streams:
+                assert await each.receive_some(4)
+        assert running.service.receiving.taken_bytes == 0
+        for each in streams:
+            await each.aclose()
+        nursery.cancel_scope.cancel()
 
 
 def test_clients_beyond_the_limit_are_refused_unless_others_are_silent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,15 @@ from dafka.batches.message_sets import encode_message_set
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.cluster import MetadataResponse, MetadataResponseTopic
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
-from dafka.kafka.protocol.messages.logs import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from dafka.kafka.protocol.messages.logs import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from dafka.kafka.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from dafka.listener import KafkaBroker, serve_kafka
 from dafka.listener.counters import count_records, find_errors
 from dafka.listener.metrics import COUNTERS, DURATION_SECONDS, GAUGES, KafkaMetrics
@@ -28,6 +37,7 @@ from tests.cli.harness import Dafka
 from tests.listener import secured
 from tests.listener.clients import Confluent, Message
 from tests.listener.secured import EVERYTHING, Login, RefusedError, write_user_file
+from tests.listener.test_connections import RawClient
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "kafka-clients.md"
 
@@ -100,6 +110,26 @@ def test_lag_and_open_transactions_are_measured(dafka: Dafka, tmp_path: Path) ->
     deadline = time.monotonic() + 30
     while Scrape(url).value("dafka_kafka_open_transactions"):
         assert time.monotonic() < deadline
+
+
+def test_batches_that_were_sent_again_are_counted(dafka: Dafka, tmp_path: Path) -> None:
+    up = dafka.start_up("--kafka", "0", "--storage", f"filelog:{tmp_path}/log", "--metrics-listen", "0")
+    lines = up.wait_output(4)
+    servers, url = lines[2].split()[-1], lines[3].split()[-1]
+    Confluent().write(servers, "orders", [Message(b"x")], "none")
+    with closing(RawClient(servers)) as client:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        found = client.ask(request, 1, InitProducerIdResponse)
+        batch = encode_batch(0, [b"x"], timestamps=1, producer_id=found.producer_id, producer_epoch=0, base_sequence=0)
+        parts = [PartitionProduceData(index=0, records=batch)]
+        produce = ProduceRequest(
+            acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="orders", partition_data=parts)]
+        )
+        offsets = [client.ask(produce, 7, ProduceResponse).responses[0].partition_responses[0] for _ in range(3)]
+    assert [each.base_offset for each in offsets] == [1, 1, 1]
+    scraped = Scrape(url)
+    assert scraped.value("dafka_kafka_duplicate_batches_total") == 2
+    assert scraped.value("dafka_kafka_records_total", direction="produced", topic="orders") == 2
 
 
 def test_metrics_are_documented() -> None:

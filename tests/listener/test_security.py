@@ -257,14 +257,15 @@ def test_requests_before_the_handshake_end_the_connection(plain: RunningKafka, r
         assert all(b"127.0.0.1" not in each for each in frames)
 
 
-def test_clients_that_do_not_authenticate_are_limited(plain: RunningKafka) -> None:
-    with Wire(plain) as wire:
-        for _ in range(21):
-            wire.socket.sendall(encode_request(ApiVersionsRequest(), 0, 1))
-        assert len(list(iter(wire.receive, None))) <= 20
-    with Wire(plain) as wire:
-        wire.socket.sendall((2**16 + 1).to_bytes(4, "big"))
-        assert wire.is_ended()
+def test_clients_that_do_not_authenticate_are_limited(users: Path) -> None:
+    with run_secured(users.parent, users=str(users), login_ms=600_000) as running:
+        with Wire(running) as wire:
+            for _ in range(21):
+                wire.socket.sendall(encode_request(ApiVersionsRequest(), 0, 1))
+            assert len(list(iter(wire.receive, None))) <= 20
+        with Wire(running) as wire:
+            wire.socket.sendall((2**16 + 1).to_bytes(4, "big"))
+            assert wire.is_ended()
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["sasl", "tls"])
@@ -348,12 +349,20 @@ def test_loopback_is_known(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(users: Path) -> None:
-    from dafka.listener.authentication import Authentication
-    from dafka.users import UsersFile
-
-    authentication = Authentication(UsersFile(users), allows_plain=False)
-    assert "PLAIN" not in authentication.mechanisms
+def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
+    users: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the client had connected to an address of the network."""
+    monkeypatch.setattr("dafka.listener.serve.is_loopback", lambda _: False)
+    with run_secured(users.parent, users=str(users)) as running:
+        with Wire(running) as wire:
+            answer = wire.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
+            assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert "PLAIN" not in answer.mechanisms
+        Confluent().write(running.bootstrap_servers, "topic", Login("SCRAM-SHA-256"))
+    settings = {"users": str(users), "tls_certificate": str(authority.issue("127.0.0.1"))}
+    with run_secured(users.parent, **settings) as running:
+        Confluent().write(running.bootstrap_servers, "topic", Login("PLAIN", authority=authority.path))
 
 
 def test_every_api_has_a_guard() -> None:
