@@ -1,0 +1,52 @@
+"""What an index remembers of producers with an id."""
+
+from __future__ import annotations
+
+import random
+
+from dafka.protocol.logs import BatchEntry, MarkerEntry
+from dafka.protocol.logs.producer_batches import PRODUCER_EXPIRY_MS, ProducerBatches, TransactionRuns
+
+
+def entry(sequence: int, producer_id: int = 1, count: int = 1, flags: int = 0, timestamp_ms: int = 0) -> BatchEntry:
+    return BatchEntry(sequence, count, producer_id, 0, sequence, flags, timestamp_ms)
+
+
+def test_runs_say_which_records_belong_to_which_transaction() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        runs, restored, expected = TransactionRuns(), TransactionRuns(), list[int]()
+        for _ in range(rng.randint(0, 12)):
+            producer_id, count = rng.choice([-1, 1, 2]), rng.randint(1, 4)
+            if producer_id >= 0:
+                runs.add(entry(len(expected), producer_id, count, 1))
+            expected += [producer_id] * count
+        dropped = rng.randint(0, len(expected))
+        runs.drop_before(dropped)
+        for each in runs.entries() * 2:  # what is known stays
+            restored.add(each)
+        first = rng.randint(dropped, len(expected))
+        end = rng.randint(first, len(expected))
+        for each_runs in (runs, restored):
+            pieces = list(each_runs.split(first, end))
+            assert [piece[2] for piece in pieces for _ in range(piece[0], piece[1])] == expected[first:end]
+            assert [sequence for piece in pieces for sequence in range(piece[0], piece[1])] == list(range(first, end))
+
+
+def test_five_batches_and_the_first_of_an_open_transaction_are_kept() -> None:
+    producers = ProducerBatches()
+    for sequence in range(20):
+        producers.add(entry(sequence, flags=1))
+    assert [each.sequence for each in producers.entries()] == [0, 15, 16, 17, 18, 19]
+    producers.end_transaction(MarkerEntry(20, 20, 1, 0, 1, 0, 0))
+    assert [each.sequence for each in producers.entries()] == [15, 16, 17, 18, 19]
+    assert len(producers) == 5
+
+
+def test_silent_producers_are_forgotten_unless_they_have_a_transaction() -> None:
+    producers = ProducerBatches()
+    producers.add(entry(0, 1))
+    producers.add(entry(1, 2, flags=1))
+    producers.add(entry(2, 3, timestamp_ms=PRODUCER_EXPIRY_MS))
+    producers.expire(PRODUCER_EXPIRY_MS)
+    assert [each.producer_id for each in producers.entries()] == [2, 3]
