@@ -19,6 +19,8 @@ from tests.listener.fixtures import run_broker
 DEADLINE_S = 600
 LOGS = 12
 
+pytestmark = pytest.mark.timeout(2 * DEADLINE_S)  # the tests' own deadlines say more than a timeout of pytest
+
 
 class Member:
     """A process that is a member of a group."""
@@ -92,7 +94,6 @@ def test_few_members_join_leave_and_are_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize(
     ("client", "strategy"),

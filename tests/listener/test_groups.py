@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -16,6 +17,8 @@ from tests.listener.fixtures import run_broker
 
 DEADLINE_S = 240
 LOGS = 6
+
+pytestmark = pytest.mark.timeout(2 * DEADLINE_S)  # the tests' own deadlines say more than a timeout of pytest
 
 
 def open_member(servers: str, group: str, strategy: str) -> Any:
@@ -26,7 +29,7 @@ def open_member(servers: str, group: str, strategy: str) -> Any:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "partition.assignment.strategy": strategy,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 60_000,  # members leave by themselves: a slow machine must not end their sessions
             "heartbeat.interval.ms": 200,
         }
     )
