@@ -5,7 +5,6 @@ from dafka.kafka.transactions.log_producers import AppendedBatch, BatchCheck, Lo
 from dafka.kafka.transactions.log_transactions import AbortedTransaction
 from dafka.kafka.transactions.markers import Marker
 from dafka.kafka.transactions.settings import TransactionSettings
-from dafka.kafka.transactions.snapshots import decode_snapshot, encode_snapshot
 from dafka.kafka.transactions.transaction import Transaction, TransactionPhase
 
 __all__ = [
@@ -20,6 +19,4 @@ __all__ = [
     "TransactionCoordinator",
     "TransactionPhase",
     "TransactionSettings",
-    "decode_snapshot",
-    "encode_snapshot",
 ]

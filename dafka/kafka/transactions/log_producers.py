@@ -127,7 +127,8 @@ class LogProducers:
     The owner checks a batch, appends it to the log and notes it here in one step, so that the next batch is checked
     against it. A duplicate of a batch that is not durable yet is answered when it is.
 
-    After a restart the owner restores a snapshot, and replays the batches behind it.
+    After a restart the owner adds again what it has kept: the last batches of each producer, the first one of each open
+    transaction, and all markers.
 
     Args:
         settings: The limits.
@@ -223,10 +224,6 @@ class LogProducers:
                 break
             if not self._transactions.is_open(producer_id):
                 del self._producers[producer_id]
-
-    def restore_producer(self, producer_id: int, state: ProducerState) -> None:
-        """Take over a producer from a snapshot."""
-        self._producers[producer_id] = state
 
     def _enter_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerState:
         """Return the state of a producer, which is in this epoch and has moved to the end."""

@@ -49,13 +49,24 @@ class LogTransactions:
 
     def end(self, producer_id: int, offset: int, first_offset: int | None = None, *, is_commit: bool) -> None:
         """Note the marker at an offset. It does nothing if the producer has no open transaction, unless it is given."""
-        first_offset = self._open.pop(producer_id, first_offset)
+        found = self._open.pop(producer_id, None)
+        if first_offset is None:
+            first_offset = found
         if first_offset is None:
             return
         self._decided.append((offset, first_offset))
         if not is_commit:
+            self._limit_last_stable_offsets(first_offset)
             last_stable_offset = next(iter(self._open.values()), offset + 1)
             self._aborted.append(AbortedTransaction(producer_id, first_offset, offset, last_stable_offset))
+
+    def _limit_last_stable_offsets(self, first_offset: int) -> None:
+        """Note that a transaction was open since an offset. After a restart, this is known from its marker alone."""
+        for number in reversed(range(len(self._aborted))):
+            each = self._aborted[number]
+            if each.last_stable_offset <= first_offset:
+                return
+            self._aborted[number] = each._replace(last_stable_offset=first_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset up to which all transactions are decided, by markers below the high watermark.
@@ -94,8 +105,3 @@ class LogTransactions:
     def drop_before(self, log_start_offset: int) -> None:
         """Forget aborted transactions of which the log has no record any more."""
         del self._aborted[: bisect_left(self._aborted, log_start_offset, key=lambda each: each.last_offset)]
-
-    def restore(self, open_transactions: dict[int, int], aborted: list[AbortedTransaction]) -> None:
-        """Take over what a snapshot says."""
-        self._open = dict(sorted(open_transactions.items(), key=lambda item: item[1]))
-        self._aborted = list(aborted)

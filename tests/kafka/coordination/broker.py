@@ -22,9 +22,11 @@ from dafka.kafka.transactions import (
     Marker,
     TransactionCoordinator,
     TransactionSettings,
-    decode_snapshot,
-    encode_snapshot,
 )
+from dafka.listener.service import ProducerTable
+from dafka.protocol.logs import BatchEntry, MarkerEntry
+from dafka.protocol.logs.entries import TRANSACTIONAL
+from dafka.protocol.logs.producer_batches import ProducerBatches
 from tests.kafka.coordination.events import Events, ViolationError
 
 SETTINGS = TransactionSettings(producer_id_expiration_ms=10_000, transactional_id_expiration_ms=120_000)
@@ -67,16 +69,20 @@ class Entry:
     payload: Hashable
     marker: Marker | None
     appended_at_ms: int
+    first_offset: int = -1
 
 
 class Log:
-    """A log, and what its broker knows of its producers."""
+    """A log, what its broker knows of its producers, and the index from which a broker restores that."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: TransactionSettings = SETTINGS) -> None:
+        self.settings = settings
         self.entries: list[Entry] = []
         self.durable_count = 0
-        self.snapshot: bytes | None = None
-        self.producers = LogProducers(SETTINGS)
+        self.rewritten: list[BatchEntry | MarkerEntry] = []
+        self.rewritten_end = 0
+        self.batches = ProducerBatches()
+        self.producers = LogProducers(settings)
 
     @property
     def end_offset(self) -> int:
@@ -90,39 +96,56 @@ class Log:
         header = attrs.evolve(header, base_offset=self.end_offset)
         self.producers.add_batch(header, now_ms)
         self.entries.append(Entry(header, payload, None, now_ms))
+        self.note(index_entry(self.entries[-1]))
         return header.base_offset
 
     def append_marker(self, marker: Marker, now_ms: int) -> None:
         offset = self.end_offset
+        first_offset = self.producers.transactions.open_transactions().get(marker.producer_id, -1)
         self.producers.add_marker(marker, offset, now_ms)
         header = make_header(offset, 1, *marker[:2], -1, is_transactional=True, is_control=True)
-        self.entries.append(Entry(header, None, marker, now_ms))
+        self.entries.append(Entry(header, None, marker, now_ms, first_offset))
+        self.note(index_entry(self.entries[-1]))
 
     def flush(self) -> None:
         self.durable_count = len(self.entries)
 
-    def take_snapshot(self) -> None:
+    def rewrite_index(self) -> None:
         if self.durable_count == len(self.entries):
-            self.snapshot = encode_snapshot(self.producers, self.end_offset)
+            markers = [entry for entry in map(index_entry, self.entries) if isinstance(entry, MarkerEntry)]
+            kept: list[BatchEntry | MarkerEntry] = [*self.batches.entries(), *markers]
+            self.rewritten = sorted(kept, key=lambda entry: entry[0])
+            self.rewritten_end = self.end_offset
+
+    def note(self, entry: BatchEntry | MarkerEntry) -> None:
+        if isinstance(entry, MarkerEntry):
+            self.batches.end_transaction(entry)
+        elif entry.producer_id >= 0:
+            self.batches.add(entry)
 
     def recover(self, survivors: int) -> None:
         """Go on with the first entries after a crash."""
         del self.entries[survivors:]
         self.durable_count = survivors
-        self.producers, start = LogProducers(SETTINGS), 0
-        if self.snapshot is not None:
-            producers, end_offset = decode_snapshot(self.snapshot, SETTINGS)
-            if end_offset <= self.end_offset:
-                self.producers, start = producers, end_offset
-            else:
-                self.snapshot = None
-        for entry in self.entries:
-            if entry.header.base_offset < start:
-                continue
-            if entry.marker is None:
-                self.producers.add_batch(entry.header, entry.appended_at_ms)
-            else:
-                self.producers.add_marker(entry.marker, entry.header.base_offset, entry.appended_at_ms)
+        if self.rewritten_end > self.end_offset:
+            self.rewritten, self.rewritten_end = [], 0
+        self.batches = ProducerBatches()
+        table = ProducerTable(self.settings)
+        found = [index_entry(each) for each in self.entries if each.header.base_offset >= self.rewritten_end]
+        for entry in [*self.rewritten, *found]:
+            self.note(entry)
+            table.restore(self, entry)  # type: ignore[arg-type]
+        self.producers = table.of(self)  # type: ignore[arg-type]
+
+
+def index_entry(entry: Entry) -> BatchEntry | MarkerEntry:
+    """Return what the index of a log says of a batch."""
+    header, marker, at = entry.header, entry.marker, entry.appended_at_ms
+    offset, first = header.base_offset, entry.first_offset
+    if marker is not None:
+        return MarkerEntry(offset, offset + 1, marker.producer_id, marker.producer_epoch, marker.is_commit, at, first)
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    return BatchEntry(offset, header.count, *producer, TRANSACTIONAL * header.is_transactional, at)
 
 
 class Broker:

@@ -13,8 +13,10 @@ from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import GroupCoordinator, GroupState
 from dafka.kafka.groups.group import Group
 from dafka.kafka.groups.rebalancing import Rebalancer
-from dafka.kafka.transactions import LogProducers, TransactionCoordinator, coordinator, snapshots
+from dafka.kafka.transactions import LogProducers, TransactionCoordinator, coordinator
 from dafka.kafka.transactions.log_producers import SEQUENCES, ProducerState
+from dafka.protocol.logs import producer_batches
+from dafka.protocol.logs.producer_batches import ProducerBatches
 from tests.kafka.coordination.groups import GroupWorld
 from tests.kafka.coordination.transactions import TransactionWorld
 
@@ -87,20 +89,13 @@ def sequences_do_not_wrap(patch: Patch) -> None:
     patch.setattr(ProducerState, "is_next", is_next)
 
 
-def snapshot_lacks_batches(patch: Patch) -> None:
-    encode = snapshots._encode_producer
-    patch.setattr(snapshots, "_encode_producer", lambda *arguments: encode(*arguments) | {"batches": []})
+def rewritten_index_lacks_batches(patch: Patch) -> None:
+    patch.setattr(producer_batches, "BATCHES_REMEMBERED", 1)
 
 
-def snapshot_lacks_open_transactions(patch: Patch) -> None:
-    decode = snapshots.decode_snapshot
-
-    def decode_some(*arguments: Any) -> Any:
-        producers, end_offset = decode(*arguments)
-        producers.transactions.restore({}, producers.transactions.aborted())
-        return producers, end_offset
-
-    patch.setattr("tests.kafka.coordination.broker.decode_snapshot", decode_some)
+def rewritten_index_lacks_open_transactions(patch: Patch) -> None:
+    entries = ProducerBatches.entries
+    patch.setattr(ProducerBatches, "entries", lambda self: [each for each in entries(self) if not each.flags])
 
 
 def decided_transactions_are_not_completed(patch: Patch) -> None:
@@ -183,8 +178,8 @@ PLANTED: list[tuple[World, Callable[[Patch], None]]] = [
     (TransactionWorld, repeated_batch_is_not_recognized),
     (TransactionWorld, repeated_batch_is_appended),
     (TransactionWorld, sequences_do_not_wrap),
-    (TransactionWorld, snapshot_lacks_batches),
-    (TransactionWorld, snapshot_lacks_open_transactions),
+    (TransactionWorld, rewritten_index_lacks_batches),
+    (TransactionWorld, rewritten_index_lacks_open_transactions),
     (TransactionWorld, decided_transactions_are_not_completed),
     (TransactionWorld, decision_is_not_written),
     (TransactionWorld, markers_come_before_the_decision),

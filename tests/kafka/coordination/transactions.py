@@ -403,7 +403,7 @@ class TransactionWorld:
         elif number < 0.2:
             self.broker.crash()
         elif number < 0.3:
-            self.random.choice(list(self.broker.logs.values())).take_snapshot()
+            self.random.choice(list(self.broker.logs.values())).rewrite_index()
         elif number < 0.4:
             self.broker.expire_producers()
         else:
