@@ -1,4 +1,4 @@
-"""Record the requests of real clients: `python -m tests.kafka.capture tests/vectors/kafka-requests.json`.
+"""Record the requests of real clients: `python -m tests.kafka.capture tests/kafka/requests.json`.
 
 It keeps the first frame of each API and version of each client. The extra `test` has aiokafka and kafka-python;
 confluent-kafka, and older versions of the others, are recorded by a Python in which they are installed, clients in

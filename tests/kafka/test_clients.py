@@ -16,7 +16,7 @@ from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest
 from dafka.kafka.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 
-RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "kafka-requests.json").read_text())
+RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parent / "requests.json").read_text())
 
 
 def recorded(api: ApiKey, client: str = "") -> list[Any]:
