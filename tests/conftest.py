@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Generator
+import sys
+import warnings
+from collections.abc import Generator, Iterator
 from fnmatch import fnmatchcase
 
 import pytest
@@ -118,3 +121,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def foreign_clients_leave_nothing() -> Iterator[None]:
+    """Collect the sockets that clients of Kafka have left open, before a later module's test is blamed for them."""
+    yield
+    if {"aiokafka", "kafka"} & sys.modules.keys():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()

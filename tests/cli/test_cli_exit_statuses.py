@@ -49,6 +49,9 @@ FAILED = {
     "status": [*NOWHERE],
     "health": ["{port}"],
     "storage verify": ["filelog:{folder}/damaged"],
+    "broker": ["--storage", "memory:", "--kafka", "127.0.0.1:0", *NOWHERE],
+    "topic list": ["--kafka", "127.0.0.1:{port}"],
+    "group list": ["--kafka", "127.0.0.1:{port}"],
 }
 """Arguments with which a command cannot do its job: a port is taken, no tower answers, a store is damaged."""
 
@@ -74,6 +77,20 @@ REFUSED = {
     "spark": ["{folder}/none.py"],
     "demo": ["--file", "{folder}/none"],
     "bench": ["--json", "{folder}/none/results.json"],
+    "broker": ["--storage", "sqlite:{folder}/none/store.db"],
+    "topic create": ["t", "--kafka", "nowhere"],
+    "topic list": ["--kafka", "nowhere"],
+    "topic describe": ["t", "--kafka", "nowhere"],
+    "topic alter": ["t", "--kafka", "nowhere"],
+    "topic delete": ["t", "--kafka", "nowhere"],
+    "group list": ["--kafka", "nowhere"],
+    "group describe": ["g", "--kafka", "nowhere"],
+    "group reset": ["g", "--to", "earliest", "--kafka", "nowhere"],
+    "group delete": ["g", "--kafka", "nowhere"],
+    "user add": ["name", "--users", "{folder}/none/users"],
+    "user change": ["name", "--users", "{folder}/none"],
+    "user list": ["--users", "{folder}/none"],
+    "user remove": ["name", "--users", "{folder}/none"],
 }
 """Arguments that name something wrong."""
 

@@ -8,6 +8,7 @@ import ssl
 from typing import Any
 
 import attrs
+import click
 
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import EncodingError, WireError
@@ -34,6 +35,10 @@ TIMEOUT_S = 30.0
 
 CLIENT_ID = "dafka"
 _READ_BYTES = 2**16
+
+
+class BrokerUnreachable(click.ClickException):
+    """The broker does not answer. Prints one sentence; the exit status is 1."""
 
 
 @attrs.frozen
@@ -73,7 +78,8 @@ class KafkaClient:
         access: How to reach the broker.
 
     Raises:
-        UsageMistake: The broker cannot be reached, or refuses the user.
+        BrokerUnreachable: The broker cannot be reached, or does not answer.
+        UsageMistake: The broker refuses the user.
     """
 
     def __init__(self, access: Access) -> None:
@@ -106,7 +112,8 @@ class KafkaClient:
             The response.
 
         Raises:
-            UsageMistake: The broker does not answer, or does not serve this API.
+            BrokerUnreachable: The broker does not answer.
+            UsageMistake: It does not serve this API.
         """
         key = ApiKey(request.API_KEY)
         own = ADVERTISED[key]
@@ -124,15 +131,17 @@ class KafkaClient:
         except EncodingError as error:
             raise UsageMistake(str(error)) from None
         except WireError as error:
-            raise UsageMistake(f"{self._access} does not answer as a broker: {error}") from None
+            raise BrokerUnreachable(f"{self._access} does not answer as a broker: {error}") from None
         except OSError as error:
-            raise UsageMistake(f"the broker at {self._access} does not answer: {error.strerror or error}") from None
+            raise BrokerUnreachable(
+                f"the broker at {self._access} does not answer: {error.strerror or error}"
+            ) from None
 
     def _receive(self) -> bytes:
         while True:
             data = self._socket.recv(_READ_BYTES)
             if not data:
-                raise UsageMistake(f"the broker at {self._access} ended the connection{self._advise()}")
+                raise BrokerUnreachable(f"the broker at {self._access} ended the connection{self._advise()}")
             frames = self._splitter.receive(data)
             if frames:
                 return frames[0]
@@ -147,7 +156,7 @@ class KafkaClient:
     def _learn_versions(self) -> None:
         response: Any = self._exchange(ApiVersionsRequest(), 0)
         if response.error_code:
-            raise UsageMistake(f"the broker at {self._access} refuses: {error_name(response.error_code)}")
+            raise BrokerUnreachable(f"the broker at {self._access} refuses: {error_name(response.error_code)}")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
 
     def _log_in(self) -> None:
@@ -215,7 +224,7 @@ def _connect(access: Access) -> socket.socket:
     try:
         found = socket.create_connection((access.host, access.port), TIMEOUT_S)
     except OSError as error:
-        raise UsageMistake(f"cannot connect to {access}: {error.strerror or error}") from None
+        raise BrokerUnreachable(f"cannot connect to {access}: {error.strerror or error}") from None
     if context is None:
         return found
     try:
@@ -225,7 +234,7 @@ def _connect(access: Access) -> socket.socket:
         raise UsageMistake(f"the certificate of {access} is not accepted: {error.verify_message}") from None
     except (OSError, ValueError) as error:
         found.close()
-        raise UsageMistake(f"{access} does not speak TLS: {error}") from None
+        raise BrokerUnreachable(f"{access} does not speak TLS: {error}") from None
 
 
 def _make_context(access: Access) -> ssl.SSLContext:
