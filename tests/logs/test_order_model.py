@@ -310,3 +310,31 @@ def test_deleted_records_stay_deleted() -> None:
     assert other.high_watermark == 5
     assert other.index.locate(2) is None
     assert other.index.locate(3) == (OWN, 3, 2)
+
+
+@pytest.mark.parametrize("rewrite_entries", [0, 1000])
+def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite_entries: int) -> None:
+    order = LogOrder(IDENTITY, rewrite_entries=rewrite_entries)
+    order.add_topic(Topic("orders", "1D", 1))
+    (log,) = order.logs("orders")
+    restored = LogOrder(IDENTITY)
+    restored.add_topic(Topic("orders", "1D", 1))
+    entries: list[ProducerEntry] = []
+    for base in range(8):
+        encoded = encode_batch(
+            base, [b"value"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=base, is_transactional=True
+        )
+        order.append_marker(log, MarkerEntry(0, base + 1, 7, 0, 1, 1000, base))
+        plan = order.plan([RecordBatch(log.own, base, [b"value"], encoded=(encoded,))], 1000)
+        order.commit(plan)
+        for record in plan.index_records:
+            for sequence, value in enumerate(record.values, record.first_sequence):
+                assert value is not None
+                found = restored.restore(restored.logs("orders")[0], sequence, value)
+                entries = found if isinstance(found[0], RestartEntry) else entries + found
+    for number, entry in enumerate(entries):
+        if isinstance(entry, MarkerEntry):
+            later = [each for each in entries[number:] if isinstance(each, BatchEntry)]
+            assert all(each.sequence >= entry.position for each in later)
+    assert sum(isinstance(each, MarkerEntry) for each in entries) == 8
+    assert len(log.producers) == len(restored.logs("orders")[0].producers) == 5, "no transaction is left open"

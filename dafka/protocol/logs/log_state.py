@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from dafka.protocol.logs.entries import (
@@ -107,10 +109,10 @@ class LogState:
         """Return about how many entries the index has if it is rewritten."""
         return len(self.index) + self.index.marker_count + len(self.producers) + len(self.transaction_runs)
 
-    def rewrite(self, now_ms: int) -> list[Entry]:
-        """Return entries that replace all before them."""
+    def rewrite(self, added: Iterable[BatchEntry], now_ms: int) -> list[Entry]:
+        """Return entries that replace all before them, with batches that are appended now."""
         self.producers.expire(now_ms)
-        batches = self.producers.entries()
+        batches = [*self.producers.entries(), *added]
         written: list[Entry] = [RestartEntry(), *self.transaction_runs.entries()]
         position = 0
         for entry in self.index.entries():

@@ -224,9 +224,7 @@ class LogOrder:
                 if own is None:
                     self._place(plan, batch.partition.address, first_sequence, count, is_open=len(logs) == 1)
                 else:
-                    self._place_own(plan, first_sequence, first_sequence + count)
-            if own is not None:
-                plans[own].added.extend(_producer_entries(batch, now_ms))
+                    self._place_own(plan, first_sequence, first_sequence + count, _producer_entries(batch, now_ms))
         made = [self._finish_plan(plan, now_ms) for plan in plans.values()]
         records = [
             RecordBatch(
@@ -324,13 +322,14 @@ class LogOrder:
         if entry is not None:
             plan.added.append(entry)
 
-    def _place_own(self, plan: LogPlan, first_sequence: int, end_sequence: int) -> None:
-        """Place records of a broker's own partition, and the ends of transactions among them."""
+    def _place_own(self, plan: LogPlan, first_sequence: int, end_sequence: int, entries: Sequence[BatchEntry]) -> None:
+        """Place records of a broker's own partition, and the ends of transactions behind the batches that they end."""
         self._place_markers(plan, first_sequence)
         while first_sequence < end_sequence:
             waiting = plan.log.markers[plan.markers :]
             end = min(waiting[0].position, end_sequence) if waiting else end_sequence
             self._place(plan, OWN, first_sequence, end - first_sequence, is_open=True)
+            plan.added.extend(entry for entry in entries if first_sequence <= entry.sequence < end)
             self._place_markers(plan, end)
             first_sequence = end
 
@@ -349,7 +348,7 @@ class LogOrder:
         if not plan.added or log.entry_count <= 2 * needed + self._rewrite_entries:
             return attrs.evolve(plan, written=plan.added)
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
-        return attrs.evolve(plan, written=[*log.rewrite(now_ms), *added], is_rewrite=True)
+        return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)
 
     def _write_later(self, log: LogState, entries: Sequence[Entry]) -> None:
         if entries:
@@ -357,7 +356,7 @@ class LogOrder:
             self._unwritten[log] = None
 
 
-def _producer_entries(batch: RecordBatch, now_ms: int) -> list[Entry]:
+def _producer_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
     """Return what must be known of the producers of batches after a restart."""
     headers = map(read_header, batch.encoded)
     return [
