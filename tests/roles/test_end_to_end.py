@@ -206,6 +206,8 @@ async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -
         cluster.consumer(["hello"]) as consumer,
         cluster.producer("hello") as producer,
     ):
+        await consumer.wait_settled()  # a FETCH that nobody takes yet would be repeated after an hour
+        await producer.wait_settled()
         for first in range(0, 50_000, 1000):
             await producer.send_many(contents(first, first + 1000))
         with trio.fail_after(DEADLINE_S):
