@@ -18,7 +18,7 @@ from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
-from dafka.protocol import StorageRepaired, StoreMachine
+from dafka.protocol import StoreMachine
 from dafka.protocol.logs import (
     LOGS_MAX,
     TOPICS_TOPIC,
@@ -33,11 +33,10 @@ from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_loading import delete_partitions, is_internal, load_broker, retention_of
 from dafka.roles.head_announcer import HeadAnnouncer
-from dafka.roles.log_events import StorageOpened
 from dafka.roles.log_reader import LogReader
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.state_log import StateLogs
-from dafka.roles.store import Store, default_retention
+from dafka.roles.store import Store, default_retention, make_machine
 from dafka.storage import Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
@@ -218,12 +217,12 @@ class Broker(Store):
 
         Args:
             log: The log.
-            marker: The end. Its offset and its position are filled in.
+            marker: The end. Its offset does not matter; its position is `next_sequence`.
 
         Returns:
             An event that is set when it is durable.
         """
-        self.order.append_marker(log, marker._replace(position=self.next_sequence(log)))
+        self.order.append_marker(log, marker)
         self._arrived.unpark_all()
         return self._durable
 
@@ -381,25 +380,16 @@ async def serve_broker(
     with single_exception():
         async with open_storage(config.store.storage) as storage:
             order, state, held = await load_broker(storage, config, restore_producer)
-            identity, time_ms = storage.identity, now_ms()
-            machine = StoreMachine(
-                identity,
+            identity = storage.identity
+            machine = make_machine(
+                storage,
                 config,
-                {partition: info.end_sequence for partition, info in held.items()},
-                {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
-                {
-                    partition: (time_ms - info.last_append_at) / 1000
-                    for partition, info in held.items()
-                    if info.last_append_at is not None
-                },
+                held,
                 lambda partition: order.is_own(partition) or is_internal(partition, identity),
             )
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
             ) as sockets:
                 broker = Broker(machine, sockets, storage, config, order, state)
-                records = sum(info.count for info in held.values())
-                broker.events.log.write(StorageOpened(config.store.storage, len(held), records))
-                for damage in storage.repairs:
-                    broker.events.put(StorageRepaired(str(damage)))
+                broker._report_opened(config.store.storage, held)
                 await broker._run(task_status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 import trio
@@ -34,6 +34,7 @@ from dafka.storage import (
     DeletesPartitions,
     DetectsRemoval,
     KeepsRecordBatches,
+    PartitionInfo,
     RetentionPolicy,
     Storage,
     open_storage,
@@ -175,6 +176,13 @@ class Store(NodeRole):
         trouble = f"one transaction of the storage has taken {waited:.0f} s so far" if waited >= STUCK_S else ""
         refusal = f"the storage fails: {self._refusal}" if self._refusal else self._machine.room.full_reason
         return Health(trouble, trouble or refusal or super().health().unready)
+
+    def _report_opened(self, url: str, held: Mapping[Partition, PartitionInfo]) -> None:
+        """Log what the storage holds, and report what was repaired."""
+        records = sum(info.count for info in held.values())
+        self.events.log.write(StorageOpened(url, len(held), records))
+        for damage in self._storage.repairs:
+            self.events.put(StorageRepaired(str(damage)))
 
     async def _run(self, task_status: trio.TaskStatus[Store]) -> None:
         """Run until cancelled, then write what has been received. Raises `StorageLostError`."""
@@ -339,6 +347,38 @@ def default_retention(config: StoreConfig) -> RetentionPolicy:
     )
 
 
+def make_machine(
+    storage: Storage,
+    config: Config,
+    held: Mapping[Partition, PartitionInfo],
+    is_own: Callable[[Partition], bool] = lambda _: False,
+) -> StoreMachine:
+    """Return the machine of a store.
+
+    Args:
+        storage: The storage.
+        config: The configuration.
+        held: The partitions in the storage that other nodes may see.
+        is_own: See `StoreMachine`.
+
+    Returns:
+        The machine.
+    """
+    time_ms = now_ms()
+    return StoreMachine(
+        storage.identity,
+        config,
+        {partition: info.end_sequence for partition, info in held.items()},
+        {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
+        {
+            partition: (time_ms - info.last_append_at) / 1000
+            for partition, info in held.items()
+            if info.last_append_at is not None
+        },
+        is_own,
+    )
+
+
 async def serve_store(
     config: Config | None = None, *, task_status: trio.TaskStatus[Store] = trio.TASK_STATUS_IGNORED
 ) -> None:
@@ -361,15 +401,7 @@ async def serve_store(
     with single_exception():
         async with open_storage(config.store.storage) as storage:
             held = await storage.partitions()
-            ends = {partition: info.end_sequence for partition, info in held.items()}
-            earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
-            time_ms = now_ms()
-            idle_s = {
-                partition: (time_ms - info.last_append_at) / 1000
-                for partition, info in held.items()
-                if info.last_append_at is not None
-            }
-            machine = StoreMachine(storage.identity, config, ends, earliest, idle_s)
+            machine = make_machine(storage, config, held)
             async with open_sockets(
                 storage.identity,
                 config,
@@ -378,8 +410,5 @@ async def serve_store(
                 keeps_record_batches=isinstance(storage, KeepsRecordBatches),
             ) as sockets:
                 store = Store(machine, sockets, storage, config)
-                records = sum(info.count for info in held.values())
-                store.events.log.write(StorageOpened(config.store.storage, len(held), records))
-                for damage in storage.repairs:
-                    store.events.put(StorageRepaired(str(damage)))
+                store._report_opened(config.store.storage, held)
                 await store._run(task_status)
