@@ -68,8 +68,8 @@ class Access:
         """Return the name of a topic that a request gives by name or by id; empty if there is none."""
         if name or topic_id == NIL:
             return name or ""
-        topics = self.client.service.broker.order.topics.values()
-        return next((each.name for each in topics if int(each.topic_id, 16) == topic_id.int), "")
+        topic = self.client.find_topic(None, topic_id)
+        return "" if topic is None else topic.name
 
 
 def guards(request: type[Request]) -> Callable[[Guard], Guard]:

@@ -34,7 +34,7 @@ from dafka.kafka.protocol.messages.transactions import (
     TopicResponse,
 )
 from dafka.listener.handlers.configs import BROKER, TOPIC
-from dafka.listener.handlers.registry import Client, handles
+from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.listener.handlers.topics import NODE_ID
 from dafka.protocol.logs import OWN
 
@@ -66,7 +66,7 @@ async def describe_topic_partitions(
             continue
         numbers = range(first, topic.log_count)[:left]
         first, left = 0, left - len(numbers)
-        topics.append(_describe_topic(name, uuid.UUID(int=int(topic.topic_id, 16)), ErrorCode.NONE, numbers))
+        topics.append(_describe_topic(name, uuid_of(topic), ErrorCode.NONE, numbers))
         if numbers and numbers.stop < topic.log_count:
             cursor = Cursor(topic_name=name, partition_index=numbers.stop)
             return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics, next_cursor=cursor)

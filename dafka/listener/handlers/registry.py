@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -9,6 +10,7 @@ import attrs
 
 from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
 from dafka.listener.service import Service
+from dafka.protocol.logs import Topic
 
 Handler: TypeAlias = Callable[["Client", Any], Awaitable[Response | None]]
 """Handles a request. None is no answer, which only Produce without acknowledgements gets."""
@@ -32,6 +34,18 @@ class Client:
     header: RequestHeader
     host: str
     endpoint: tuple[str, int]
+
+    def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
+        """Return the topic of a name, or of an id if there is no name; None if there is none."""
+        broker = self.service.broker
+        if name is not None:
+            return broker.find_topic(name)
+        return next((each for each in broker.order.topics.values() if uuid_of(each) == topic_id), None)
+
+
+def uuid_of(topic: Topic) -> uuid.UUID:
+    """Return the id of a topic as clients see it."""
+    return uuid.UUID(int=int(topic.topic_id, 16))
 
 
 def handles(request: type[Request]) -> Callable[[Handler], Handler]:

@@ -12,6 +12,7 @@ from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -32,9 +33,8 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from dafka.listener.handlers.configs import find_setting_problem, list_settings
-from dafka.listener.handlers.registry import Client, handles
+from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.protocol.logs import Topic, find_name_problem
-from dafka.roles import Broker
 
 NODE_ID = 0
 """The number of the only broker."""
@@ -45,34 +45,31 @@ async def describe_metadata(client: Client, request: MetadataRequest) -> Metadat
     """Answer with the broker and the topics. Topics that are asked for by name are created if that is allowed."""
     broker = client.service.broker
     host, port = client.endpoint
-    is_all = request.topics is None or (client.header.api_version == 0 and not request.topics)
-    topics = []
-    if is_all:
+    if request.topics is None or (client.header.api_version == 0 and not request.topics):
         topics = [_describe(topic) for topic in broker.order.topics.values()]
-    for asked in () if is_all else request.topics or ():
-        name = asked.name
-        if name is None and (found := _find_by_id(broker, asked.topic_id)) is not None:
-            name = found.name
-        if name is None:
-            topics.append(_unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id))
-            continue
-        if broker.find_topic(name) is None:
-            is_allowed = request.allow_auto_topic_creation and client.service.config.kafka.auto_create_topics == "on"
-            if find_name_problem(name):
-                topics.append(_unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION))
-                continue
-            if not is_allowed:
-                topics.append(_unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-                continue
-            await broker.create_topic(name).wait()
-        topic = broker.find_topic(name)
-        topics.append(_unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _describe(topic))
+    else:
+        may_create = request.allow_auto_topic_creation and client.service.config.kafka.auto_create_topics == "on"
+        topics = [await _describe_asked(client, each, may_create=may_create) for each in request.topics]
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
         cluster_id=broker.address,
         controller_id=NODE_ID,
         topics=topics,
     )
+
+
+async def _describe_asked(client: Client, asked: MetadataRequestTopic, *, may_create: bool) -> MetadataResponseTopic:
+    broker, name = client.service.broker, asked.name
+    topic = client.find_topic(name, asked.topic_id)
+    if topic is None and name is None:
+        return _unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id)
+    if topic is None and name is not None:
+        if find_name_problem(name):
+            return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if may_create:
+            await broker.create_topic(name).wait()
+            topic = broker.find_topic(name)
+    return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _describe(topic)
 
 
 @handles(DescribeClusterRequest)
@@ -129,7 +126,7 @@ async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> Crea
     ]
     return CreatableTopicResult(
         name=asked.name,
-        topic_id=_topic_id(topic),
+        topic_id=uuid_of(topic),
         error_code=error,
         num_partitions=count,
         replication_factor=1,
@@ -145,10 +142,7 @@ async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteT
     asked += [(each.name, each.topic_id) for each in request.topics]
     responses = []
     for name, topic_id in asked:
-        topics = broker.order.topics.values()
-        topic = next(
-            (each for each in topics if name == each.name or (name is None and _topic_id(each) == topic_id)), None
-        )
+        topic = client.find_topic(name, topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             responses.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error))
@@ -158,7 +152,7 @@ async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteT
         await broker.delete_topic(topic.name)
         client.service.carry_out(client.service.groups.delete_topic(topic.name))
         await client.service.settle(None)
-        responses.append(DeletableTopicResult(name=topic.name, topic_id=_topic_id(topic), error_code=ErrorCode.NONE))
+        responses.append(DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=ErrorCode.NONE))
     return DeleteTopicsResponse(responses=responses)
 
 
@@ -186,19 +180,11 @@ async def _add_logs(client: Client, asked: CreatePartitionsTopic, is_trial: bool
     return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=message)
 
 
-def _find_by_id(broker: Broker, topic_id: uuid.UUID) -> Topic | None:
-    return next((each for each in broker.order.topics.values() if _topic_id(each) == topic_id), None)
-
-
-def _topic_id(topic: Topic) -> uuid.UUID:
-    return uuid.UUID(int=int(topic.topic_id, 16))
-
-
 def _describe(topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
-        topic_id=_topic_id(topic),
+        topic_id=uuid_of(topic),
         partitions=[
             MetadataResponsePartition(
                 error_code=ErrorCode.NONE,
