@@ -24,7 +24,6 @@ from dafka.kafka.protocol.messages.transactions import (
     InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    TransactionState,
 )
 from dafka.listener.guards.registry import (
     CLUSTER_REFUSED,
@@ -38,6 +37,7 @@ from dafka.listener.guards.registry import (
     guards,
     take_refused,
 )
+from dafka.listener.handlers.transactions import describe_nothing
 from dafka.users import Permission
 
 
@@ -125,20 +125,7 @@ def guard_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verd
 def guard_describe(access: Access, request: DescribeTransactionsRequest) -> Verdict:
     """Permit the transactional ids."""
     refused = take_refused(request, "transactional_ids", access.may_use_transaction)
-
-    def answer(name: str) -> TransactionState:
-        return TransactionState(
-            error_code=TRANSACTION_REFUSED,
-            transactional_id=name,
-            transaction_state="",
-            transaction_timeout_ms=0,
-            transaction_start_time_ms=-1,
-            producer_id=-1,
-            producer_epoch=-1,
-            topics=[],
-        )
-
-    return add_refused(refused, "transaction_states", answer)
+    return add_refused(refused, "transaction_states", lambda name: describe_nothing(name, TRANSACTION_REFUSED))
 
 
 @guards(ListTransactionsRequest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import CommitRequest, FetchedOffset, OffsetToCommit
@@ -29,6 +29,8 @@ from dafka.kafka.transactions import Producer
 from dafka.listener.handlers.registry import Client, handles
 from dafka.storage.plugin_helpers import now_ms
 
+_Topic = TypeVar("_Topic")
+
 _GROUPS_VERSION = 8
 _RETENTION_VERSIONS = range(2, 5)
 
@@ -51,21 +53,8 @@ async def commit_offsets(client: Client, request: OffsetCommitRequest) -> Offset
         dict[TopicPartition, ErrorCode],
         await client.service.ask(lambda token: groups.commit_offsets(token, commit, now_ms())),
     )
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=_error_of(errors, TopicPartition(topic.name, each.partition_index)),
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = _answer_commit(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+    return OffsetCommitResponse(topics=topics)
 
 
 @handles(TxnOffsetCommitRequest)
@@ -90,22 +79,8 @@ async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitReq
             lambda token: groups.commit_transaction_offsets(token, commit, producer_id, now_ms())
         )
         errors = cast(dict[TopicPartition, ErrorCode], answer)
-    return TxnOffsetCommitResponse(
-        throttle_time_ms=0,
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=_error_of(errors, TopicPartition(topic.name, each.partition_index)),
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    topics = _answer_commit(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
 @handles(OffsetFetchRequest)
@@ -114,49 +89,13 @@ async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFe
     if client.header.api_version < _GROUPS_VERSION:
         asked = None if request.topics is None else _logs_in(request.topics)
         found = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
-        return OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=topic,
-                    partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=number,
-                            committed_offset=each.offset,
-                            committed_leader_epoch=each.leader_epoch,
-                            metadata=each.metadata,
-                            error_code=each.error_code,
-                        )
-                        for number, each in offsets.items()
-                    ],
-                )
-                for topic, offsets in found.items()
-            ]
-        )
+        return OffsetFetchResponse(topics=_answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition))
     groups = []
     for group in request.groups:
         asked = None if group.topics is None else _logs_in(group.topics)
         found = await _fetch(client, group.group_id, asked, is_stable=request.require_stable)
-        groups.append(
-            OffsetFetchResponseGroup(
-                group_id=group.group_id,
-                topics=[
-                    OffsetFetchResponseTopics(
-                        name=topic,
-                        partitions=[
-                            OffsetFetchResponsePartitions(
-                                partition_index=number,
-                                committed_offset=each.offset,
-                                committed_leader_epoch=each.leader_epoch,
-                                metadata=each.metadata,
-                                error_code=each.error_code,
-                            )
-                            for number, each in offsets.items()
-                        ],
-                    )
-                    for topic, offsets in found.items()
-                ],
-            )
-        )
+        topics = _answer_fetch(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics))
     return OffsetFetchResponse(groups=groups)
 
 
@@ -170,7 +109,53 @@ async def _fetch(
     return by_topic
 
 
-def _logs_in(topics: Iterable) -> list[TopicPartition]:  # type: ignore[type-arg]
+def _answer_commit(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    errors: Mapping[TopicPartition, ErrorCode],
+    make_topic: Callable[..., _Topic],
+    make_partition: Callable[..., Any],
+) -> list[_Topic]:
+    """Return the error code of each log in a request. Those that are not named are of logs that do not exist."""
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return [
+        make_topic(
+            name=topic.name,
+            partitions=[
+                make_partition(
+                    partition_index=each.partition_index,
+                    error_code=errors.get(TopicPartition(topic.name, each.partition_index), unknown),
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+
+
+def _answer_fetch(
+    found: Mapping[str, Mapping[int, FetchedOffset]],
+    make_topic: Callable[..., _Topic],
+    make_partition: Callable[..., Any],
+) -> list[_Topic]:
+    return [
+        make_topic(
+            name=topic,
+            partitions=[
+                make_partition(
+                    partition_index=number,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=each.leader_epoch,
+                    metadata=each.metadata,
+                    error_code=each.error_code,
+                )
+                for number, each in offsets.items()
+            ],
+        )
+        for topic, offsets in found.items()
+    ]
+
+
+def _logs_in(topics: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
@@ -190,7 +175,3 @@ def _of_known_logs(
     """Return the offsets of logs that exist."""
     order = client.service.broker.order
     return {log: offset for log, offset in offsets.items() if order.find_log(log.topic, log.partition) is not None}
-
-
-def _error_of(errors: Mapping[TopicPartition, ErrorCode], log: TopicPartition) -> ErrorCode:
-    return errors.get(log, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -118,9 +118,9 @@ async def describe_transactions(client: Client, request: DescribeTransactionsReq
     states = []
     for name, transaction in await service.settle(found):
         if transaction is None:
-            states.append(_state(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+            states.append(describe_nothing(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
             continue
-        state = _state(name, ErrorCode.NONE)
+        state = describe_nothing(name, ErrorCode.NONE)
         state.transaction_state = transaction.phase.value
         state.transaction_timeout_ms = transaction.transaction_timeout_ms
         state.transaction_start_time_ms = transaction.started_at_ms
@@ -169,7 +169,8 @@ def _error_for(client: Client, error: object, fenced_version: int) -> ErrorCode:
     return cast(ErrorCode, error)
 
 
-def _state(name: str, error: ErrorCode) -> TransactionState:
+def describe_nothing(name: str, error: ErrorCode) -> TransactionState:
+    """Return what DescribeTransactions says of a transactional id of which only an error is known."""
     return TransactionState(
         error_code=error,
         transactional_id=name,
