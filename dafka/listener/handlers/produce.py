@@ -115,7 +115,7 @@ def _append_of_producer(client: Client, request: ProduceRequest, log: LogState, 
     if check.error_code:
         raise _RefusedError(check.error_code)
     if check.duplicate_of is not None:
-        service.counters.duplicates += 1
+        client.listener.counters.duplicates += 1
         sequence = check.duplicate_of.base_offset
 
         async def wait_duplicate() -> PartitionProduceResponse:
@@ -144,7 +144,7 @@ def _append_checked(client: Client, log: LogState, index: int, batches: list[_Ba
         offset = await appended.wait_offset()
         if offset < 0:  # the topic was deleted meanwhile
             return _answer(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        client.service.counters.produced[log.topic] += count
+        client.listener.counters.produced[log.topic] += count
         return _answer(index, ErrorCode.NONE, offset=offset, log=log)
 
     return wait
