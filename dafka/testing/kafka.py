@@ -12,6 +12,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import TransportError
+from dafka.groups import single_exception
 from dafka.testing.cluster import open_cluster
 
 START_S = 30.0
@@ -72,7 +73,8 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
 
     def run() -> None:
         try:
-            trio.run(serve)
+            with single_exception():
+                trio.run(serve)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -89,8 +91,5 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
         if tokens and thread.is_alive():
             tokens[0].run_sync_soon(stopping.set)
         thread.join(START_S)
-        error = errors[0] if errors else None
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        if error is not None:
-            raise error
+        if errors:
+            raise errors[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dafka.config import Config
+from dafka.kafka.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -23,11 +24,6 @@ from dafka.kafka.protocol.messages.configs import (
 from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import Topic
 
-TOPIC, BROKER = 2, 4
-"""The types of resources that have settings."""
-
-_SET, _DELETE = 0, 1
-_FROM_TOPIC, _FROM_BROKER, _FROM_DEFAULT = 1, 4, 5
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = 1, 2, 3, 5, 7
 
 
@@ -91,9 +87,9 @@ def find_setting_problem(name: str, value: str) -> str:
 def list_settings(topic: Topic, config: Config) -> list[Setting]:
     """Return all settings of a topic."""
     return [
-        Setting(name, topic.settings[name], _FROM_TOPIC, kind.kind)
+        Setting(name, topic.settings[name], FROM_TOPIC, kind.kind)
         if name in topic.settings
-        else Setting(name, kind.default(config), _FROM_DEFAULT, kind.kind)
+        else Setting(name, kind.default(config), FROM_DEFAULT, kind.kind)
         for name, kind in _TOPIC_SETTINGS.items()
     ]
 
@@ -105,15 +101,15 @@ def _broker_settings(client: Client) -> list[Setting]:
     scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
     is_created = "true" if kafka.auto_create_topics == "on" else "false"
     return [
-        Setting("advertised.listeners", f"{scheme}://{host}:{port}", _FROM_BROKER, _LIST),
-        Setting("auto.create.topics.enable", is_created, _FROM_BROKER, _BOOLEAN),
-        Setting("broker.id", "0", _FROM_BROKER, _INT),
-        Setting("default.replication.factor", "1", _FROM_DEFAULT, _INT),
-        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), _FROM_BROKER, _INT),
-        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), _FROM_BROKER, _INT),
-        Setting("message.max.bytes", str(kafka.message_bytes_max), _FROM_BROKER, _INT),
-        Setting("num.partitions", str(kafka.log_count), _FROM_BROKER, _INT),
-        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), _FROM_BROKER, _INT),
+        Setting("advertised.listeners", f"{scheme}://{host}:{port}", FROM_BROKER, _LIST),
+        Setting("auto.create.topics.enable", is_created, FROM_BROKER, _BOOLEAN),
+        Setting("broker.id", "0", FROM_BROKER, _INT),
+        Setting("default.replication.factor", "1", FROM_DEFAULT, _INT),
+        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), FROM_BROKER, _INT),
+        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), FROM_BROKER, _INT),
+        Setting("message.max.bytes", str(kafka.message_bytes_max), FROM_BROKER, _INT),
+        Setting("num.partitions", str(kafka.log_count), FROM_BROKER, _INT),
+        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), FROM_BROKER, _INT),
     ]
 
 
@@ -142,7 +138,7 @@ def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConf
             value=each.value,
             read_only=is_read_only,
             config_source=each.source,
-            is_default=each.source == _FROM_DEFAULT,
+            is_default=each.source == FROM_DEFAULT,
             is_sensitive=False,
             config_type=each.kind,
         )
@@ -192,9 +188,9 @@ async def alter_configs_incrementally(
 def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
     """Return settings after changes; None if one is neither set nor deleted."""
     for change in changes:
-        if change.config_operation == _DELETE:
+        if change.config_operation == DELETE:
             settings.pop(change.name, None)
-        elif change.config_operation == _SET and change.value is not None:
+        elif change.config_operation == SET and change.value is not None:
             settings[change.name] = change.value
         else:
             return None

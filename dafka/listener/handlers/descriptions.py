@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from dafka.errors import StorageError
+from dafka.kafka.constants import BROKER, TOPIC
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
@@ -33,7 +34,6 @@ from dafka.kafka.protocol.messages.transactions import (
     ProducerState,
     TopicResponse,
 )
-from dafka.listener.handlers.configs import BROKER, TOPIC
 from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.listener.handlers.topics import NODE_ID
 from dafka.protocol.logs import OWN
