@@ -24,11 +24,17 @@ class Schema(ABC):
 
     @abstractmethod
     def check(self, value: Any, where: str) -> Any:
-        """Return a value of a request, converted. Raises `WebError` if it has another form.
+        """Check a value of a request.
 
         Args:
             value: The value.
             where: What it is the value of, for the message.
+
+        Returns:
+            The value, converted.
+
+        Raises:
+            WebError: It has another form.
         """
 
     def parse(self, text: str, where: str) -> Any:
