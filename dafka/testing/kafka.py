@@ -13,7 +13,6 @@ import trio
 from dafka.config import Config
 from dafka.errors import TransportError
 from dafka.groups import single_exception
-from dafka.listener import KafkaBroker, serve_kafka
 from dafka.testing.cluster import open_cluster
 
 START_S = 30.0
@@ -59,11 +58,14 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
     stopping = trio.Event()
     tokens: list[trio.lowlevel.TrioToken] = []
 
+    # Programs that only import this module, such as pytest with its plugin, start faster without the broker.
+    from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415
+
     async def serve() -> None:
         tokens.append(trio.lowlevel.current_trio_token())
         async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
             listening = cluster.config.with_store(storage=storage).with_kafka(listen=f"127.0.0.1:{port}")
-            broker: KafkaBroker = await nursery.start(serve_kafka, listening)
+            broker: ListeningBroker = await nursery.start(serve_listeners, listening)
             found.append(RunningKafka(broker.bootstrap_servers, cluster.config))
             started.set()
             await stopping.wait()
