@@ -6,7 +6,7 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/*/accelerator/*)
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-spark test test-long mutants check docs dist format clean
+.PHONY: help demo demo-spark test test-long mutants check docs dist binary format clean
 
 help: ## Show these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -45,6 +45,15 @@ dist: .venv/dev ## Build the source distribution and the wheels into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	DAFKA_BUILD_ACCELERATOR=off $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist dist/dafka-*.tar.gz
+
+# In an environment of its own, so that nothing else that is installed gets into it.
+BINARY_BUILD ?= build/binary
+BINARY_DIST ?= dist
+binary: ## Build dist/dafka, one file that runs without Python
+	$(PYTHON) -m venv --clear $(BINARY_BUILD)/venv
+	$(BINARY_BUILD)/venv/bin/python -m pip install --quiet '.[binary]'
+	$(BINARY_BUILD)/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
+		--distpath $(BINARY_DIST) --workpath $(BINARY_BUILD)/work deploy/binary/dafka.spec
 
 format: .venv/dev ## Format the code
 	$(BIN)/ruff check --fix

@@ -277,11 +277,6 @@ class RecordBatch:
             kept = bisect_right(list(accumulate(map(record_bytes, self))), bytes_max)
         return self.between(self.first_sequence, self.first_sequence + max(kept, 1))
 
-    def moved_to(self, partition: Partition, first_sequence: int) -> RecordBatch:
-        """Return the same records at another place."""
-        encoded = self.encoded if first_sequence == self.first_sequence else ()
-        return attrs.evolve(self, partition=partition, first_sequence=first_sequence, encoded=encoded)
-
     def __len__(self) -> int:
         return len(self.values)
 

@@ -1,10 +1,14 @@
-"""Kafka's numbers of variable length: seven bits a byte, lowest first, with the sign in the lowest bit ("zigzag")."""
+"""Kafka's numbers of variable length: seven bits a byte, lowest first.
+
+Those that may be negative have their sign in the lowest bit ("zigzag"); unsigned ones have none.
+"""
 
 from __future__ import annotations
 
 from dafka.errors import BatchError
 
-_SMALL = [bytes((number,)) for number in range(128)]
+SMALL_UVARINTS = [bytes((number,)) for number in range(128)]
+"""The unsigned numbers of one byte."""
 
 _NATURALS_KEPT = 8192
 _naturals: list[bytes] = []
@@ -22,13 +26,18 @@ def write_natural(number: int) -> bytes:
 def write_varint(number: int) -> bytes:
     """Return a number of at most 64 bits, sign included, in as few bytes as possible."""
     left = number << 1 if number >= 0 else ~(number << 1)
-    if left < 128:
-        return _SMALL[left]
+    return SMALL_UVARINTS[left] if left < 128 else write_uvarint(left)
+
+
+def write_uvarint(number: int) -> bytes:
+    """Return a number that is not negative, without a sign, in as few bytes as possible."""
+    if number < 128:
+        return SMALL_UVARINTS[number]
     encoded = bytearray()
-    while left >= 128:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
+    while number >= 128:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
     return bytes(encoded)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -39,6 +40,10 @@ COMMANDS = {
 A module is loaded when its command runs, so that `dafka --help` and a wrong command need not wait for all of them.
 """
 
+NEED_PYTHON = ("spark", "demo", "bench")
+"""Commands that need packages for which the binary of `make binary` is too small, or a Python for processes of their
+own. Each has an extra with its name."""
+
 FORMER_OPTIONS = {
     "--authorized": "--authorized-keys",
     "--grace": "--grace-ms",
@@ -57,11 +62,15 @@ class _LazyGroup(click.Group):
     """A group that loads a command's module when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [name for name in COMMANDS if not _is_left_out(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if _is_left_out(cmd_name):
+            raise UsageMistake(
+                f"this binary has no 'dafka {cmd_name}', which needs Python: pip install 'dafka[{cmd_name}]'"
+            )
         try:
             command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
         except MissingExtraError as error:
@@ -82,7 +91,7 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Name today's option where a former one was used."""
@@ -93,6 +102,10 @@ class _LazyGroup(click.Group):
             if new is None or error.ctx is None or not _has_option(error.ctx.command, new):
                 raise
             raise UsageMistake(f"the option {error.option_name} has a new name: use {new}") from None
+
+
+def _is_left_out(name: str) -> bool:
+    return name in NEED_PYTHON and bool(getattr(sys, "frozen", False))  # PyInstaller sets it
 
 
 def _has_option(command: click.Command, flag: str) -> bool:

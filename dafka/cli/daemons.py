@@ -13,10 +13,9 @@ import trio
 
 from dafka.cli.options import add_options, node_options, setting_option, tower_options, up_options
 from dafka.cli.runner import Supervisor, require_tower, run
-from dafka.config import BeaconConfig, Config
+from dafka.config import DEFAULT_KAFKA_LISTEN, BeaconConfig, Config
 from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
-from dafka.listener import DEFAULT_LISTEN, KafkaBroker, serve_kafka
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.roles.events import NodeLog
 from dafka.roles.log_events import StorageReopening
@@ -96,7 +95,7 @@ def store(config: Config) -> None:
     run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
 
 
-def _kafka_options(listen_default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _broker_options(kafka_default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options of a broker to a command."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +107,7 @@ def _kafka_options(listen_default: str) -> Callable[[Callable[..., Any]], Callab
                 "[ADDRESS:]PORT",
                 "Listen to clients of Kafka here; a port alone is one of 127.0.0.1.",
                 flag="--kafka",
-                default=listen_default,
+                default=kafka_default,
             ),
             setting_option(
                 "kafka",
@@ -119,6 +118,14 @@ def _kafka_options(listen_default: str) -> Callable[[Callable[..., Any]], Callab
             ),
             setting_option(
                 "kafka", "log_count", "N", "How many logs (Kafka's partitions) a new topic has.", flag="--log-count"
+            ),
+            setting_option(
+                "http",
+                "listen",
+                "[ADDRESS:]PORT",
+                "Serve WebSocket, HTTP and the console here; a port alone is one of 127.0.0.1.",
+                flag="--http",
+                default="none",
             ),
             setting_option(
                 "clients", "users", "FILE", "The users of the broker, made by `dafka user add`.", default="none"
@@ -148,15 +155,16 @@ def _kafka_options(listen_default: str) -> Callable[[Callable[..., Any]], Callab
 
 
 @click.command()
-@_kafka_options(DEFAULT_LISTEN)
+@_broker_options(DEFAULT_KAFKA_LISTEN)
 @_store_options
 @node_options
 def broker(config: Config) -> None:
-    """Run a broker, which is a store and serves clients of Kafka.
+    """Run a broker, which is a store and serves clients of Kafka, WebSocket and HTTP.
 
-    Each topic has one or more logs, which Kafka calls partitions. They contain what clients of Kafka and producers of
-    Dafka publish, in one order, with offsets.
+    Each topic has one or more logs, which Kafka calls partitions. They contain what all clients and producers of Dafka
+    publish, in one order, with offsets.
     """
+    config = config.with_kafka(listen=config.kafka.listen or DEFAULT_KAFKA_LISTEN)
     supervisor = Supervisor(config, "store")
 
     async def program() -> int:
@@ -170,17 +178,17 @@ def broker(config: Config) -> None:
 @click.command()
 @_sub_option
 @_pub_option
-@_kafka_options("none: a store runs in place of a broker")
+@_broker_options("none")
 @_store_options
 @up_options
 def up(config: Config) -> None:
-    """Run a tower and a store, or with --kafka a broker, in one process.
+    """Run a tower and a store, or with --kafka or --http a broker, in one process.
 
     This is all that a small cluster needs. The store uses this tower, and also the towers that --tower-sub and
     --tower-pub name.
     """
     supervisor = Supervisor(config, "tower", "store")
-    run_role = _run_broker if config.kafka.listen else _run_store
+    run_role = _run_broker if config.kafka.listen or config.http.listen else _run_store
 
     async def program() -> int:
         async with supervisor.open() as url, trio.open_nursery() as nursery:
@@ -260,16 +268,21 @@ async def _run_broker(
     url: str | None,
     announce_others: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a broker that listens to clients of Kafka."""
-    found: KafkaBroker = await nursery.start(serve_kafka, config)
-    if url is not None:
+    """Run a broker that listens to clients."""
+    from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
+
+    found: ListeningBroker = await nursery.start(serve_listeners, config)
+    if url is not None and found.kafka is not None:
         from dafka.listener.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
-        supervisor.monitor.metric_sources.append(KafkaMetrics(found.service).read)
+        supervisor.monitor.metric_sources.append(KafkaMetrics(found.kafka).read)
     announce_others()
     with supervisor.monitor.watching(found.broker):
         click.echo(f"broker {found.broker.address} at {found.broker.endpoint} keeps {config.store.storage}")
-        click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")
+        if found.kafka is not None:
+            click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")
+        if found.web is not None:
+            click.echo(f"HTTP, WebSocket and the console at {found.url}")
         _announce_metrics(url)
         async with require_tower(found.broker.events, config):
             await trio.sleep_forever()

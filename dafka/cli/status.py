@@ -12,7 +12,7 @@ import trio
 from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import require_tower, run
 from dafka.cli.status_output import Shown, print_survey, survey_to_json
-from dafka.config import Config, MetricsConfig
+from dafka.config import Config, split_listen_address
 from dafka.errors import ConfigError
 from dafka.roles import open_observer
 
@@ -84,9 +84,9 @@ def status(
 
 def _parse_address(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, int]:
     try:
-        return MetricsConfig(listen=value).address
+        return split_listen_address(value)
     except ConfigError as error:
-        raise click.BadParameter(str(error).removeprefix("listen: ")) from None
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()

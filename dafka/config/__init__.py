@@ -6,12 +6,14 @@ Later ones override earlier ones. A setting has the same name in all of them.
 
 from dafka.config.configuration import Config
 from dafka.config.settings import (
+    DEFAULT_KAFKA_LISTEN,
     BeaconConfig,
     ClientsConfig,
     CompressionName,
     ConsumerConfig,
     DialectName,
     FetchConfig,
+    HttpConfig,
     KafkaConfig,
     LogConfig,
     LogFormat,
@@ -26,8 +28,10 @@ from dafka.config.settings import (
     Switch,
     TowerConfig,
 )
+from dafka.config.values import split_listen_address
 
 __all__ = [
+    "DEFAULT_KAFKA_LISTEN",
     "BeaconConfig",
     "ClientsConfig",
     "CompressionName",
@@ -35,6 +39,7 @@ __all__ = [
     "ConsumerConfig",
     "DialectName",
     "FetchConfig",
+    "HttpConfig",
     "KafkaConfig",
     "LogConfig",
     "LogFormat",
@@ -48,4 +53,5 @@ __all__ = [
     "StoreConfig",
     "Switch",
     "TowerConfig",
+    "split_listen_address",
 ]

@@ -16,6 +16,7 @@ from dafka.config.settings import (
     ClientsConfig,
     ConsumerConfig,
     FetchConfig,
+    HttpConfig,
     KafkaConfig,
     LogConfig,
     MetricsConfig,
@@ -59,6 +60,7 @@ class Config:
         consumer: `[consumer]`, where a consumer begins.
         store: `[store]`, where records are kept.
         kafka: `[kafka]`, how a broker serves clients of Kafka.
+        http: `[http]`, how a broker serves WebSocket, HTTP and the console.
         clients: `[clients]`, how a broker identifies its clients.
         fetch: `[fetch]`, how missing records are fetched.
         log: `[log]`, what the `dafka` command logs.
@@ -73,6 +75,7 @@ class Config:
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
     kafka: KafkaConfig = attrs.field(factory=KafkaConfig)
+    http: HttpConfig = attrs.field(factory=HttpConfig)
     clients: ClientsConfig = attrs.field(factory=ClientsConfig)
     fetch: FetchConfig = attrs.field(factory=FetchConfig)
     log: LogConfig = attrs.field(factory=LogConfig)
@@ -140,6 +143,11 @@ class Config:
         """Return a copy with some settings of `[kafka]` changed."""
         return change_section(self, "kafka", settings)
 
+    @_takes_settings_of(HttpConfig)
+    def with_http(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[http]` changed."""
+        return change_section(self, "http", settings)
+
     @_takes_settings_of(ClientsConfig)
     def with_clients(self, **settings: Any) -> Config:
         """Return a copy with some settings of `[clients]` changed."""
@@ -170,6 +178,7 @@ SECTIONS: dict[str, type[Any]] = {
     "consumer": ConsumerConfig,
     "store": StoreConfig,
     "kafka": KafkaConfig,
+    "http": HttpConfig,
     "clients": ClientsConfig,
     "fetch": FetchConfig,
     "log": LogConfig,

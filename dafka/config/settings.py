@@ -39,6 +39,9 @@ LogFormat = Literal["text", "json"]
 
 MIB = 2**20
 
+DEFAULT_KAFKA_LISTEN = "127.0.0.1:9092"
+"""Where a broker listens to clients of Kafka if nothing else is configured: Kafka's port."""
+
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
@@ -271,7 +274,7 @@ class KafkaConfig:
 
     listen: str = attrs.field(default="", validator=check_listen_address)
     """Where `dafka up` and `dafka broker` listen to clients: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any
-    free port. Empty: `dafka up` runs a store in place of a broker, and `dafka broker` uses 127.0.0.1:9092."""
+    free port. Empty: `dafka up` does not listen to them, and `dafka broker` uses 127.0.0.1:9092."""
     advertised_listener: str = attrs.field(default="", validator=check_listen_address)
     """The address at which clients reach the broker, `HOST:PORT`. Empty: the one to which they have connected."""
     auto_create_topics: Switch = attrs.field(default="on", validator=check_choice("on", "off"))
@@ -305,6 +308,35 @@ class KafkaConfig:
     session_timeout_min_ms: int = attrs.field(default=6000, converter=to_milliseconds, validator=check_milliseconds(1))
     """The shortest session timeout that a member of a group may ask for. Kafka calls it
     `group.min.session.timeout.ms`."""
+
+
+@attrs.frozen(kw_only=True)
+class HttpConfig:
+    """`[http]`: how a broker serves WebSocket, HTTP and the console."""
+
+    listen: str = attrs.field(default="", validator=check_listen_address)
+    """Where `dafka up` and `dafka broker` listen to HTTP: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free
+    port. Empty: they do not."""
+    connections_max: int = attrs.field(default=10_000, validator=check_count(1))
+    """How many clients may be connected. A further one takes the place of a client that has not sent a request yet, or
+    is disconnected."""
+    connections_per_address_max: int = attrs.field(default=0, validator=check_count(0))
+    """How many clients of one address may be connected. 0: as many as in all. Behind a web proxy, all clients have the
+    proxy's address."""
+    origins: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)
+    """Where pages come from that may use the broker, in addition to its own: `https://example.com`. A web proxy's name
+    belongs here if browsers reach the broker through it on this machine without users."""
+    body_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The largest body of a request. A larger one is refused."""
+    receiving_bytes_max: int = attrs.field(default=128 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of all bodies above 16 KiB that are being received. Beyond it, further ones wait; the addresses of
+    clients take turns."""
+    receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to send a request that it has begun, and a second more for each MiB of its body."""
+    send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to read 256 KiB of a response."""
+    idle_ms: int = attrs.field(default=120_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may send no further request until it is disconnected."""
 
 
 @attrs.frozen(kw_only=True)
@@ -374,9 +406,3 @@ class MetricsConfig:
     topics_max: int = attrs.field(default=100, validator=check_count(0))
     """How many topics have metrics of their own. Further ones are added up under the label `other`. 0: there are no
     metrics by topic."""
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and the port of `listen`, which must not be empty."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]") or "127.0.0.1", int(port)

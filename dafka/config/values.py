@@ -199,9 +199,30 @@ def check_towers(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
             raise ConfigError(f"{attribute.name}: {error}") from None
 
 
+_LISTEN_ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})")
+_LISTEN_EXPECTED = "a port, or an address and a port, such as 9464 or 10.0.0.7:9464"
+
+
+def split_listen_address(text: str) -> tuple[str, int]:
+    """Return the host and the port of `PORT`, which is one of 127.0.0.1, or of `ADDRESS:PORT`.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The host, without brackets, and the port.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
+    found = _LISTEN_ADDRESS.fullmatch(text)
+    if found is None or int(found[2]) > 65535:
+        raise ConfigError(f"expected {_LISTEN_EXPECTED}, not {text!r}")
+    return (found[1] or "").strip("[]") or "127.0.0.1", int(found[2])
+
+
 def check_listen_address(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Check that a value is a port, or an address and a port, or empty."""
-    pattern = r"(?:([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})"
-    found = re.fullmatch(pattern, value) if isinstance(value, str) else None
+    found = _LISTEN_ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if value != "" and (found is None or int(found[2]) > 65535):
-        raise _refuse(attribute, "a port, or an address and a port, such as 9464 or 10.0.0.7:9464", value)
+        raise _refuse(attribute, _LISTEN_EXPECTED, value)

@@ -11,7 +11,7 @@ and needs no locks then:
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -63,3 +63,8 @@ class WriteMarkers:
 
 
 Action: TypeAlias = WriteState | Answer | WriteMarkers
+
+
+def write_state(records: Sequence[StateRecord]) -> list[Action]:
+    """Return the action that writes records; none if there are none."""
+    return [WriteState(tuple(records))] if records else []

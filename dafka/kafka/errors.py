@@ -139,3 +139,11 @@ class ErrorCode(IntEnum):
     VOTER_NOT_FOUND = 127
     INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name of an error."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"

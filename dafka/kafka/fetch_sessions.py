@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import attrs
 
+from dafka.kafka.constants import FINAL_EPOCH, INITIAL_EPOCH
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.topics import TopicPartition
 
@@ -20,8 +21,6 @@ _T = TypeVar("_T")
 NO_SESSION = 0
 """The id of a session that stands for none."""
 
-_FINAL_EPOCH = -1
-_INITIAL_EPOCH = 0
 _EPOCH_MAX = 2**31 - 1
 
 
@@ -141,9 +140,9 @@ class FetchSessions(Generic[_T]):
         Returns:
             What is wanted.
         """
-        if epoch in {_FINAL_EPOCH, _INITIAL_EPOCH}:
+        if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             self._close(session_id)
-            session = self._open(changed, time_ms) if epoch == _INITIAL_EPOCH else None
+            session = self._open(changed, time_ms) if epoch == INITIAL_EPOCH else None
             if session is None:
                 return SessionFetch(ErrorCode.NONE, wanted=changed)
             return SessionFetch(ErrorCode.NONE, session.session_id, dict(session.wanted), session)

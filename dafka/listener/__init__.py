@@ -1,5 +1,6 @@
-"""The listener of a broker: Kafka's clients connect to it over TCP."""
+"""Kafka's listener: clients of Kafka connect to it over TCP."""
 
-from dafka.listener.serve import DEFAULT_LISTEN, KafkaBroker, serve_kafka
+from dafka.listener.kafka_listener import KafkaListener
+from dafka.listener.serve import serve_kafka
 
-__all__ = ["DEFAULT_LISTEN", "KafkaBroker", "serve_kafka"]
+__all__ = ["KafkaListener", "serve_kafka"]

@@ -13,6 +13,8 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
+from dafka.broker import AcceptedClient
+from dafka.broker.room import SMALL_BYTES
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import (
@@ -41,9 +43,7 @@ from dafka.listener.authentication import (
 )
 from dafka.listener.guards import GUARDS, Access, Amendment, Verdict
 from dafka.listener.handlers import HANDLERS, SERVED, Client, ProduceRefusedError, begin_produce
-from dafka.listener.room import SMALL_BYTES
-from dafka.listener.security import ListenerSecurity
-from dafka.listener.service import Service
+from dafka.listener.kafka_listener import KafkaListener
 
 MIB = 2**20
 
@@ -82,38 +82,26 @@ class Connection:
     """The connection of one client.
 
     Args:
-        stream: The connection.
-        service: What all clients share.
-        security: The users and the certificate.
-        host: The address of the client.
+        accepted: The connection.
+        listener: What all clients share.
         endpoint: The host and port at which the client reaches the broker.
-        is_local: Whether the client has connected to a loopback address.
-        mark_served: Called when the client has sent a request, after it has authenticated if it must.
     """
 
-    def __init__(
-        self,
-        stream: trio.SocketStream,
-        service: Service,
-        security: ListenerSecurity,
-        host: str,
-        endpoint: tuple[str, int],
-        *,
-        is_local: bool,
-        mark_served: Callable[[], None],
-    ) -> None:
-        self._stream: trio.abc.Stream = stream if security.tls is None else security.tls.wrap(stream)
-        self._service = service
-        self._counters = service.counters
+    def __init__(self, accepted: AcceptedClient, listener: KafkaListener, endpoint: tuple[str, int]) -> None:
+        self._listener = listener
+        self._service = service = listener.service
+        security = service.security
+        self._stream = security.encrypt(accepted.stream)
+        self._counters = listener.counters
         self._users = security.users
-        self._host = host
+        self._host = accepted.host
         self._endpoint = endpoint
-        self._mark_served = mark_served
+        self._mark_served = accepted.mark_served
         self._kafka = kafka = service.config.kafka
         self._splitter = FrameSplitter(kafka.request_bytes_max)
         self._authentication: Authentication | None = None
         if security.users is not None:
-            is_private = security.tls is not None or is_local
+            is_private = security.tls is not None or accepted.is_local
             self._authentication = Authentication(security.users, allows_plain=is_private)
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
         self._user = ""
@@ -145,7 +133,7 @@ class Connection:
             self._counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
         finally:
-            self._service.answers.give_back(self._unsent_bytes)
+            self._listener.answers.give_back(self._unsent_bytes)
 
     def _note_end(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
@@ -187,7 +175,7 @@ class Connection:
                 await self._take_in(data)
                 is_open = bool(data) and not self._ending
             elif size > SMALL_BYTES:
-                async with self._service.receiving.take(self._host, size):
+                async with self._listener.receiving.take(self._host, size):
                     is_open = await self._receive_rest(size)
             else:
                 is_open = await self._receive_rest(size)
@@ -254,7 +242,7 @@ class Connection:
         await self._serve_request(header, request, begun)
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
-        client = Client(self._service, header, self._host, self._endpoint)
+        client = Client(self._listener, header, self._host, self._endpoint)
         verdict = self._guard(client, request)
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)
@@ -326,7 +314,7 @@ class Connection:
 
     def _count_unsent(self, size: int) -> None:
         self._unsent_bytes += size
-        self._service.answers.take(size)
+        self._listener.answers.take(size)
 
     async def _send_all(self) -> None:
         async for each in self._answers:
@@ -353,7 +341,7 @@ class Connection:
                 raise DisconnectError(f"it has not read its answers for {send_s:.0f} s", "slow reader")
             self._counters.sent_bytes += len(part)
         self._unsent_bytes -= len(view)
-        self._service.answers.give_back(len(view))
+        self._listener.answers.give_back(len(view))
         self._sent.set()
 
 

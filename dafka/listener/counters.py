@@ -22,8 +22,6 @@ class Counters:
     """What a listener has done since it started.
 
     Attributes:
-        connections: Connections that were admitted.
-        refused_connections: Connections that were closed because there were too many.
         disconnected: Clients that were disconnected, by reason.
         received_bytes: Bytes that clients have sent.
         sent_bytes: Bytes that were sent to clients.
@@ -38,8 +36,6 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self.connections = 0
-        self.refused_connections = 0
         self.disconnected: Counter[str] = Counter()
         self.received_bytes = 0
         self.sent_bytes = 0

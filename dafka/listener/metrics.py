@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 
-from dafka.kafka.errors import ErrorCode
+from dafka.kafka.errors import error_name
 from dafka.kafka.transactions import TransactionPhase
-from dafka.listener.service import Service
-from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, histogram_buckets
+from dafka.listener.kafka_listener import KafkaListener
+from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, histogram_buckets, make_families
 
 COUNTERS = {
     "dafka_kafka_requests": MetricHelp("Requests of clients of Kafka that were handled.", ("api",)),
@@ -58,11 +58,11 @@ class KafkaMetrics:
     """The metrics of a listener.
 
     Args:
-        service: The listener's coordinators and counters.
+        listener: The listener.
     """
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, listener: KafkaListener) -> None:
+        self._listener = listener
         self._groups: TopicLabels | None = None
 
     def read(self, topics: TopicLabels) -> list[Metric]:
@@ -70,22 +70,13 @@ class KafkaMetrics:
         if self._groups is None:
             self._groups = TopicLabels(topics.topics_max)
         samples = self._count(topics) | self._measure(topics, self._groups)
-        metrics: list[Metric] = []
-        for name, help_ in COUNTERS.items():
-            counter = CounterMetricFamily(name, help_.text, labels=help_.labels)
-            _fill(counter, samples.get(name, {}))
-            metrics.append(counter)
-        for name, help_ in GAUGES.items():
-            gauge = GaugeMetricFamily(name, help_.text, labels=help_.labels)
-            _fill(gauge, samples.get(name, {}))
-            metrics.append(gauge)
         durations = HistogramMetricFamily(DURATION_SECONDS, DURATION_TEXT, labels=("api",))
-        for api, timer in self._service.counters.timers.items():
+        for api, timer in self._listener.counters.timers.items():
             durations.add_metric([api.name], *histogram_buckets([timer.histogram()]))
-        return [*metrics, durations]
+        return [*make_families(COUNTERS, GAUGES, samples), durations]
 
     def _count(self, topics: TopicLabels) -> Samples:
-        counters = self._service.counters
+        counters = self._listener.counters
         records: Counter[tuple[str, ...]] = Counter()
         if topics.topics_max:
             for direction, by_topic in (("produced", counters.produced), ("consumed", counters.consumed)):
@@ -98,10 +89,10 @@ class KafkaMetrics:
         return {
             "dafka_kafka_requests": {(api.name,): count for api, count in counters.requests.items()},
             "dafka_kafka_errors": {
-                (api.name, _error_name(code)): count for (api, code), count in counters.errors.items()
+                (api.name, error_name(code)): count for (api, code), count in counters.errors.items()
             },
-            "dafka_kafka_accepted_connections": {(): counters.connections},
-            "dafka_kafka_refused_connections": {(): counters.refused_connections},
+            "dafka_kafka_accepted_connections": {(): self._listener.crowd.admitted},
+            "dafka_kafka_refused_connections": {(): self._listener.crowd.refused},
             "dafka_kafka_disconnected_clients": {(reason,): n for reason, n in counters.disconnected.items()},
             "dafka_kafka_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
             "dafka_kafka_records": dict(records),
@@ -110,7 +101,7 @@ class KafkaMetrics:
         }
 
     def _measure(self, topics: TopicLabels, groups: TopicLabels) -> Samples:
-        service = self._service
+        service = self._listener.service
         states: Counter[tuple[str, ...]] = Counter()
         lag: Counter[tuple[str, ...]] = Counter()
         for group in service.groups.list_groups():
@@ -125,21 +116,9 @@ class KafkaMetrics:
         phases = [each.phase for each in service.transactions.list_transactions()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {
-            "dafka_kafka_connections": {(): len(service.crowd)},
-            "dafka_kafka_receiving_bytes": {(): service.receiving.taken_bytes},
+            "dafka_kafka_connections": {(): len(self._listener.crowd)},
+            "dafka_kafka_receiving_bytes": {(): self._listener.receiving.taken_bytes},
             "dafka_kafka_groups": dict(states),
             "dafka_kafka_group_lag_records": dict(lag),
             "dafka_kafka_open_transactions": {(): sum(phase in is_open for phase in phases)},
         }
-
-
-def _fill(metric: CounterMetricFamily | GaugeMetricFamily, samples: dict[tuple[str, ...], float]) -> None:
-    for labels, value in sorted(samples.items()):
-        metric.add_metric(labels, value)
-
-
-def _error_name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)

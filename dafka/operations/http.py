@@ -16,7 +16,7 @@ import h11
 import trio
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
 
-from dafka.config import MetricsConfig
+from dafka.config import split_listen_address
 from dafka.errors import AddressInUseError
 from dafka.operations.metrics import TOPICS_MAX, make_registry
 from dafka.operations.monitor import Monitor
@@ -101,7 +101,7 @@ async def open_server(listen: str, handlers: Mapping[str, Handler]) -> AsyncIter
         AddressInUseError: The server cannot listen at that address.
         ConfigError: `listen` has another form.
     """
-    host, port = MetricsConfig(listen=listen).address
+    host, port = split_listen_address(listen)
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:

@@ -203,15 +203,11 @@ def _read(monitor: Monitor, labels: TopicLabels) -> list[Metric]:
         _add(samples[role], _topic_samples(node, found, labels))
         if isinstance(found, StoreStatistics):
             commits.setdefault(role, []).append(found.commit_seconds)
-    metrics: list[Metric] = []
-    for name, help_ in COUNTERS.items():
-        counter = CounterMetricFamily(name, help_.text, labels=("role", *help_.labels))
-        _fill(counter, name, samples)
-        metrics.append(counter)
-    for name, help_ in GAUGES.items():
-        gauge = GaugeMetricFamily(name, help_.text, labels=("role", *help_.labels))
-        _fill(gauge, name, samples)
-        metrics.append(gauge)
+    by_role: Samples = {}
+    for role, of_role in samples.items():
+        for name, values in of_role.items():
+            by_role.setdefault(name, {}).update({(role, *labels): value for labels, value in values.items()})
+    metrics = make_families(COUNTERS, GAUGES, by_role, first_labels=("role",))
     histogram = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_TEXT, labels=("role",))
     for role, each in commits.items():
         histogram.add_metric([role], *histogram_buckets(each))
@@ -257,12 +253,6 @@ def _topic_samples(node: MonitoredNode, found: Statistics, labels: TopicLabels) 
         "dafka_topic_partitions": {(label,): count for label, count in partitions.items()},
         "dafka_topic_lag_records": {(label,): count for label, count in lag.items()},
     }
-
-
-def _fill(metric: CounterMetricFamily | GaugeMetricFamily, name: str, samples: Mapping[str, Samples]) -> None:
-    for role, found in samples.items():
-        for labels, value in sorted(found.get(name, {}).items()):
-            metric.add_metric((role, *labels), value)
 
 
 def _add(total: Samples, samples: Samples) -> None:
@@ -340,6 +330,34 @@ def _lag_samples(lag: Mapping[Partition, int]) -> Samples:
         "dafka_lag_records_max": {(): max(lag.values(), default=0)},
         "dafka_lagging_partitions": {(): len(lag)},
     }
+
+
+def make_families(
+    counters: Mapping[str, MetricHelp],
+    gauges: Mapping[str, MetricHelp],
+    samples: Samples,
+    *,
+    first_labels: tuple[str, ...] = (),
+) -> list[Metric]:
+    """Return metrics with their samples.
+
+    Args:
+        counters: The counters' help texts by their names.
+        gauges: The gauges' help texts by their names.
+        samples: The values.
+        first_labels: The names of the labels before those of the help texts.
+
+    Returns:
+        The counters, then the gauges; those without samples too.
+    """
+    metrics: list[Metric] = []
+    for kind, helps in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+        for name, help_ in helps.items():
+            family = kind(name, help_.text, labels=(*first_labels, *help_.labels))
+            for labels, value in sorted(samples.get(name, {}).items()):
+                family.add_metric(labels, value)
+            metrics.append(family)
+    return metrics
 
 
 def histogram_buckets(histograms: list[Histogram]) -> tuple[list[tuple[str, float]], float]:

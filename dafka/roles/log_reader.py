@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -13,11 +13,30 @@ from dafka.protocol.logs import MarkerEntry
 from dafka.protocol.logs.entries import CONTROL
 from dafka.protocol.logs.log_state import LogState
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
-from dafka.storage import Storage
+from dafka.storage import READ_BYTES, Storage
 from dafka.storage.plugin_helpers import now_ms
 
 READ_BYTES_MIN = 2**12
 """The smallest read, in bytes, whatever a client asks for."""
+
+
+@attrs.frozen
+class _LogPart:
+    """A part of a log: ends of transactions or records of one partition; neither where its records were dropped.
+
+    Attributes:
+        end_offset: The offset after the part.
+        markers: The ends of transactions.
+        batch: The records.
+    """
+
+    end_offset: int
+    markers: Sequence[MarkerEntry] = ()
+    batch: RecordBatch | None = None
+
+
+LAST_OFFSETS_MAX = 100
+"""How many of the last offsets are looked at for the last record: ends of transactions have offsets, too."""
 
 
 class LogReader:
@@ -48,33 +67,21 @@ class LogReader:
         found: list[bytes] = []
         offset = max(offset, log.index.start_offset)
         while offset < end_offset and bytes_max > 0:
-            location = log.index.locate(offset)
-            if location is None:
+            part = await self._read_part(log, offset, end_offset, max(bytes_max, READ_BYTES_MIN))
+            if part is None:
                 break
-            count = min(location.record_count, end_offset - offset)
-            if location.address == CONTROL:
-                for marker in log.index.markers(location, count):
-                    found.append(_encode_marker(marker))
-                    bytes_max -= len(found[-1])
-                offset += count
-                continue
-            partition = log.partition_of(location.address)
-            size = max(bytes_max, READ_BYTES_MIN)
-            try:
-                batch = await self._storage.read(partition, location.sequence, count, size)
-            except StorageCorruptError:
-                batch = None
-            if batch is None:
-                offset += await self._skipped(partition, location.sequence, count)
-                continue
-            difference = offset - location.sequence
-            for data in self._encode(log, batch):
-                header = read_header(data)
-                if found and header.size > bytes_max:
-                    return found
-                found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=0))
-                bytes_max -= header.size
-            offset += len(batch)
+            for marker in part.markers:
+                found.append(_encode_marker(marker))
+                bytes_max -= len(found[-1])
+            if part.batch is not None:
+                difference = offset - part.batch.first_sequence
+                for data in self._encode(log, part.batch):
+                    header = read_header(data)
+                    if found and header.size > bytes_max:
+                        return found
+                    found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=0))
+                    bytes_max -= header.size
+            offset = part.end_offset
         return found
 
     async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
@@ -114,6 +121,15 @@ class LogReader:
                     found = at + list(batch.timestamps or ()).index(latest), latest
         return found
 
+    async def find_last_timestamp(self, log: LogState) -> int | None:
+        """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""
+        end = log.high_watermark
+        for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
+            async with aclosing(self._records_from(log, offset, end)) as records:
+                async for _, batch in records:
+                    return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
+        return None
+
     def _encode(self, log: LogState, batch: RecordBatch) -> Iterable[bytes]:
         """Return records as record batches, which say whether the records belong to a transaction."""
         if batch.partition != log.own or not len(log.transaction_runs):
@@ -136,21 +152,29 @@ class LogReader:
         self, log: LogState, offset: int, end_offset: int
     ) -> AsyncGenerator[tuple[int, RecordBatch]]:
         """Yield the records in a range of offsets, each batch with its offset."""
-        while offset < end_offset and (location := log.index.locate(offset)) is not None:
-            count = min(location.record_count, end_offset - offset)
-            if location.address == CONTROL:
-                offset += count
-                continue
-            partition = log.partition_of(location.address)
-            try:
-                batch = await self._storage.read(partition, location.sequence, count)
-            except StorageCorruptError:
-                batch = None
-            if batch is None:
-                offset += await self._skipped(partition, location.sequence, count)
-                continue
-            yield offset, batch
-            offset += len(batch)
+        while offset < end_offset and (part := await self._read_part(log, offset, end_offset)) is not None:
+            if part.batch is not None:
+                yield offset, part.batch
+            offset = part.end_offset
+
+    async def _read_part(
+        self, log: LogState, offset: int, end_offset: int, bytes_max: int = READ_BYTES
+    ) -> _LogPart | None:
+        """Return what a log has from an offset on, up to another partition's records; None if it ends there."""
+        location = log.index.locate(offset)
+        if location is None:
+            return None
+        count = min(location.record_count, end_offset - offset)
+        if location.address == CONTROL:
+            return _LogPart(offset + count, markers=log.index.markers(location, count))
+        partition = log.partition_of(location.address)
+        try:
+            batch = await self._storage.read(partition, location.sequence, count, bytes_max)
+        except StorageCorruptError:
+            batch = None
+        if batch is None:
+            return _LogPart(offset + await self._skipped(partition, location.sequence, count))
+        return _LogPart(offset + len(batch), batch=batch)
 
 
 def _encode_marker(marker: MarkerEntry) -> bytes:

@@ -265,7 +265,7 @@ class Producer(NodeRole):
         if self._spool is None:
             machine = make_machine(config, partition, replaced=self._replaced)
             for batch in old.retransmit_buffer.batches_from(first):
-                machine.publish(batch.moved_to(partition, machine.next_sequence), trio.current_time())
+                machine.publish(move_records(batch, partition, machine.next_sequence), trio.current_time())
         else:
             await self._replace_in_spool(self._spool, first, partition)
             count = old.next_sequence - first

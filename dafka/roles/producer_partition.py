@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dafka.batches import move_records
 from dafka.config import Config
 from dafka.errors import StorageSequenceError
 from dafka.protocol import ProducerMachine
@@ -122,7 +123,7 @@ async def replace_spooled_partition(spool: Storage, partition: Partition, first_
     copied = (await spool.partitions(new.topic)).get(new)  # by an attempt that failed
     first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
     async for batch in read_range(spool, partition, first_copied, end_sequence):
-        await spool.append([batch.moved_to(new, batch.first_sequence - first_sequence)])
+        await spool.append([move_records(batch, new, batch.first_sequence - first_sequence)])
     numbers = (await spool.load_positions(_REPLACEMENTS)).values()
     await spool.save_positions(_REPLACEMENTS, {new: max(numbers, default=0) + 1})
     if isinstance(spool, DeletesPartitions):

@@ -12,7 +12,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import TransportError
-from dafka.listener import KafkaBroker, serve_kafka
+from dafka.groups import single_exception
 from dafka.testing.cluster import open_cluster
 
 START_S = 30.0
@@ -58,11 +58,14 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
     stopping = trio.Event()
     tokens: list[trio.lowlevel.TrioToken] = []
 
+    # Programs that only import this module, such as pytest with its plugin, start faster without the broker.
+    from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415
+
     async def serve() -> None:
         tokens.append(trio.lowlevel.current_trio_token())
         async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
             listening = cluster.config.with_store(storage=storage).with_kafka(listen=f"127.0.0.1:{port}")
-            broker: KafkaBroker = await nursery.start(serve_kafka, listening)
+            broker: ListeningBroker = await nursery.start(serve_listeners, listening)
             found.append(RunningKafka(broker.bootstrap_servers, cluster.config))
             started.set()
             await stopping.wait()
@@ -70,7 +73,8 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
 
     def run() -> None:
         try:
-            trio.run(serve)
+            with single_exception():
+                trio.run(serve)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -87,8 +91,5 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
         if tokens and thread.is_alive():
             tokens[0].run_sync_soon(stopping.set)
         thread.join(START_S)
-        error = errors[0] if errors else None
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        if error is not None:
-            raise error
+        if errors:
+            raise errors[0]

@@ -1,4 +1,4 @@
-"""A broker that appends numbers until it is killed, and prints each offset that it is told."""
+"""A broker that appends numbers until it is killed, and prints the offset of each record that is durable."""
 
 from __future__ import annotations
 

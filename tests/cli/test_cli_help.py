@@ -147,3 +147,13 @@ def test_help_does_not_load_heavy_modules() -> None:
 
 def test_version() -> None:
     assert CliRunner().invoke(main, ["--version"]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["spark", "demo", "bench"])
+def test_a_binary_leaves_out_what_needs_python(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    done = CliRunner().invoke(main, [name])
+    sentence = f"this binary has no 'dafka {name}', which needs Python: pip install 'dafka[{name}]'"
+    assert (done.exit_code, done.stderr) == (2, f"Error: {sentence}\n")
+    assert name not in main.list_commands(CONTEXT)
+    assert f"\n  {name} " not in CliRunner().invoke(main, ["--help"]).output

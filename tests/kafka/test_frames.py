@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka.batches.varints import write_uvarint
 from dafka.errors import UnsupportedRequestError, WireError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import (
@@ -30,7 +31,6 @@ from dafka.kafka.protocol.messages.configs import DescribeConfigsRequest, Descri
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchRequest, FetchTopic
 from dafka.kafka.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
-from dafka.kafka.protocol.writing import write_uvarint
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 

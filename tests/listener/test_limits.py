@@ -13,13 +13,13 @@ import trio
 import trio.testing
 
 from dafka import Config
+from dafka.broker.crowd import Crowd
+from dafka.broker.room import SMALL_BYTES, AnswerRoom, ReceivingRoom
 from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
-from dafka.listener import KafkaBroker, serve_kafka
-from dafka.listener.crowd import Crowd
-from dafka.listener.room import SMALL_BYTES, AnswerRoom, ReceivingRoom
+from dafka.listeners import ListeningBroker, serve_listeners
 from dafka.testing import RunningKafka
 from dafka.testing.cluster import open_cluster
 from tests.listener.clients import Confluent, Message
@@ -169,24 +169,25 @@ async def test_large_requests_that_are_being_received_stay_within_the_room() -> 
     whole = LARGE + 4
     config = Config().with_kafka(receiving_bytes_max=2 * whole, listen="0")
     async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
-        running: KafkaBroker = await nursery.start(serve_kafka, cluster.config.with_store(storage="memory:"))
+        running: ListeningBroker = await nursery.start(serve_listeners, cluster.config.with_store(storage="memory:"))
+        assert running.kafka is not None
         host, _, port = running.bootstrap_servers.rpartition(":")
         streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(5)]
         data = frame_of(LARGE)
         for each in streams:
             await each.send_all(data[: LARGE // 2])
         with trio.fail_after(30):
-            while running.service.receiving.taken_bytes < 2 * whole:  # noqa: ASYNC110
+            while running.kafka.receiving.taken_bytes < 2 * whole:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         await trio.testing.wait_all_tasks_blocked(0.1)
-        assert running.service.receiving.taken_bytes == 2 * whole
-        assert running.service.counters.received_bytes <= 2 * (LARGE // 2) + 3 * SMALL_BYTES
+        assert running.kafka.receiving.taken_bytes == 2 * whole
+        assert running.kafka.counters.received_bytes <= 2 * (LARGE // 2) + 3 * SMALL_BYTES
         for each in streams:
             await each.send_all(data[LARGE // 2 :])
         with trio.fail_after(30):
             for each in streams:
                 assert await each.receive_some(4)
-        assert running.service.receiving.taken_bytes == 0
+        assert running.kafka.receiving.taken_bytes == 0
         for each in streams:
             await each.aclose()
         nursery.cancel_scope.cancel()

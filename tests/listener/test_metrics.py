@@ -28,9 +28,9 @@ from dafka.kafka.protocol.messages.logs import (
     TopicProduceResponse,
 )
 from dafka.kafka.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from dafka.listener import KafkaBroker, serve_kafka
 from dafka.listener.counters import count_records, find_errors
 from dafka.listener.metrics import COUNTERS, DURATION_SECONDS, GAUGES, KafkaMetrics
+from dafka.listeners import ListeningBroker, serve_listeners
 from dafka.operations.metrics import TopicLabels
 from dafka.testing.cluster import open_cluster
 from tests.cli.harness import Dafka
@@ -143,8 +143,9 @@ def test_metrics_are_documented() -> None:
 async def test_every_metric_is_exported() -> None:
     async with open_cluster(Config(), storage=None) as cluster, trio.open_nursery() as nursery:
         config = cluster.config.with_store(storage="memory:").with_kafka(listen="0")
-        found: KafkaBroker = await nursery.start(serve_kafka, config)
-        exported = {each.name for each in KafkaMetrics(found.service).read(TopicLabels(10))}
+        found: ListeningBroker = await nursery.start(serve_listeners, config)
+        assert found.kafka is not None
+        exported = {each.name for each in KafkaMetrics(found.kafka).read(TopicLabels(10))}
         assert exported == {*COUNTERS, *GAUGES, DURATION_SECONDS}
         nursery.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""What users may do: Kafka's errors for what they may not, as a client of Kafka sees them."""
+"""The permissions of users: clients of Kafka get Kafka's errors for requests that their user is not permitted."""
 
 from __future__ import annotations
 

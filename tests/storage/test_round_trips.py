@@ -13,6 +13,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka.batches import move_records
 from dafka.records import Partition, Record, RecordBatch, decode_text, record_bytes
 from dafka.storage import Storage, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
@@ -72,7 +73,7 @@ async def expect_round_trips(some: list[RecordBatch], folder: Path) -> None:
     expected: list[Record] = []
     appended: list[RecordBatch] = []
     for each in some:
-        batch = each.moved_to(PARTITION, len(expected))
+        batch = move_records(each, PARTITION, len(expected))
         appended.append(batch)
         for record in batch:
             assert record.stored_at is not None

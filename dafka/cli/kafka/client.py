@@ -12,7 +12,7 @@ import click
 
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import EncodingError, WireError
-from dafka.kafka.errors import ErrorCode
+from dafka.kafka.errors import ErrorCode, error_name
 from dafka.kafka.protocol import (
     ADVERTISED,
     RESPONSES,
@@ -184,14 +184,6 @@ class KafkaClient:
             reason = answer.error_message or error_name(answer.error_code)
             raise UsageMistake(f"the broker at {self._access} refuses the user {self._access.user!r}: {reason}")
         return bytes(answer.auth_bytes)
-
-
-def error_name(code: int) -> str:
-    """Return Kafka's name of an error."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"
 
 
 def check_error(code: int, what: str, message: str | None = None) -> None:

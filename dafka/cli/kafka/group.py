@@ -12,9 +12,10 @@ import click
 
 from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, json_option
-from dafka.cli.kafka.topic import EARLIEST, LATEST, LogRange, find_offsets, find_ranges
+from dafka.cli.kafka.topic import LogRange, find_offsets, find_ranges
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, print_table
+from dafka.kafka.constants import EARLIEST, LATEST
 from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,

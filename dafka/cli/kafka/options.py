@@ -13,16 +13,19 @@ import click
 from dafka.cli.kafka.client import Access, KafkaClient
 from dafka.cli.options import add_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
+from dafka.config import DEFAULT_KAFKA_LISTEN
 from dafka.endpoints import split_tcp_endpoint
 from dafka.users import MECHANISMS, PLAIN
-
-DEFAULT_BROKER = "127.0.0.1:9092"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 _OPTIONS = (
     click.option(
-        "--kafka", metavar="HOST:PORT", default=DEFAULT_BROKER, show_default=True, help="Where the broker listens."
+        "--kafka",
+        metavar="HOST:PORT",
+        default=DEFAULT_KAFKA_LISTEN,
+        show_default=True,
+        help="Where the broker listens.",
     ),
     click.option("--tls", is_flag=True, help="Connect with TLS, and trust the authorities of the system."),
     click.option("--tls-ca", metavar="FILE", default="", help="Connect with TLS, and trust these authorities."),
@@ -60,7 +63,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         found = split_tcp_endpoint(f"tcp://{kafka}")
         if found is None or not found[1].isdecimal():
-            raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_BROKER}, not {kafka!r}")
+            raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_KAFKA_LISTEN}, not {kafka!r}")
         access = Access(
             host=found[0].strip("[]"),
             port=int(found[1]),

@@ -13,6 +13,7 @@ from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, print_table
+from dafka.kafka.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.configs import (
@@ -33,13 +34,7 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicState,
 )
 
-EARLIEST, LATEST = -2, -1
-"""The times that stand for the first offset and the end offset in ListOffsets."""
-
 _TIMEOUT_MS = 30_000
-_TOPIC = 2
-_SET, _UNSET = 0, 1
-_FROM_TOPIC = 1
 
 
 @attrs.frozen
@@ -155,11 +150,9 @@ def alter(
     if logs is None and not settings and not unset:
         raise UsageMistake("nothing to change: give --logs, --set or --unset")
     if settings or unset:
-        changes = [
-            IncrementalAlterableConfig(name=each, config_operation=_SET, value=value) for each, value in settings
-        ]
-        changes += [IncrementalAlterableConfig(name=each, config_operation=_UNSET, value=None) for each in unset]
-        resource = IncrementalAlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=changes)
+        changes = [IncrementalAlterableConfig(name=each, config_operation=SET, value=value) for each, value in settings]
+        changes += [IncrementalAlterableConfig(name=each, config_operation=DELETE, value=None) for each in unset]
+        resource = IncrementalAlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
         (found,) = client.ask(request).responses
         check_error(found.error_code, f"topic {name!r}", found.error_message)
@@ -241,10 +234,10 @@ def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict
 
 
 def _find_settings(client: KafkaClient, name: str) -> dict[str, str]:
-    resource = DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
     (found,) = client.ask(DescribeConfigsRequest(resources=[resource])).results
     check_error(found.error_code, f"topic {name!r}", found.error_message)
-    return {each.name: each.value for each in found.configs if each.config_source == _FROM_TOPIC}
+    return {each.name: each.value for each in found.configs if each.config_source == FROM_TOPIC}
 
 
 def _count(each: LogRange) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import attrs
 
 from dafka.errors import StorageFormatError
-from dafka.kafka.actions import Action, Answer, Token, WriteState
+from dafka.kafka.actions import Action, Answer, Token, write_state
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups.group import Group, GroupState
 from dafka.kafka.groups.membership import Membership
@@ -117,7 +117,7 @@ class GroupCoordinator:
         actions = self._membership.advance(now_ms)
         if self._next_check_ms is not None and self._next_check_ms <= now_ms:
             self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
-            actions += _write(self._expire_offsets(now_ms))
+            actions += write_state(self._expire_offsets(now_ms))
         return actions
 
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
     def end_transaction(self, group_id: str, producer_id: int, is_commit: bool) -> list[Action]:
         """Commit or forget the offsets that a producer's transaction has for a group."""
-        return _write(self._offsets.end_transaction(group_id, producer_id, is_commit))
+        return write_state(self._offsets.end_transaction(group_id, producer_id, is_commit))
 
     def fetch_offsets(
         self, group_id: str, logs: Iterable[TopicPartition] | None, *, require_stable: bool = False
@@ -206,11 +206,11 @@ class GroupCoordinator:
             log: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if log.topic in subscribed else ErrorCode.NONE for log in logs
         }
         records = self._offsets.delete(group_id, [log for log, error in errors.items() if not error])
-        return [*_write(records), Answer(token, DeleteOffsetsResult(ErrorCode.NONE, errors))]
+        return [*write_state(records), Answer(token, DeleteOffsetsResult(ErrorCode.NONE, errors))]
 
     def delete_topic(self, topic: str) -> list[Action]:
         """Delete the offsets of a topic, which does not exist any more."""
-        return _write(self._offsets.delete_topic(topic))
+        return write_state(self._offsets.delete_topic(topic))
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
         """Return the groups, without their members.
@@ -251,7 +251,7 @@ class GroupCoordinator:
                 errors[group_id] = ErrorCode.NONE
                 records += self._offsets.delete_group(group_id)
                 records += self._discard(group)
-        return [*_write(records), Answer(token, errors)]
+        return [*write_state(records), Answer(token, errors)]
 
     def _commit(self, token: Token, request: CommitRequest, producer_id: int | None, now_ms: int) -> list[Action]:
         error = self._check_commit(request, producer_id is not None, now_ms)
@@ -274,7 +274,7 @@ class GroupCoordinator:
                 expire_timestamp_ms=expire_timestamp_ms,
             )
         records = self._offsets.commit(request.group_id, accepted, producer_id)
-        return [*_write(records), Answer(token, errors)]
+        return [*write_state(records), Answer(token, errors)]
 
     def _check_commit(self, request: CommitRequest, is_transactional: bool, now_ms: int) -> ErrorCode:
         """Return what is wrong with a commit. A member's commit counts as a heartbeat."""
@@ -326,7 +326,3 @@ def _fetched(committed: CommittedOffset | None, is_unstable: bool) -> FetchedOff
     if committed is None:
         return FetchedOffset(-1, -1, "", ErrorCode.NONE)
     return FetchedOffset(committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE)
-
-
-def _write(records: list[StateRecord]) -> list[Action]:
-    return [WriteState(tuple(records))] if records else []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
+from dafka.batches.varints import SMALL_UVARINTS, write_uvarint
 from dafka.errors import EncodingError
 from dafka.kafka.protocol.code import Code, check_version, groups_of, split_fields
 from dafka.kafka.protocol.tables import NIL, NUMBERS, Field, Kind, Message, Struct, default_code, fields_of
@@ -14,21 +15,6 @@ from dafka.kafka.protocol.tables import NIL, NUMBERS, Field, Kind, Message, Stru
 Buffer: TypeAlias = bytes | memoryview
 Writer: TypeAlias = Callable[[Message, "list[Buffer]"], None]
 """Takes a message, and a list to which it appends what the message consists of."""
-
-_SMALL = [bytes((number,)) for number in range(128)]
-
-
-def write_uvarint(number: int) -> bytes:
-    """Return a number that is not negative, seven bits a byte, lowest first."""
-    if number < 128:
-        return _SMALL[number]
-    encoded = bytearray()
-    while number >= 128:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
 
 _WRITERS: dict[tuple[type[Message], int], Writer] = {}
 
@@ -179,7 +165,7 @@ def _failure(error: Exception, field: str, version: int) -> EncodingError:
 
 _HELPERS: dict[str, Any] = {
     "pack": struct.pack,
-    "small": _SMALL,
+    "small": SMALL_UVARINTS,
     "write_uvarint": write_uvarint,
     "failures": (struct.error, AttributeError, TypeError, ValueError),
     "failure": _failure,

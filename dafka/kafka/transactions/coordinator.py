@@ -12,7 +12,7 @@ from typing import NamedTuple
 import attrs
 
 from dafka.errors import StorageFormatError
-from dafka.kafka.actions import Action, Answer, Token, WriteMarkers, WriteState
+from dafka.kafka.actions import Action, Answer, Token, WriteMarkers, WriteState, write_state
 from dafka.kafka.deadlines import Deadlines
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.state_records import TRANSACTIONS_TOPIC, StateRecord, decode_key
@@ -127,7 +127,7 @@ class TransactionCoordinator:
         """
         if transactional_id is None:
             producer_id, records = self._producer_ids.take()
-            return [*_write(records), Answer(token, InitProducerResult(ErrorCode.NONE, Producer(producer_id, 0)))]
+            return [*write_state(records), Answer(token, InitProducerResult(ErrorCode.NONE, Producer(producer_id, 0)))]
         if expected is not None and expected.producer_id < 0:
             expected = None
         transaction = self._transactions.get(transactional_id)
@@ -160,7 +160,7 @@ class TransactionCoordinator:
             )
         records.append(self._put(transaction.reset(transaction_timeout_ms, now_ms)))
         producer = Producer(transaction.producer_id, transaction.producer_epoch)
-        return [*_write(records), Answer(token, InitProducerResult(ErrorCode.NONE, producer))]
+        return [*write_state(records), Answer(token, InitProducerResult(ErrorCode.NONE, producer))]
 
     def add_partitions(
         self,
@@ -285,7 +285,7 @@ class TransactionCoordinator:
         transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.phase not in PREPARED:
             return []
-        actions = _write([self._put(transaction.complete(now_ms))])
+        actions = write_state([self._put(transaction.complete(now_ms))])
         if transactional_id in self._ending:
             actions.append(Answer(self._ending.pop(transactional_id), ErrorCode.NONE))
         return actions
@@ -346,13 +346,13 @@ class TransactionCoordinator:
         is_part = partitions <= transaction.partitions and groups <= transaction.groups
         if is_part and transaction.phase is TransactionPhase.ONGOING:
             return [Answer(token, ErrorCode.NONE)]
-        return [*_write([self._put(transaction.join(partitions, groups, now_ms))]), Answer(token, ErrorCode.NONE)]
+        return [*write_state([self._put(transaction.join(partitions, groups, now_ms))]), Answer(token, ErrorCode.NONE)]
 
     def _prepare(self, transaction: Transaction, *, is_commit: bool, now_ms: int) -> list[Action]:
         """Decide a transaction."""
         phase = TransactionPhase.PREPARE_COMMIT if is_commit else TransactionPhase.PREPARE_ABORT
         decided = attrs.evolve(transaction, phase=phase, updated_at_ms=now_ms)
-        return [*_write([self._put(decided)]), _markers(decided)]
+        return [*write_state([self._put(decided)]), _markers(decided)]
 
     def _put(self, transaction: Transaction) -> StateRecord:
         self._transactions[transaction.transactional_id] = transaction
@@ -388,7 +388,3 @@ def _markers(transaction: Transaction) -> WriteMarkers:
         tuple(sorted(transaction.partitions)),
         tuple(sorted(transaction.groups)),
     )
-
-
-def _write(records: list[StateRecord]) -> list[Action]:
-    return [WriteState(tuple(records))] if records else []

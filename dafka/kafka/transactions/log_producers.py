@@ -16,9 +16,7 @@ from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions.log_transactions import AbortedTransaction, LogTransactions
 from dafka.kafka.transactions.markers import Marker
 from dafka.kafka.transactions.settings import TransactionSettings
-
-BATCHES_REMEMBERED = 5
-"""As many batches as a producer may have under way."""
+from dafka.protocol.logs.producer_batches import BATCHES_REMEMBERED
 
 SEQUENCES = 2**31
 """The number of different sequences."""

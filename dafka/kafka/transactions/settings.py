@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from dafka.protocol.logs.producer_batches import PRODUCER_EXPIRY_MS
+
 
 @attrs.frozen(kw_only=True)
 class TransactionSettings:
@@ -21,5 +23,5 @@ class TransactionSettings:
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
     transactional_ids_max: int = 100_000
-    producer_id_expiration_ms: int = 24 * 3_600_000
+    producer_id_expiration_ms: int = PRODUCER_EXPIRY_MS
     producers_max: int = 100_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dafka.kafka.constants import TOPIC
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterRequest,
@@ -50,7 +51,6 @@ from dafka.listener.guards.registry import (
     guards,
     take_refused,
 )
-from dafka.listener.handlers.configs import TOPIC
 
 
 @guards(CreateTopicsRequest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dafka.kafka.constants import GROUP_KEY, OFFSET_FETCH_GROUPS_VERSION
 from dafka.kafka.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -54,15 +55,13 @@ from dafka.listener.guards.registry import (
     take_refused,
 )
 
-_GROUP_KEY = 0
 _BATCHED_VERSION = 4
-_GROUPS_VERSION = 8
 
 
 @guards(FindCoordinatorRequest)
 def guard_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdict:
     """Permit the groups or the transactional ids that are named."""
-    is_group = request.key_type == _GROUP_KEY
+    is_group = request.key_type == GROUP_KEY
     error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
     is_permitted = access.may_use_group if is_group else access.may_use_transaction
     if access.client.header.api_version < _BATCHED_VERSION:
@@ -158,7 +157,7 @@ def guard_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
 @guards(OffsetFetchRequest)
 def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
     """Permit to use the groups, and to see the topics."""
-    if access.client.header.api_version >= _GROUPS_VERSION:
+    if access.client.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
         return _guard_groups_offsets(access, request)
 
     def answer(each: Any, error: int = TOPIC_REFUSED) -> OffsetFetchResponseTopic:

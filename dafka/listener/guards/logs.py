@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dafka.kafka.constants import FINAL_EPOCH, INITIAL_EPOCH
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from dafka.kafka.protocol.messages.logs import (
@@ -46,9 +47,6 @@ from dafka.listener.guards.registry import (
     take_refused,
 )
 
-_INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
-"""The epochs of a fetch that begins a session, and of one without a session."""
-
 
 @guards(ProduceRequest)
 def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
@@ -81,11 +79,11 @@ def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
         return access.may_read(access.name_of(each.topic, each.topic_id))
 
     refused = take_refused(request, "topics", is_permitted)
-    if refused and request.session_epoch > _INITIAL_EPOCH:
+    if refused and request.session_epoch > INITIAL_EPOCH:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     if refused:
         request.max_wait_ms = 0
-        request.session_epoch = _FINAL_EPOCH
+        request.session_epoch = FINAL_EPOCH
 
     def answer(each: FetchTopic) -> FetchableTopicResponse:
         parts = [_refuse_part(part.partition) for part in each.partitions]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
+from dafka.kafka.constants import OFFSET_FETCH_GROUPS_VERSION
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import CommitRequest, FetchedOffset, OffsetToCommit
 from dafka.kafka.protocol.messages.offsets import (
@@ -31,7 +32,6 @@ from dafka.storage.plugin_helpers import now_ms
 
 _Topic = TypeVar("_Topic")
 
-_GROUPS_VERSION = 8
 _RETENTION_VERSIONS = range(2, 5)
 
 
@@ -86,7 +86,7 @@ async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitReq
 @handles(OffsetFetchRequest)
 async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer with the committed offsets of groups."""
-    if client.header.api_version < _GROUPS_VERSION:
+    if client.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
         asked = None if request.topics is None else _logs_in(request.topics)
         found = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
         return OffsetFetchResponse(topics=_answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from dafka.broker import topic_settings
+from dafka.broker.topic_settings import SettingKind, find_settings_problem
 from dafka.config import Config
+from dafka.kafka.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -23,11 +25,6 @@ from dafka.kafka.protocol.messages.configs import (
 from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import Topic
 
-TOPIC, BROKER = 2, 4
-"""The types of resources that have settings."""
-
-_SET, _DELETE = 0, 1
-_FROM_TOPIC, _FROM_BROKER, _FROM_DEFAULT = 1, 4, 5
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = 1, 2, 3, 5, 7
 
 
@@ -40,61 +37,14 @@ class Setting(NamedTuple):
     kind: int
 
 
-class _Kind(NamedTuple):
-    """A setting that a topic can have."""
-
-    kind: int
-    default: Callable[[Config], str]
-    is_valid: Callable[[str], bool]
-    expected: str
-
-
-def _is_long(minimum: int) -> Callable[[str], bool]:
-    def check(value: str) -> bool:
-        try:
-            return minimum <= int(value) < 2**63
-        except ValueError:
-            return False
-
-    return check
-
-
-_TOPIC_SETTINGS = {
-    "cleanup.policy": _Kind(_LIST, lambda _: "delete", lambda value: value == "delete", "'delete'"),
-    "max.message.bytes": _Kind(
-        _INT, lambda config: str(config.kafka.message_bytes_max), _is_long(0), "a number from 0 on"
-    ),
-    "message.timestamp.type": _Kind(
-        _STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"
-    ),
-    "retention.bytes": _Kind(
-        _LONG, lambda config: str(config.store.retention_bytes or -1), _is_long(-1), "a number from -1 on"
-    ),
-    "retention.ms": _Kind(
-        _LONG, lambda config: str(config.store.retention_ms or -1), _is_long(-1), "a number from -1 on"
-    ),
-}
-
-
-TOPIC_SETTING_NAMES = tuple(_TOPIC_SETTINGS)
-"""The names of the settings that a topic can have."""
-
-
-def find_setting_problem(name: str, value: str) -> str:
-    """Return why a topic cannot have a setting; empty if it can."""
-    kind = _TOPIC_SETTINGS.get(name)
-    if kind is None:
-        return f"a topic has the settings {', '.join(_TOPIC_SETTINGS)}, and not {name!r}"
-    return "" if kind.is_valid(value) else f"{name}: expected {kind.expected}, not {value!r}"
+_KINDS = {SettingKind.STRING: _STRING, SettingKind.INT: _INT, SettingKind.LONG: _LONG, SettingKind.LIST: _LIST}
 
 
 def list_settings(topic: Topic, config: Config) -> list[Setting]:
     """Return all settings of a topic."""
     return [
-        Setting(name, topic.settings[name], _FROM_TOPIC, kind.kind)
-        if name in topic.settings
-        else Setting(name, kind.default(config), _FROM_DEFAULT, kind.kind)
-        for name, kind in _TOPIC_SETTINGS.items()
+        Setting(each.name, each.value, FROM_TOPIC if each.is_own else FROM_DEFAULT, _KINDS[each.kind])
+        for each in topic_settings.list_settings(topic, config)
     ]
 
 
@@ -105,15 +55,15 @@ def _broker_settings(client: Client) -> list[Setting]:
     scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
     is_created = "true" if kafka.auto_create_topics == "on" else "false"
     return [
-        Setting("advertised.listeners", f"{scheme}://{host}:{port}", _FROM_BROKER, _LIST),
-        Setting("auto.create.topics.enable", is_created, _FROM_BROKER, _BOOLEAN),
-        Setting("broker.id", "0", _FROM_BROKER, _INT),
-        Setting("default.replication.factor", "1", _FROM_DEFAULT, _INT),
-        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), _FROM_BROKER, _INT),
-        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), _FROM_BROKER, _INT),
-        Setting("message.max.bytes", str(kafka.message_bytes_max), _FROM_BROKER, _INT),
-        Setting("num.partitions", str(kafka.log_count), _FROM_BROKER, _INT),
-        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), _FROM_BROKER, _INT),
+        Setting("advertised.listeners", f"{scheme}://{host}:{port}", FROM_BROKER, _LIST),
+        Setting("auto.create.topics.enable", is_created, FROM_BROKER, _BOOLEAN),
+        Setting("broker.id", "0", FROM_BROKER, _INT),
+        Setting("default.replication.factor", "1", FROM_DEFAULT, _INT),
+        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), FROM_BROKER, _INT),
+        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), FROM_BROKER, _INT),
+        Setting("message.max.bytes", str(kafka.message_bytes_max), FROM_BROKER, _INT),
+        Setting("num.partitions", str(kafka.log_count), FROM_BROKER, _INT),
+        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), FROM_BROKER, _INT),
     ]
 
 
@@ -142,7 +92,7 @@ def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConf
             value=each.value,
             read_only=is_read_only,
             config_source=each.source,
-            is_default=each.source == _FROM_DEFAULT,
+            is_default=each.source == FROM_DEFAULT,
             is_sensitive=False,
             config_type=each.kind,
         )
@@ -192,9 +142,9 @@ async def alter_configs_incrementally(
 def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
     """Return settings after changes; None if one is neither set nor deleted."""
     for change in changes:
-        if change.config_operation == _DELETE:
+        if change.config_operation == DELETE:
             settings.pop(change.name, None)
-        elif change.config_operation == _SET and change.value is not None:
+        elif change.config_operation == SET and change.value is not None:
             settings[change.name] = change.value
         else:
             return None
@@ -208,7 +158,7 @@ async def _change(
         return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
     if client.service.broker.find_topic(name) is None:
         return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-    problem = next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
+    problem = find_settings_problem(settings)
     if problem:
         return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
     if not is_trial:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from dafka.errors import StorageError
+from dafka.kafka.constants import BROKER, TOPIC
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
@@ -33,7 +34,6 @@ from dafka.kafka.protocol.messages.transactions import (
     ProducerState,
     TopicResponse,
 )
-from dafka.listener.handlers.configs import BROKER, TOPIC
 from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.listener.handlers.topics import NODE_ID
 from dafka.protocol.logs import OWN
@@ -105,7 +105,7 @@ async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> 
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
     try:
         for name in [name for name in broker.order.topics if asked is None or name in asked]:
-            sizes = enumerate(await broker.log_bytes(name))
+            sizes = enumerate(await broker.inventory.log_bytes(name))
             parts = [
                 DescribeLogDirsPartition(partition_index=number, partition_size=size, offset_lag=0, is_future_key=False)
                 for number, size in sizes

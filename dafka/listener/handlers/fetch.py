@@ -59,7 +59,7 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
             is_over = size >= request.min_bytes or any(part.error_code for part in parts)
             if is_over or trio.current_time() >= deadline:
                 for each, part in zip(wanted, parts, strict=True):
-                    client.service.counters.consumed[each.topic] += count_records(part.records)
+                    client.listener.counters.consumed[each.topic] += count_records(part.records)
                 return _respond(session, wanted, parts)
             with trio.move_on_at(deadline):
                 await advanced.wait()
@@ -75,7 +75,7 @@ def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchP
     forgotten = [
         TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
     ]
-    sessions = client.service.fetch_sessions
+    sessions = client.listener.fetch_sessions
     return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
 
 
@@ -92,7 +92,7 @@ async def _read_within_room(client: Client, request: FetchRequest, wanted: list[
 
     A batch that is larger than what was granted is returned only if it fits nevertheless; else the client asks again.
     """
-    answers = client.service.answers
+    answers = client.listener.answers
     granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
     try:
         parts = await _read_all(client, request, wanted, granted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from dafka.kafka.constants import GROUP_KEY, TRANSACTION_KEY
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import (
     DeleteOffsetsResult,
@@ -52,7 +53,6 @@ from dafka.listener.handlers.registry import Client, handles
 from dafka.listener.handlers.topics import NODE_ID
 from dafka.storage.plugin_helpers import now_ms
 
-_GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _KNOWN_MEMBER_VERSION = 4
 _SKIPPING_VERSION = 9
 _MEMBERS_VERSION = 3
@@ -63,7 +63,7 @@ _NOT_FOUND_VERSION = 6
 async def find_coordinator(client: Client, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Answer with this broker."""
     host, port = client.endpoint
-    is_known = request.key_type in {_GROUP_KEY, _TRANSACTION_KEY}
+    is_known = request.key_type in {GROUP_KEY, TRANSACTION_KEY}
     error = ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST
     return FindCoordinatorResponse(
         error_code=error,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dafka.errors import StorageError
+from dafka.kafka.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
     DeleteRecordsPartitionResult,
@@ -22,8 +23,6 @@ from dafka.kafka.protocol.messages.logs import (
 )
 from dafka.listener.handlers.fetch import READ_COMMITTED
 from dafka.listener.handlers.registry import Client, handles
-
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 _NONE = -1
 

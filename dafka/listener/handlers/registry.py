@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from dafka.broker import Service
 from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
-from dafka.listener.service import Service
+from dafka.listener.kafka_listener import KafkaListener
 from dafka.protocol.logs import Topic
 
 Handler: TypeAlias = Callable[["Client", Any], Awaitable[Response | None]]
@@ -24,16 +25,21 @@ class Client:
     """A client's connection, as handlers see it.
 
     Attributes:
-        service: What all clients share.
+        listener: What all clients share.
         header: The header of the request that is handled.
         host: The address of the client.
         endpoint: The host and port at which the client reaches the broker.
     """
 
-    service: Service
+    listener: KafkaListener
     header: RequestHeader
     host: str
     endpoint: tuple[str, int]
+
+    @property
+    def service(self) -> Service:
+        """The broker and its coordinators."""
+        return self.listener.service
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return the topic of a name, or of an id if there is no name; None if there is none."""

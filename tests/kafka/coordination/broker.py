@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from dafka.batches import BatchHeader, Compression, TimestampType
+from dafka.broker import ProducerTable
 from dafka.kafka.actions import Action, Answer, WriteMarkers, WriteState
 from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
@@ -23,7 +24,6 @@ from dafka.kafka.transactions import (
     TransactionCoordinator,
     TransactionSettings,
 )
-from dafka.listener.service import ProducerTable
 from dafka.protocol.logs import BatchEntry, MarkerEntry
 from dafka.protocol.logs.entries import TRANSACTIONAL
 from dafka.protocol.logs.producer_batches import ProducerBatches

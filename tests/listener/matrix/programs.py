@@ -44,7 +44,7 @@ class Program(Protocol):
 
     @property
     def compressions(self) -> tuple[str, ...]:
-        """What it can compress with."""
+        """The compressions that it supports."""
 
     def find_obstacle(self) -> str:
         """Return why the program cannot be run here; empty if it can."""
@@ -66,7 +66,7 @@ class Driven:
     Attributes:
         name: The folder with the client.
         command: The command of the driver. `{}` stands for the folder.
-        compressions: What it can compress with.
+        compressions: The compressions that it supports.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Kcat:
 
     Attributes:
         confluent: The folder with a confluent-kafka whose librdkafka it is to use.
-        compressions: What it can compress with.
+        compressions: The compressions that it supports.
     """
 
     confluent: str = ""
@@ -158,7 +158,7 @@ class Native:
     """The commands `dafka produce` and `dafka consume`.
 
     Attributes:
-        compressions: What it can compress with.
+        compressions: The compressions that it supports.
     """
 
     compressions: tuple[str, ...] = COMPRESSIONS

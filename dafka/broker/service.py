@@ -1,4 +1,4 @@
-"""What all clients of a broker share: its coordinators, and what its logs know of producers.
+"""What all listeners of a broker share: the broker, its coordinators, and what its logs know of producers.
 
 Coordinators return actions. What an action writes is durable before a later action is carried out, and the answers to
 clients keep that order, so that no client learns of a state that a crash can undo.
@@ -6,38 +6,31 @@ clients keep that order, so that no client learns of a state that a crash can un
 
 from __future__ import annotations
 
-import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import attrs
 import trio
 
-from dafka.batches import BatchHeader, Compression, TimestampType
+from dafka.broker.producer_table import ProducerTable
+from dafka.broker.security import ListenerSecurity
 from dafka.config import Config
 from dafka.kafka.actions import Action, Answer, Token, WriteMarkers, WriteState
-from dafka.kafka.fetch_sessions import FetchSessions
 from dafka.kafka.groups import GroupCoordinator, GroupSettings
-from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import LogProducers, Marker, TransactionCoordinator, TransactionSettings
-from dafka.listener.counters import Counters
-from dafka.listener.crowd import Crowd
-from dafka.listener.room import AnswerRoom, ReceivingRoom
-from dafka.protocol.logs import OWN, LogState, MarkerEntry, ProducerEntry, RestartEntry
-from dafka.protocol.logs.entries import TRANSACTIONAL
-from dafka.roles import Broker
+from dafka.protocol.logs import OWN, LogState, MarkerEntry
+from dafka.roles import Broker, serve_broker
 from dafka.storage.plugin_helpers import now_ms
 
 _T = TypeVar("_T")
 
 _EXPIRY_INTERVAL_S = 600.0
-
-_BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
-"""The header of a batch of which only the producer is known."""
 
 
 @attrs.define(eq=False)
@@ -48,93 +41,31 @@ class _Answer:
     result: object = None
 
 
-class ProducerTable:
-    """What each log knows of its producers. Offsets in it are sequences of the broker's own partition of the log."""
-
-    def __init__(self, settings: TransactionSettings) -> None:
-        self._settings = settings
-        self._producers: dict[LogState, LogProducers] = {}
-
-    def of(self, log: LogState) -> LogProducers:
-        """Return what a log knows of its producers."""
-        found = self._producers.get(log)
-        if found is None:
-            found = self._producers[log] = LogProducers(self._settings)
-        return found
-
-    def forget(self, log: LogState) -> None:
-        """Forget a log that is deleted."""
-        self._producers.pop(log, None)
-
-    def items(self) -> list[tuple[LogState, LogProducers]]:
-        """Return all logs that know any producers."""
-        return list(self._producers.items())
-
-    def expire(self, time_ms: int) -> None:
-        """Forget producers that have sent nothing for a day."""
-        for producers in self._producers.values():
-            producers.expire(time_ms)
-
-    def restore(self, log: LogState, entry: ProducerEntry) -> None:
-        """Note what a producer has done, as it was found in the index of a log."""
-        if isinstance(entry, RestartEntry):
-            self.forget(log)
-            return
-        if isinstance(entry, MarkerEntry):
-            marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.is_commit))
-            first = None if entry.first_sequence < 0 else entry.first_sequence
-            self.of(log).add_marker(marker, entry.position - 1, entry.timestamp_ms, first)
-            return
-        header = attrs.evolve(
-            _BATCH,
-            base_offset=entry.sequence,
-            count=entry.record_count,
-            last_offset_delta=entry.record_count - 1,
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            base_sequence=entry.base_sequence,
-            is_transactional=bool(entry.flags & TRANSACTIONAL),
-        )
-        self.of(log).add_batch(header, entry.timestamp_ms)
-
-
 class Service:
-    """A broker with its coordinators.
-
-    Args:
-        broker: The broker.
-        config: The configuration.
-        producers: What its logs know of producers, which `serve_broker` has restored.
+    """A broker with its coordinators, started by `open_service`.
 
     Attributes:
         broker: The broker.
         config: The configuration.
+        security: The users and the certificate of its listeners.
         groups: The groups.
         transactions: The transactions.
         producers: What its logs know of producers.
-        fetch_sessions: The sessions of fetches.
-        counters: What the listener has done.
-        crowd: The connections.
-        receiving: The memory for requests that are being received.
-        answers: The memory for answers that clients have not read yet.
     """
 
-    def __init__(self, broker: Broker, config: Config, producers: ProducerTable) -> None:
+    def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
+        """Create the service. Programs call `open_service` instead."""
         self.broker = broker
         self.config = config
+        self.security = security
         self.producers = producers
         kafka = config.kafka
-        self.counters = Counters()
-        self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
-        self.receiving = ReceivingRoom(kafka.receiving_bytes_max)
-        self.answers = AnswerRoom(kafka.answers_bytes_max)
         settings = GroupSettings(
             group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
             group_min_session_timeout_ms=kafka.session_timeout_min_ms,
         )
         self.groups = GroupCoordinator(settings, lambda: str(uuid.uuid4()))
         self.transactions = TransactionCoordinator(TransactionSettings())
-        self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
         self._answers: dict[Token, _Answer] = {}
         self._written: trio.Event | None = None
         self._waiting: deque[tuple[trio.Event, Action]] = deque()
@@ -194,6 +125,14 @@ class Service:
                 self._waiting.append((self._written, action))
                 self._arrived.set()
         self._changed.set()
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, and the offsets that groups have committed for it."""
+        for log in self.broker.order.logs(name):
+            self.producers.forget(log)
+        await self.broker.delete_topic(name)
+        self.carry_out(self.groups.delete_topic(name))
+        await self.settle(None)
 
     def append_marker(self, log: LogState, marker: Marker) -> trio.Event:
         """Append the end of a transaction to a log. The event returned is set when it is durable."""
@@ -282,3 +221,28 @@ class Service:
             if actions:
                 self.carry_out(actions)
             await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def open_service(config: Config, security: ListenerSecurity) -> AsyncIterator[Service]:
+    """Run a broker with its coordinators for the duration of a block.
+
+    Args:
+        config: The configuration.
+        security: The users and the certificate of its listeners.
+
+    Yields:
+        The service.
+
+    Raises:
+        DafkaError: What `serve_broker` raises.
+    """
+    producers = ProducerTable(TransactionSettings())
+    async with trio.open_nursery() as nursery:
+        start = partial(serve_broker, config, restore_producer=producers.restore)
+        broker: Broker = await nursery.start(start)
+        service = Service(broker, config, security, producers)
+        await nursery.start(service.run)
+        nursery.start_soon(security.keep_current)
+        yield service
+        nursery.cancel_scope.cancel()

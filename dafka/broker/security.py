@@ -8,9 +8,9 @@ from pathlib import Path
 
 import trio
 
+from dafka.broker.tls import ServerTls, open_tls
 from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
-from dafka.listener.tls import ServerTls, open_tls
 from dafka.users import UsersFile, load_scramp
 
 REFRESH_S = 1.0
@@ -57,6 +57,10 @@ class ListenerSecurity:
                 "--users or an authority of their certificates with --tls-client-ca, or listen to 127.0.0.1; "
                 "--allow-unauthenticated on lets anyone read and write everything"
             )
+
+    def encrypt(self, stream: trio.SocketStream) -> trio.abc.Stream:
+        """Return a connection with TLS, if there is a certificate. The handshake comes with its first use."""
+        return stream if self.tls is None else self.tls.wrap(stream)
 
     async def keep_current(self) -> None:
         """Read the files again when they change, until cancelled."""

@@ -1,0 +1,63 @@
+"""What the logs of a broker know of producers with an id."""
+
+from __future__ import annotations
+
+import attrs
+
+from dafka.batches import BatchHeader, Compression, TimestampType
+from dafka.kafka.transactions import LogProducers, Marker, TransactionSettings
+from dafka.protocol.logs import LogState, MarkerEntry, ProducerEntry, RestartEntry
+from dafka.protocol.logs.entries import TRANSACTIONAL
+
+_BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
+"""The header of a batch of which only the producer is known."""
+
+
+class ProducerTable:
+    """What each log knows of its producers. Offsets in it are sequences of the broker's own partition of the log."""
+
+    def __init__(self, settings: TransactionSettings) -> None:
+        self._settings = settings
+        self._producers: dict[LogState, LogProducers] = {}
+
+    def of(self, log: LogState) -> LogProducers:
+        """Return what a log knows of its producers."""
+        found = self._producers.get(log)
+        if found is None:
+            found = self._producers[log] = LogProducers(self._settings)
+        return found
+
+    def forget(self, log: LogState) -> None:
+        """Forget a log that is deleted."""
+        self._producers.pop(log, None)
+
+    def items(self) -> list[tuple[LogState, LogProducers]]:
+        """Return all logs that know any producers."""
+        return list(self._producers.items())
+
+    def expire(self, time_ms: int) -> None:
+        """Forget producers that have sent nothing for a day."""
+        for producers in self._producers.values():
+            producers.expire(time_ms)
+
+    def restore(self, log: LogState, entry: ProducerEntry) -> None:
+        """Note what a producer has done, as it was found in the index of a log."""
+        if isinstance(entry, RestartEntry):
+            self.forget(log)
+            return
+        if isinstance(entry, MarkerEntry):
+            marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.is_commit))
+            first = None if entry.first_sequence < 0 else entry.first_sequence
+            self.of(log).add_marker(marker, entry.position - 1, entry.timestamp_ms, first)
+            return
+        header = attrs.evolve(
+            _BATCH,
+            base_offset=entry.sequence,
+            count=entry.record_count,
+            last_offset_delta=entry.record_count - 1,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            base_sequence=entry.base_sequence,
+            is_transactional=bool(entry.flags & TRANSACTIONAL),
+        )
+        self.of(log).add_batch(header, entry.timestamp_ms)

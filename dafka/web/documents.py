@@ -1,0 +1,46 @@
+"""JSON: documents that clients send, and those that they get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from dafka.web.errors import WebError
+
+
+def decode_document(data: bytes | bytearray | memoryview | str) -> Any:
+    """Return the value of a JSON text (RFC 8259). NaN, lone surrogates and deep nesting are refused.
+
+    Args:
+        data: The text, in UTF-8.
+
+    Returns:
+        The value.
+
+    Raises:
+        WebError: It is no JSON.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise WebError("bad_request", f"expected JSON: {error}") from None
+
+
+def encode_document(value: Any) -> bytes:
+    """Return a value as JSON text in UTF-8. Texts that no client can read have replacement characters in them."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_readable(value))
+
+
+def _readable(value: Any) -> Any:
+    """Return a value without lone surrogates and with numbers that JSON has."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_readable(str(key)): _readable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(each) for each in value]
+    return value

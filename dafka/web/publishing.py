@@ -1,0 +1,268 @@
+"""Publish records to the logs of a topic, for HTTP and WebSocket.
+
+A record with a key goes to the log that Kafka's default partitioner chooses. Records without a key go to one log, to
+another one with each call, so that batches stay large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+import attrs
+
+from dafka.batches import RecordColumns, check_crc, encode_batch
+from dafka.broker import Service
+from dafka.broker.appending import (
+    AppendedBatches,
+    AppendRefusedError,
+    Batch,
+    append_batches,
+    message_bytes_max,
+    read_batches,
+)
+from dafka.errors import ConfigError, EncodingError
+from dafka.kafka.errors import ErrorCode
+from dafka.protocol.logs import LogState, log_of_key
+from dafka.web.errors import WebError, log_not_found, topic_not_found
+
+
+@attrs.frozen
+class ProducerSequence:
+    """Which records of an idempotent producer these are, so that they are appended once.
+
+    Attributes:
+        producer_id: The producer, as `init_producer` has named it.
+        producer_epoch: Its epoch.
+        base_sequence: The producer's own number of the first record in this log.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+@attrs.frozen
+class Published:
+    """Records that are durable in a log.
+
+    Attributes:
+        log: The number of the log.
+        offset: The offset of the first record; None if the records are known to have been appended before, and their
+            offset is not known any more.
+        count: The number of records.
+    """
+
+    log: int
+    offset: int | None
+    count: int
+
+
+class Publication:
+    """Records that are being published.
+
+    Args:
+        topic: The topic.
+        parts: What was appended to each log; a number and a count where it was appended long before.
+    """
+
+    def __init__(self, topic: str, parts: Sequence[AppendedBatches | Published]) -> None:
+        self._topic = topic
+        self._parts = parts
+
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return sum(each.count if isinstance(each, Published) else each.record_count for each in self._parts)
+
+    async def wait(self) -> list[Published]:
+        """Wait until the records are durable, and return where they are.
+
+        Returns:
+            The logs with records, in the order of their numbers.
+
+        Raises:
+            WebError: The topic was deleted meanwhile.
+        """
+        found = []
+        for each in self._parts:
+            if isinstance(each, Published):
+                found.append(each)
+                continue
+            offset = await each.wait_offset()
+            if offset < 0:
+                raise topic_not_found(self._topic)
+            found.append(Published(each.log.number, offset, each.record_count))
+        return found
+
+
+class Publisher:
+    """Publishes records of clients.
+
+    Args:
+        service: The broker and its coordinators.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._turns = cycle(range(2**20))
+
+    async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
+        """Publish records, and wait until they are durable. See `begin`."""
+        await self.wait_room()
+        return await self.begin(topic, records, log=log).wait()
+
+    async def wait_room(self) -> None:
+        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
+        await self._service.broker.wait_room()
+
+    def begin(
+        self,
+        topic: str,
+        records: RecordColumns,
+        *,
+        log: int | None = None,
+        producer: ProducerSequence | None = None,
+    ) -> Publication:
+        """Append records. The caller has waited for room, and has checked that the client may write to the topic.
+
+        Args:
+            topic: The topic. If there is none, it is created if `[kafka] auto_create_topics` allows it.
+            records: The records, at least one.
+            log: The log; None to choose it by the keys.
+            producer: What makes the records idempotent. They must be for one log.
+
+        Returns:
+            The records, to wait for.
+
+        Raises:
+            WebError: The topic or the log does not exist, or the records are refused.
+        """
+        logs = self._find_logs(topic)
+        if log is not None:
+            parts = [(_log_at(topic, logs, log), records)]
+        elif len(logs) == 1:
+            parts = [(logs[0], records)]
+        elif producer is not None:
+            raise WebError(
+                "bad_request",
+                f"the topic {topic!r} has {len(logs)} logs: records of a producer with an id must name theirs",
+            )
+        else:
+            parts = self._divide(logs, records)
+        # Whatever is wrong with one part is found before another part is appended.
+        encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
+        return Publication(topic, [self._append(each, [batch]) for each, batch in encoded])
+
+    def begin_batches(self, topic: str, log: int, data: bytes | memoryview) -> Publication:
+        """Append record batches as they are. See `begin`.
+
+        Args:
+            topic: The topic.
+            log: The log.
+            data: Whole record batches, one after the other. A batch of a producer with an id comes alone.
+
+        Returns:
+            The records, to wait for.
+
+        Raises:
+            WebError: The topic or the log does not exist, or the records are refused.
+        """
+        found = _log_at(topic, self._find_logs(topic), log)
+        self._check_size(found, len(data))
+        try:
+            batches = read_batches(data)
+        except AppendRefusedError as refused:
+            raise _as_web_error(found, refused) from None
+        if not batches or any(header.is_transactional for header, _ in batches):
+            raise WebError("bad_request", "expected record batches that belong to no transaction")
+        return Publication(topic, [self._append(found, batches)])
+
+    def _find_logs(self, topic: str) -> Sequence[LogState]:
+        broker = self._service.broker
+        logs = broker.order.logs(topic)
+        if not logs:
+            if self._service.config.kafka.auto_create_topics != "on":
+                raise topic_not_found(topic)
+            try:
+                broker.create_topic(topic)
+            except ConfigError as error:
+                raise WebError("bad_request", str(error)) from None
+            logs = broker.order.logs(topic)
+        return logs
+
+    def _divide(self, logs: Sequence[LogState], records: RecordColumns) -> list[tuple[LogState, RecordColumns]]:
+        keyless = next(self._turns) % len(logs)
+        if records.keys is None:
+            return [(logs[keyless], records)]
+        chosen: dict[bytes | None, int] = {None: keyless}
+        indexes: dict[int, list[int]] = {}
+        for index, key in enumerate(records.keys):
+            number = chosen.get(key)
+            if number is None:
+                assert key is not None
+                number = chosen[key] = log_of_key(key, len(logs))
+            indexes.setdefault(number, []).append(index)
+        return [(logs[number], _select(records, indexes[number])) for number in sorted(indexes)]
+
+    def _encode(self, log: LogState, records: RecordColumns, producer: ProducerSequence | None) -> Batch:
+        try:
+            data = encode_batch(
+                0,
+                records.values,
+                keys=records.keys,
+                headers=records.headers,
+                timestamps=records.timestamps,
+                producer_id=-1 if producer is None else producer.producer_id,
+                producer_epoch=-1 if producer is None else producer.producer_epoch,
+                base_sequence=-1 if producer is None else producer.base_sequence,
+            )
+        except EncodingError as error:
+            raise WebError("bad_request", str(error)) from None
+        self._check_size(log, len(data))
+        return check_crc(data), data
+
+    def _check_size(self, log: LogState, size: int) -> None:
+        size_max = message_bytes_max(self._service, log)
+        if size > size_max:
+            raise WebError(
+                "too_large", f"the topic {log.topic!r} takes at most {size_max} bytes of records at once, not {size}"
+            )
+
+    def _append(self, log: LogState, batches: Sequence[Batch]) -> AppendedBatches | Published:
+        try:
+            return append_batches(self._service, log, batches)
+        except AppendRefusedError as refused:
+            if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                return Published(log.number, None, sum(header.count for header, _ in batches))
+            raise _as_web_error(log, refused) from None
+
+
+def _log_at(topic: str, logs: Sequence[LogState], number: int) -> LogState:
+    if not 0 <= number < len(logs):
+        raise log_not_found(topic, number, len(logs))
+    return logs[number]
+
+
+def _select(records: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
+    return RecordColumns(
+        [records.values[each] for each in indexes],
+        None if records.keys is None else [records.keys[each] for each in indexes],
+        None if records.headers is None else [records.headers[each] for each in indexes],
+        [records.timestamps[each] for each in indexes],
+    )
+
+
+_SEQUENCE_ERRORS = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records before these are missing: publish them first, in order",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "the producer has a later epoch",
+    ErrorCode.INVALID_TXN_STATE: "the producer has an open transaction",
+}
+
+
+def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
+    """Return the error that a client gets for records that are refused."""
+    message = _SEQUENCE_ERRORS.get(refused.error_code)
+    if message is not None:
+        return WebError("conflict", f"log {log.number} of the topic {log.topic!r}: {message}")
+    return WebError("bad_request", f"the records are refused: {refused.message or refused.error_code.name}")

@@ -1,0 +1,128 @@
+"""Records as JSON and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka.batches import RecordColumns, decode_batch, encode_batch
+from dafka.web.documents import decode_document, encode_document
+from dafka.web.errors import WebError
+from dafka.web.records import parse_json_lines, parse_records, record_objects
+
+NOW_MS = 1_700_000_000_000
+
+CONTENTS = st.one_of(st.none(), st.binary(max_size=30), st.text(max_size=30).map(lambda text: text.encode()))
+NAMES = st.text(max_size=10)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            CONTENTS,
+            CONTENTS,
+            st.lists(st.tuples(NAMES, CONTENTS), max_size=3).map(tuple),
+            st.integers(min_value=0, max_value=2**53 - 1),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_records_come_back_as_they_were(
+    rows: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]],
+) -> None:
+    data = encode_batch(
+        7,
+        [value for value, *_ in rows],
+        keys=[key for _, key, *_ in rows],
+        headers=[headers for _, _, headers, _ in rows],
+        timestamps=[time for *_, time in rows],
+    )
+    objects = record_objects(decode_batch(data, bytes_max=2**20), 7)
+    text = encode_document(objects)
+    assert [each["offset"] for each in json.loads(text)] == [*range(7, 7 + len(rows))]
+    found = parse_records(decode_document(text), NOW_MS)
+    again = encode_batch(7, found.values, keys=found.keys, headers=found.headers, timestamps=found.timestamps)
+    assert decode_batch(again, bytes_max=2**20) == decode_batch(data, bytes_max=2**20)
+
+
+def test_plain_records_have_only_values() -> None:
+    found = parse_records([{"value": "a"}, {"value": "ä"}], NOW_MS)
+    assert (list(found.values), found.keys, found.headers) == ([b"a", "ä".encode()], None, None)
+    assert list(found.timestamps) == [NOW_MS, NOW_MS]
+    assert record_objects(found, 3) == [
+        {"offset": 3, "timestamp": NOW_MS, "value": "a"},
+        {"offset": 4, "timestamp": NOW_MS, "value": "ä"},
+    ]
+
+
+def test_bytes_that_are_no_text_are_in_base64() -> None:
+    columns = RecordColumns([b"\xff", b"text"], [None, b"\xfe"], [(("h", b"\xfd"), ("n", None)), ()], [5, -1])
+    objects = record_objects(columns, 0)
+    assert objects == [
+        {"offset": 0, "timestamp": 5, "value_base64": "/w==", "headers": [["h", {"base64": "/Q=="}], ["n", None]]},
+        {"offset": 1, "key_base64": "/g==", "value": "text"},
+    ]
+    found = parse_records(objects, NOW_MS)
+    assert (list(found.values), found.keys) == ([b"\xff", b"text"], [None, b"\xfe"])
+
+
+def test_a_null_value_is_a_tombstone() -> None:
+    found = parse_records([{"key": "k", "value": None}], NOW_MS)
+    assert (list(found.values), found.keys) == ([None], [b"k"])
+
+
+def test_what_was_read_can_be_published_again() -> None:
+    found = parse_records([{"offset": 9, "log": 1, "timestamp": 4, "value": "v"}], NOW_MS)
+    assert (list(found.values), list(found.timestamps)) == ([b"v"], [4])
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (None, "records: expected a list"),
+        ([], "records: expected a list"),
+        ({}, "records: expected a list"),
+        (["text"], "record 0: expected an object"),
+        ([{"value": "a"}, 5], "record 1: expected an object"),
+        ([{"value": "a"}, {}], "record 1: expected value or value_base64"),
+        ([{"vaule": "a"}], "record 0: there is no field 'vaule'"),
+        ([{"value": "a"}, {"value": 5}], "record 1: value: expected text or null, not a number"),
+        ([{"value": True}], "record 0: value: expected text or null, not a boolean"),
+        ([{"value": {"a": 1}}], "record 0: value: expected text or null, not an object"),
+        ([{"value": "a", "value_base64": "YQ=="}], "record 0: expected value or value_base64, not both"),
+        ([{"value_base64": "%%"}], "record 0: value_base64: expected base64"),
+        ([{"value_base64": 5}], "record 0: value_base64: expected base64"),
+        ([{"value": "a", "key": 5}], "record 0: key: expected text or null, not a number"),
+        ([{"value": "a", "key_base64": "a"}], "record 0: key_base64: expected base64"),
+        ([{"value": "a", "timestamp": 1.5}], "record 0: timestamp: expected milliseconds"),
+        ([{"value": "a", "timestamp": -1}], "record 0: timestamp: expected milliseconds"),
+        ([{"value": "a", "timestamp": 2**53}], "record 0: timestamp: expected milliseconds"),
+        ([{"value": "a", "timestamp": True}], "record 0: timestamp: expected milliseconds"),
+        ([{"value": "a", "headers": {"a": "b"}}], "record 0: headers: expected a list"),
+        ([{"value": "a", "headers": [["a"]]}], "record 0: headers: expected pairs"),
+        ([{"value": "a", "headers": [[1, "a"]]}], "record 0: headers: expected pairs"),
+        ([{"value": "a", "headers": [["a", 1]]}], "record 0: headers: expected text, null or"),
+        ([{"value": "a", "headers": [["a", {"base64": "a"}]]}], "record 0: header base64: expected base64"),
+        ([{"value": "\ud800"}], "record 0: value: expected text that UTF-8 can encode"),
+        ([{"value": "a", "headers": [["\ud800", "a"]]}], "record 0: header name: expected text that UTF-8"),
+    ],
+)
+def test_error_names_the_record_and_what_is_expected(records: object, message: str) -> None:
+    with pytest.raises(WebError) as caught:
+        parse_records(records, NOW_MS)
+    assert caught.value.code == "bad_request"
+    assert caught.value.message.startswith(message)
+
+
+def test_json_lines_are_records() -> None:
+    found = parse_json_lines(b'{"value": "a"}\r\n\n{"value": "b"}\n  \n', NOW_MS)
+    assert list(found.values) == [b"a", b"b"]
+
+
+def test_error_in_json_lines_names_the_line() -> None:
+    with pytest.raises(WebError, match="line 3: expected JSON"):
+        parse_json_lines(b'{"value": "a"}\n\n{"value": \n', NOW_MS)
