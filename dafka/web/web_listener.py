@@ -11,6 +11,7 @@ from dafka.web.authentication import Authenticator, session_of
 from dafka.web.counters import WebCounters
 from dafka.web.http.head import Head
 from dafka.web.origins import Origins
+from dafka.web.publishing import Publisher
 from dafka.web.sessions import Sessions
 
 
@@ -26,6 +27,7 @@ class WebListener:
         crowd: The connections.
         receiving: The memory for bodies that are being received.
         counters: What clients have done.
+        publisher: Publishes records of clients.
         origins: The origins whose pages may use the broker.
         sessions: The sessions of browsers.
         authenticator: Finds the users of requests.
@@ -40,6 +42,7 @@ class WebListener:
         self.counters = WebCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
+        self.publisher = Publisher(service)
         self.sessions = Sessions(trio.current_time)
         self.authenticator = Authenticator(security.users, self.sessions)
 
