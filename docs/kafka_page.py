@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dafka.broker.topic_settings import TOPIC_SETTING_NAMES
 from dafka.kafka.protocol import ADVERTISED, ApiKey
 from dafka.listener.handlers import SERVED
-from dafka.listener.handlers.configs import TOPIC_SETTING_NAMES
 
 PREFACE = """\
 # Kafka's protocol

@@ -126,6 +126,14 @@ class Service:
                 self._arrived.set()
         self._changed.set()
 
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, and the offsets that groups have committed for it."""
+        for log in self.broker.order.logs(name):
+            self.producers.forget(log)
+        await self.broker.delete_topic(name)
+        self.carry_out(self.groups.delete_topic(name))
+        await self.settle(None)
+
     def append_marker(self, log: LogState, marker: Marker) -> trio.Event:
         """Append the end of a transaction to a log. The event returned is set when it is durable."""
         time_ms, producers = now_ms(), self.producers.of(log)

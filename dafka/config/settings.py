@@ -323,6 +323,20 @@ class HttpConfig:
     connections_per_address_max: int = attrs.field(default=0, validator=check_count(0))
     """How many clients of one address may be connected. 0: as many as in all. Behind a web proxy, all clients have the
     proxy's address."""
+    origins: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)
+    """Where pages come from that may use the broker, in addition to its own: `https://example.com`. A web proxy's name
+    belongs here if browsers reach the broker through it on this machine without users."""
+    body_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The largest body of a request. A larger one is refused."""
+    receiving_bytes_max: int = attrs.field(default=128 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of all bodies above 16 KiB that are being received. Beyond it, further ones wait; the addresses of
+    clients take turns."""
+    receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to send a request that it has begun, and a second more for each MiB of its body."""
+    send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may take to read 256 KiB of a response."""
+    idle_ms: int = attrs.field(default=120_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a client may send no further request until it is disconnected."""
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 import trio
 
 from dafka.broker import AcceptedClient
+from dafka.broker.room import SMALL_BYTES
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import (
@@ -43,7 +44,6 @@ from dafka.listener.authentication import (
 from dafka.listener.guards import GUARDS, Access, Amendment, Verdict
 from dafka.listener.handlers import HANDLERS, SERVED, Client, ProduceRefusedError, begin_produce
 from dafka.listener.kafka_listener import KafkaListener
-from dafka.listener.room import SMALL_BYTES
 
 MIB = 2**20
 

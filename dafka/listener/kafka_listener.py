@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 
 from dafka.broker import Crowd, Service
+from dafka.broker.room import AnswerRoom, ReceivingRoom
 from dafka.kafka.fetch_sessions import FetchSessions
 from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.listener.counters import Counters
-from dafka.listener.room import AnswerRoom, ReceivingRoom
 
 
 class KafkaListener:

@@ -31,6 +31,7 @@ from dafka.protocol.logs import (
 )
 from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.records import Partition, RecordBatch, new_address
+from dafka.roles.broker_inventory import Inventory
 from dafka.roles.broker_loading import delete_partitions, is_internal, load_broker, retention_of
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
@@ -72,6 +73,7 @@ class Broker(Store):
         events: The events of the broker since it was started; an async iterable.
         order: The topics and their logs, for reading.
         reader: Reads the logs.
+        inventory: What it has stored, by topic.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Broker(Store):
         super().__init__(machine, sockets, storage, config)
         self.order = order
         self.reader = LogReader(storage)
+        self.inventory = Inventory(machine, storage, order)
         self._state = state
         self._log_count = config.kafka.log_count
         self._bytes_max = config.kafka.batch_bytes_max
@@ -242,17 +245,6 @@ class Broker(Store):
                 await self._storage.trim(partition, needed)
                 trimmed[partition] = needed
         self._machine.records_trimmed(trimmed)
-
-    async def log_bytes(self, topic: str) -> list[int]:
-        """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
-
-        Records of partitions that all logs share count for each of them alike.
-        """
-        infos = await self._storage.partitions(topic)
-        logs = self.order.logs(topic)
-        own = [infos.pop(log.own).content_bytes if log.own in infos else 0 for log in logs]
-        shared = sum(each.content_bytes for each in infos.values())
-        return [each + shared // len(logs) for each in own]
 
     @contextmanager
     def watching(self, logs: Iterable[LogState]) -> Iterator[trio.Event]:

@@ -35,6 +35,10 @@ class _LogPart:
     batch: RecordBatch | None = None
 
 
+LAST_OFFSETS_MAX = 100
+"""How many of the last offsets are looked at for the last record: ends of transactions have offsets, too."""
+
+
 class LogReader:
     """Reads the logs of a broker.
 
@@ -116,6 +120,15 @@ class LogReader:
                 if latest >= 0 and (found is None or latest > found[1]):
                     found = at + list(batch.timestamps or ()).index(latest), latest
         return found
+
+    async def find_last_timestamp(self, log: LogState) -> int | None:
+        """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""
+        end = log.high_watermark
+        for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
+            async with aclosing(self._records_from(log, offset, end)) as records:
+                async for _, batch in records:
+                    return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
+        return None
 
     def _encode(self, log: LogState, batch: RecordBatch) -> Iterable[bytes]:
         """Return records as record batches, which say whether the records belong to a transaction."""

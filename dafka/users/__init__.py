@@ -13,6 +13,7 @@ from dafka.users.credentials import (
 )
 from dafka.users.login import PLAIN, Login, LoginError, begin_login
 from dafka.users.permissions import Permission, Permissions
+from dafka.users.tokens import Token, create_token
 from dafka.users.users_file import User, UsersFile, find_user_name_problem, read_users, write_users
 
 __all__ = [
@@ -24,9 +25,11 @@ __all__ = [
     "LoginError",
     "Permission",
     "Permissions",
+    "Token",
     "User",
     "UsersFile",
     "begin_login",
+    "create_token",
     "derive_credential",
     "find_user_name_problem",
     "load_scramp",

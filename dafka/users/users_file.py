@@ -20,6 +20,7 @@ import attrs
 from dafka.errors import ConfigError
 from dafka.users.credentials import ITERATIONS_MIN, MECHANISMS, Credential
 from dafka.users.permissions import Permissions
+from dafka.users.tokens import Token, hash_token
 
 _FILE_BYTES_MAX = 16 * 2**20
 _RECENT_S = 2.0
@@ -35,11 +36,13 @@ class User:
         name: The name.
         credentials: The credential of each mechanism.
         permissions: What the user may do.
+        tokens: The tokens that stand for the user.
     """
 
     name: str
     credentials: Mapping[str, Credential] = attrs.field(repr=False)
     permissions: Permissions
+    tokens: tuple[Token, ...] = ()
 
 
 def find_user_name_problem(name: str) -> str:
@@ -65,6 +68,12 @@ class UsersFile:
         self._path = path
         self._state = _state(path)
         self._users = read_users(path)
+        self._tokens = _tokens_of(self._users)
+
+    def find_token(self, secret: str) -> tuple[User, Token] | None:
+        """Return the user that a token stands for, and what is kept of the token; None if it does not count."""
+        found = self._tokens.get(hash_token(secret))
+        return found if found is not None and found[1].is_valid() else None
 
     def find(self, name: str) -> User | None:
         """Return the user of this name; None if there is none."""
@@ -88,6 +97,7 @@ class UsersFile:
         if users == self._users:
             return False
         self._users = users
+        self._tokens = _tokens_of(users)
         return True
 
 
@@ -170,7 +180,19 @@ def _read_user(name: str, entry: Any) -> User:
     patterns = {kind: tuple(each) for kind, each in entry.get("permissions", {}).items()}
     if not all(isinstance(each, str) for some in patterns.values() for each in some):
         raise ConfigError(f"user {name!r}: expected texts as patterns")
-    return User(name, credentials, Permissions(**patterns))
+    tokens = tuple(_read_token(name, each) for each in entry.get("tokens", ()))
+    return User(name, credentials, Permissions(**patterns), tokens)
+
+
+def _read_token(name: str, entry: Any) -> Token:
+    expires_at_ms = entry.get("expires_at_ms")
+    if not isinstance(entry["id"], str) or not isinstance(expires_at_ms, (int, type(None))):
+        raise ConfigError(f"user {name!r}: expected tokens with an id, a sha256 and perhaps an expires_at_ms")
+    return Token(entry["id"], _decode(entry["sha256"]), expires_at_ms)
+
+
+def _tokens_of(users: Mapping[str, User]) -> dict[bytes, tuple[User, Token]]:
+    return {token.digest: (user, token) for user in users.values() for token in user.tokens}
 
 
 def _describe(user: User) -> dict[str, Any]:
@@ -185,6 +207,10 @@ def _describe(user: User) -> dict[str, Any]:
             for mechanism, each in user.credentials.items()
         },
         "permissions": {kind: list(getattr(user.permissions, kind)) for kind in _PERMISSIONS},
+        "tokens": [
+            {"id": each.token_id, "sha256": b64encode(each.digest).decode(), "expires_at_ms": each.expires_at_ms}
+            for each in user.tokens
+        ],
     }
 
 

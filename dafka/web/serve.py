@@ -1,32 +1,48 @@
-"""Serves the clients of HTTP and WebSocket: both come to one port."""
+"""Serves clients of HTTP and WebSocket: both come to one port."""
 
 from __future__ import annotations
+
+import logging
 
 import trio
 
 from dafka.broker import AcceptedClient, accept_clients
+from dafka.web.http.connection import HttpConnection
+from dafka.web.http.messages import Request
 from dafka.web.web_listener import WebListener
+
+_LOGGER = logging.getLogger("dafka.web")
 
 
 async def serve_web(
-    listener: WebListener,
-    sockets: list[trio.SocketListener],
+    web: WebListener,
+    listeners: list[trio.SocketListener],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve clients of HTTP and WebSocket until cancelled.
 
     Args:
-        listener: What the clients share.
-        sockets: The listening sockets.
+        web: What they share.
+        listeners: The listening sockets.
         task_status: Told that clients are served.
     """
+    host, port = listeners[0].socket.getsockname()[:2]
+    scheme = "http" if web.service.security.tls is None else "https"
+    web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    async def serve(client: AcceptedClient) -> None:
-        await listener.service.security.encrypt(client.stream).aclose()
+    async def serve_client(client: AcceptedClient) -> None:
+        try:
+            await HttpConnection(web, client, _continue_with_websocket).run()
+        except Exception:
+            # A mistake of this program must not end the service of other clients.
+            web.counters.disconnected["unexpected error"] += 1
+            _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
 
-    host, port = sockets[0].socket.getsockname()[:2]
-    scheme = "http" if listener.service.security.tls is None else "https"
-    listener.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     task_status.started()
-    await accept_clients(sockets, listener.crowd, serve)
+    await accept_clients(listeners, web.crowd, serve_client)
+
+
+async def _continue_with_websocket(stream: trio.abc.Stream, head: bytes, request: Request) -> None:
+    """Serve a connection that continues with WebSocket. `stream` begins with the request's head again."""
+    await stream.aclose()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import trio
+
 from dafka.broker import Crowd, Service
+from dafka.broker.room import ReceivingRoom
+from dafka.web.access import Access
+from dafka.web.authentication import Authenticator, session_of
+from dafka.web.counters import WebCounters
+from dafka.web.http.head import Head
+from dafka.web.origins import Origins
+from dafka.web.sessions import Sessions
 
 
 class WebListener:
@@ -15,10 +24,40 @@ class WebListener:
         service: The broker and its coordinators.
         url: Where the listener listens. Empty until then.
         crowd: The connections.
+        receiving: The memory for bodies that are being received.
+        counters: What clients have done.
+        origins: The origins whose pages may use the broker.
+        sessions: The sessions of browsers.
+        authenticator: Finds the users of requests.
     """
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.url = ""
-        http = service.config.http
+        http, security = service.config.http, service.security
         self.crowd = Crowd(http.connections_max, http.connections_per_address_max)
+        self.receiving = ReceivingRoom(http.receiving_bytes_max)
+        self.counters = WebCounters()
+        is_open = security.users is None and not security.settings.tls_client_ca
+        self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
+        self.sessions = Sessions(trio.current_time)
+        self.authenticator = Authenticator(security.users, self.sessions)
+
+    async def identify(self, head: Head, *, is_local: bool, is_private: bool) -> Access:
+        """Return what the client that has sent a request may do.
+
+        Args:
+            head: The head of the request.
+            is_local: Whether the client has connected to a loopback address.
+            is_private: Whether nobody on the way reads what the client sends.
+
+        Returns:
+            The access, of nobody if the request has no credentials.
+
+        Raises:
+            WebError: The request comes from a page that may not use the broker, or its credentials are wrong.
+        """
+        method = "WEBSOCKET" if head.wants_websocket else head.method
+        has_session = session_of(head.headers) is not None
+        self.origins.check(method, head.headers, is_local=is_local, has_session=has_session)
+        return await self.authenticator.identify(head.headers, is_private=is_private)

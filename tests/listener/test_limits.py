@@ -14,11 +14,11 @@ import trio.testing
 
 from dafka import Config
 from dafka.broker.crowd import Crowd
+from dafka.broker.room import SMALL_BYTES, AnswerRoom, ReceivingRoom
 from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
-from dafka.listener.room import SMALL_BYTES, AnswerRoom, ReceivingRoom
 from dafka.listeners import ListeningBroker, serve_listeners
 from dafka.testing import RunningKafka
 from dafka.testing.cluster import open_cluster

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from dafka.broker import topic_settings
+from dafka.broker.topic_settings import SettingKind, find_settings_problem
 from dafka.config import Config
 from dafka.kafka.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.errors import ErrorCode
@@ -36,61 +37,14 @@ class Setting(NamedTuple):
     kind: int
 
 
-class _Kind(NamedTuple):
-    """A setting that a topic can have."""
-
-    kind: int
-    default: Callable[[Config], str]
-    is_valid: Callable[[str], bool]
-    expected: str
-
-
-def _is_long(minimum: int) -> Callable[[str], bool]:
-    def check(value: str) -> bool:
-        try:
-            return minimum <= int(value) < 2**63
-        except ValueError:
-            return False
-
-    return check
-
-
-_TOPIC_SETTINGS = {
-    "cleanup.policy": _Kind(_LIST, lambda _: "delete", lambda value: value == "delete", "'delete'"),
-    "max.message.bytes": _Kind(
-        _INT, lambda config: str(config.kafka.message_bytes_max), _is_long(0), "a number from 0 on"
-    ),
-    "message.timestamp.type": _Kind(
-        _STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"
-    ),
-    "retention.bytes": _Kind(
-        _LONG, lambda config: str(config.store.retention_bytes or -1), _is_long(-1), "a number from -1 on"
-    ),
-    "retention.ms": _Kind(
-        _LONG, lambda config: str(config.store.retention_ms or -1), _is_long(-1), "a number from -1 on"
-    ),
-}
-
-
-TOPIC_SETTING_NAMES = tuple(_TOPIC_SETTINGS)
-"""The names of the settings that a topic can have."""
-
-
-def find_setting_problem(name: str, value: str) -> str:
-    """Return why a topic cannot have a setting; empty if it can."""
-    kind = _TOPIC_SETTINGS.get(name)
-    if kind is None:
-        return f"a topic has the settings {', '.join(_TOPIC_SETTINGS)}, and not {name!r}"
-    return "" if kind.is_valid(value) else f"{name}: expected {kind.expected}, not {value!r}"
+_KINDS = {SettingKind.STRING: _STRING, SettingKind.INT: _INT, SettingKind.LONG: _LONG, SettingKind.LIST: _LIST}
 
 
 def list_settings(topic: Topic, config: Config) -> list[Setting]:
     """Return all settings of a topic."""
     return [
-        Setting(name, topic.settings[name], FROM_TOPIC, kind.kind)
-        if name in topic.settings
-        else Setting(name, kind.default(config), FROM_DEFAULT, kind.kind)
-        for name, kind in _TOPIC_SETTINGS.items()
+        Setting(each.name, each.value, FROM_TOPIC if each.is_own else FROM_DEFAULT, _KINDS[each.kind])
+        for each in topic_settings.list_settings(topic, config)
     ]
 
 
@@ -204,7 +158,7 @@ async def _change(
         return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
     if client.service.broker.find_topic(name) is None:
         return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-    problem = next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
+    problem = find_settings_problem(settings)
     if problem:
         return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
     if not is_trial:

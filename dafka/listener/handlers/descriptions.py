@@ -105,7 +105,7 @@ async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> 
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
     try:
         for name in [name for name in broker.order.topics if asked is None or name in asked]:
-            sizes = enumerate(await broker.log_bytes(name))
+            sizes = enumerate(await broker.inventory.log_bytes(name))
             parts = [
                 DescribeLogDirsPartition(partition_index=number, partition_size=size, offset_lag=0, is_future_key=False)
                 for number, size in sizes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from dafka.broker.topic_settings import find_settings_problem
 from dafka.errors import ConfigError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
@@ -32,7 +33,7 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from dafka.listener.handlers.configs import find_setting_problem, list_settings
+from dafka.listener.handlers.configs import list_settings
 from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.protocol.logs import Topic, find_name_problem
 
@@ -108,7 +109,7 @@ async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> Crea
         error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the only broker has the number {NODE_ID}"
     elif count < 1:
         error, message = ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition"
-    elif message := next(filter(None, (find_setting_problem(*each) for each in settings.items())), ""):
+    elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
     if not error and not is_trial:
         try:
@@ -137,7 +138,6 @@ async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> Crea
 @handles(DeleteTopicsRequest)
 async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics, and the offsets that groups have committed for them."""
-    broker = client.service.broker
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
     asked += [(each.name, each.topic_id) for each in request.topics]
     responses = []
@@ -147,11 +147,7 @@ async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteT
             error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             responses.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error))
             continue
-        for log in broker.order.logs(topic.name):
-            client.service.producers.forget(log)
-        await broker.delete_topic(topic.name)
-        client.service.carry_out(client.service.groups.delete_topic(topic.name))
-        await client.service.settle(None)
+        await client.service.delete_topic(topic.name)
         responses.append(DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=ErrorCode.NONE))
     return DeleteTopicsResponse(responses=responses)
 

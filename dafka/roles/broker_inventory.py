@@ -1,0 +1,78 @@
+"""What a broker has stored: its topics with their partitions and sizes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dafka.protocol import StoreMachine
+from dafka.protocol.logs import LogOrder
+from dafka.records import Partition
+from dafka.storage import PartitionInfo, Storage
+
+
+class StoredPartition(NamedTuple):
+    """A partition of a topic.
+
+    Attributes:
+        address: The address of its producer.
+        is_own: Whether it has the records that the broker's clients have appended to a log.
+        info: The records that the storage has.
+        known_end: The sequence behind the last record that its producer is known to have.
+        lag: How many of these records are not durable here.
+    """
+
+    address: str
+    is_own: bool
+    info: PartitionInfo
+    known_end: int
+    lag: int
+
+
+class Inventory:
+    """What a broker has stored.
+
+    Args:
+        machine: The broker's machine.
+        storage: The storage.
+        order: The topics and their logs.
+    """
+
+    def __init__(self, machine: StoreMachine, storage: Storage, order: LogOrder) -> None:
+        self._machine = machine
+        self._storage = storage
+        self._order = order
+
+    def topics_without_logs(self) -> list[str]:
+        """Return the topics that have no logs, because Kafka's clients cannot use their names."""
+        return [each for each in self._machine.stored.durable if each not in self._order.topics]
+
+    def record_count(self, topic: str) -> int:
+        """Return how many records the partitions of a topic have had that are durable here."""
+        return sum(self._machine.stored.durable.get(topic, {}).values())
+
+    async def partitions(self, topic: str) -> list[StoredPartition]:
+        """Return the partitions of a topic, by address. Raises `StorageError`."""
+        infos = await self._storage.partitions(topic)
+        return [self._describe(each, infos[each]) for each in sorted(infos, key=lambda partition: partition.address)]
+
+    async def topic_bytes(self, topic: str) -> int:
+        """Return the size of the records of a topic, in bytes. Raises `StorageError`."""
+        return sum(each.content_bytes for each in (await self._storage.partitions(topic)).values())
+
+    async def log_bytes(self, topic: str) -> list[int]:
+        """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
+
+        Records of partitions that all logs share count for each of them alike.
+        """
+        infos = await self._storage.partitions(topic)
+        logs = self._order.logs(topic)
+        own = [infos.pop(log.own).content_bytes if log.own in infos else 0 for log in logs]
+        shared = sum(each.content_bytes for each in infos.values())
+        return [each + shared // len(logs) for each in own]
+
+    def _describe(self, partition: Partition, info: PartitionInfo) -> StoredPartition:
+        durable = self._machine.stored.durable_end(partition)
+        cursor = self._machine.reassembler.cursors.get(partition)
+        known = max(durable, info.end_sequence, 0 if cursor is None else cursor.known_end)
+        is_own = self._order.is_own(partition)
+        return StoredPartition(partition.address, is_own, info, known, known - max(durable, info.end_sequence))

@@ -1,0 +1,178 @@
+"""Authentication: which user a request comes from, by a password, a token or the cookie of a session."""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import secrets
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+
+import trio
+
+from dafka.users import PLAIN, LoginError, User, UsersFile, begin_login
+from dafka.web.access import Access
+from dafka.web.errors import WebError
+from dafka.web.sessions import COOKIE, Sessions
+
+FAILURE_DELAY_S = 0.1
+"""How long the answer to wrong credentials waits, so that trying them takes time."""
+
+HASHING_MAX = 2
+"""How many passwords are hashed at the same time."""
+
+WAITING_MAX = 100
+"""How many passwords may wait to be hashed."""
+
+VERIFIED_MAX = 1000
+"""How many verified passwords are remembered, so that each request with Basic authentication need not hash one."""
+
+
+class Authenticator:
+    """Finds the users of requests.
+
+    Args:
+        users: The users; None if clients do not authenticate.
+        sessions: The sessions of browsers.
+
+    Attributes:
+        logins: How many passwords and tokens were right.
+        failed_logins: How many were wrong.
+    """
+
+    def __init__(self, users: UsersFile | None, sessions: Sessions) -> None:
+        self.users = users
+        self.sessions = sessions
+        self.logins = 0
+        self.failed_logins = 0
+        self._hashing = trio.CapacityLimiter(HASHING_MAX)
+        self._key = secrets.token_bytes(32)
+        self._verified: OrderedDict[bytes, User] = OrderedDict()
+
+    async def identify(self, headers: Mapping[str, str], *, is_private: bool) -> Access:
+        """Return what a client may do.
+
+        Args:
+            headers: The headers of its request.
+            is_private: Whether the connection is encrypted or local, so that the client may send a password.
+
+        Returns:
+            The access, of nobody if the request has no credentials.
+
+        Raises:
+            WebError: The credentials are wrong.
+        """
+        if self.users is None:
+            return Access(None)
+        scheme, _, given = headers.get("authorization", "").strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return await self.check_token(given.strip(), is_private=is_private)
+        if scheme.lower() == "basic":
+            name, password = _read_basic(given.strip())
+            return await self.check_password(name, password, is_private=is_private)
+        if scheme:
+            raise WebError("unauthenticated", "expected the scheme Basic or Bearer in the header Authorization")
+        secret = session_of(headers)
+        user = None if secret is None else self.sessions.find(secret)
+        if secret is None or user is None:
+            return Access(self.users)
+        credentials = user.credentials
+        return Access(
+            self.users,
+            user.name,
+            lambda current: current.credentials == credentials and self.sessions.is_open(secret),
+        )
+
+    async def check_password(self, name: str, password: str, *, is_private: bool) -> Access:
+        """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""
+        user = await self.log_in(name, password, is_private=is_private)
+        return Access(self.users, name, lambda current: user is None or current.credentials == user.credentials)
+
+    async def check_token(self, token: str, *, is_private: bool) -> Access:
+        """Return what the user of a token may do. Raises `WebError` if it is unknown, revoked or expired."""
+        if self.users is None:
+            return Access(None)
+        _check_private("a token", is_private)
+        found = self.users.find_token(token)
+        if found is None:
+            await self._refuse("the token is unknown, was revoked or has expired")
+            raise AssertionError
+        user, known = found
+        self.logins += 1
+        return Access(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
+
+    async def log_in(self, name: str, password: str, *, is_private: bool) -> User | None:
+        """Return a user whose password is right.
+
+        Args:
+            name: The name of the user.
+            password: The password.
+            is_private: Whether the connection is encrypted or local.
+
+        Returns:
+            The user; None if there are no users.
+
+        Raises:
+            WebError: There is no such user, or the password is wrong.
+        """
+        if self.users is None:
+            return None
+        _check_private("a password", is_private)
+        digest = hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "replace"), sha256)
+        user, verified = self.users.find(name), self._verified.get(digest)
+        if user is not None and verified is not None and verified.credentials == user.credentials:
+            self._verified.move_to_end(digest)
+            return user
+        if self._hashing.statistics().tasks_waiting >= WAITING_MAX:
+            raise WebError(
+                "too_many_requests", "too many clients log in: try again later", headers=[("Retry-After", "1")]
+            )
+        login = begin_login(PLAIN, self.users)
+        message = f"\0{name}\0{password}".encode("utf-8", "replace")
+        try:
+            await trio.to_thread.run_sync(login.answer, message, limiter=self._hashing)
+        except LoginError:
+            await self._refuse("unknown user or wrong password")
+        if user is None:
+            await self._refuse("unknown user or wrong password")
+            raise AssertionError
+        self.logins += 1
+        self._verified[digest] = user
+        if len(self._verified) > VERIFIED_MAX:
+            self._verified.popitem(last=False)
+        return user
+
+    async def _refuse(self, message: str) -> None:
+        self.failed_logins += 1
+        await trio.sleep(FAILURE_DELAY_S)
+        raise WebError("unauthenticated", message)
+
+
+def session_of(headers: Mapping[str, str]) -> str | None:
+    """Return the secret of the session in a request's cookie; None if there is none."""
+    text = headers.get("cookie", "")
+    if COOKIE not in text:
+        return None
+    try:
+        found = SimpleCookie(text).get(COOKIE)
+    except CookieError:
+        return None
+    return None if found is None else found.value
+
+
+def _check_private(what: str, is_private: bool) -> None:
+    if not is_private:
+        raise WebError("forbidden", f"expected {what} over TLS only: others on the way could read it")
+
+
+def _read_basic(given: str) -> tuple[str, str]:
+    try:
+        name, separator, password = b64decode(given, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        name = separator = password = ""
+    if not separator:
+        raise WebError("unauthenticated", "expected a name and a password, as Basic authentication has them")
+    return name, password

@@ -1,0 +1,273 @@
+"""One HTTP/1.1 connection: requests are answered one after the other, also if the client sends several at once.
+
+A client that is slow to send or to read is ended, and holds up nobody else. After an error in a request's head or
+framing the connection ends, because nobody knows where the next request begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import h11
+import trio
+
+from dafka.broker import AcceptedClient
+from dafka.groups import single_exception
+from dafka.web.errors import WebError
+from dafka.web.http.body import BodyReader
+from dafka.web.http.head import HEAD_BYTES_MAX, Head, check_head, read_head, take_head
+from dafka.web.http.messages import AnyResponse, Request, StreamedResponse, respond_error
+from dafka.web.http.replay import ReplayingStream
+from dafka.web.http.response_headers import response_headers
+from dafka.web.routes import answer_request, is_websocket_route
+
+if TYPE_CHECKING:
+    from dafka.web.web_listener import WebListener
+
+READ_BYTES = 2**16
+SEND_BYTES = 2**18
+"""The most that is sent at a time, in bytes."""
+
+AHEAD_BYTES_MAX = 2**16
+"""How much of further requests is received while a streamed response is sent."""
+
+LINGER_S = 2.0
+"""How long a connection that ends early takes in what the client still sends, so that it can read the answer."""
+
+_LOGGER = logging.getLogger("dafka.web")
+
+
+class DisconnectError(Exception):
+    """The connection ends. The message is the reason in few words."""
+
+
+class HttpConnection:
+    """The connection of one client.
+
+    Args:
+        web: What all clients share.
+        client: The connection.
+        upgrade: Serves a connection that continues with WebSocket.
+    """
+
+    def __init__(
+        self,
+        web: WebListener,
+        client: AcceptedClient,
+        upgrade: Callable[[trio.abc.Stream, bytes, Request], Awaitable[None]],
+    ) -> None:
+        self._web = web
+        self._client = client
+        self._upgrade = upgrade
+        self._stream: trio.abc.Stream = web.service.security.encrypt(client.stream)
+        self._is_encrypted = isinstance(self._stream, trio.SSLStream)
+        self._settings = web.service.config.http
+        self._received = bytearray()
+        self._is_at_end = False
+
+    async def run(self) -> None:
+        """Serve the client until it or the broker closes the connection."""
+        try:
+            await self._shake_hands()
+            while await self._exchange():
+                pass
+        except DisconnectError as ended:
+            self._web.counters.disconnected[str(ended)] += 1
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._web.counters.disconnected["gone"] += 1
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    async def _shake_hands(self) -> None:
+        if not isinstance(self._stream, trio.SSLStream):
+            return
+        with trio.move_on_after(self._settings.receive_ms / 1000) as scope:
+            try:
+                await self._stream.do_handshake()
+            except (trio.BrokenResourceError, ssl.SSLError):
+                raise DisconnectError("no TLS") from None
+        if scope.cancelled_caught:
+            raise DisconnectError("no TLS")
+
+    async def _exchange(self) -> bool:
+        """Answer a request. Return whether the connection continues."""
+        framing = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        try:
+            raw = await self._receive_head()
+            if raw is None:
+                return False
+            head = _parse_head(framing, raw)
+        except WebError as error:
+            await self._answer_malformed(error)
+            return False
+        is_private = self._is_encrypted or self._client.is_local
+        try:
+            access = await self._web.identify(head, is_local=self._client.is_local, is_private=is_private)
+        except WebError as error:
+            return await self._send_response(framing, head, respond_error(error))
+        request = Request(self._web, head, access, self._client.host, is_private)
+        if request.access.is_known:
+            self._client.mark_served()
+        if head.wants_websocket and is_websocket_route(head):
+            stream = ReplayingStream(self._stream, raw + bytes(self._received))
+            self._received.clear()
+            await self._upgrade(stream, raw, request)
+            return False
+        body = BodyReader(framing, head, self._received, self._receive, self._send)
+        settings, room = self._settings, self._web.receiving
+
+        async def read_body() -> bytes:
+            return await body.read(settings.body_bytes_max, settings.receive_ms, room, self._client.host)
+
+        request.read_body = read_body
+        response = await answer_request(request)
+        body.skip_received()
+        return await self._send_response(framing, head, response)
+
+    # Receiving
+
+    async def _receive_head(self) -> bytes | None:
+        """Return the next head; None if the client has closed the connection, or sends no further request."""
+        if not self._received:
+            with trio.move_on_after(self._settings.idle_ms / 1000) as scope:
+                await self._receive()
+            if scope.cancelled_caught or not self._received:
+                return None
+        deadline = trio.current_time() + self._settings.receive_ms / 1000
+        while (head := take_head(self._received)) is None:
+            with trio.move_on_at(deadline) as scope:
+                is_open = await self._receive()
+            if scope.cancelled_caught:
+                raise WebError("request_timeout", f"expected a request within {self._settings.receive_ms} ms")
+            if not is_open:
+                if bytes(self._received).strip(b"\r\n"):
+                    raise DisconnectError("gone")
+                return None
+        return head
+
+    async def _receive(self) -> bool:
+        """Receive further bytes. Return whether there were any."""
+        if self._is_at_end:
+            await trio.lowlevel.checkpoint()
+            return False
+        data = await self._stream.receive_some(READ_BYTES)
+        self._web.counters.received_bytes += len(data)
+        self._received += data
+        self._is_at_end = not data
+        return bool(data)
+
+    # Sending
+
+    async def _answer_malformed(self, error: WebError) -> None:
+        """Answer a head that was not understood, and end the connection."""
+        framing = h11.Connection(h11.SERVER)
+        framing.receive_data(b"GET / HTTP/1.1\r\nHost: unknown\r\nConnection: close\r\n\r\n")
+        framing.next_event()
+        framing.next_event()
+        await self._send_response(framing, None, respond_error(error))
+
+    async def _send_response(self, framing: h11.Connection, head: Head | None, response: AnyResponse) -> bool:
+        """Send a response. Return whether the connection continues."""
+        headers = response_headers(head, response, self._web.origins)
+        if framing.their_state is not h11.DONE or self._is_at_end:
+            headers.append(("Connection", "close"))
+        is_head = head is not None and head.method == "HEAD"
+        self._web.counters.responses[int(response.status)] += 1
+        if isinstance(response, StreamedResponse):
+            await self._send_stream(framing, headers, response, is_head=is_head)
+        else:
+            if response.status != HTTPStatus.NO_CONTENT:
+                headers.append(("Content-Length", str(len(response.body))))
+            parts = [framing.send(_response_event(response.status, headers))]
+            if response.body and not is_head:
+                parts.append(framing.send(h11.Data(data=response.body)))
+            parts.append(framing.send(h11.EndOfMessage()))
+            await self._send(b"".join(each for each in parts if each))
+        if framing.our_state is h11.DONE and framing.their_state is h11.DONE:
+            return True
+        await self._end_gracefully()
+        return False
+
+    async def _send_stream(
+        self, framing: h11.Connection, headers: list[tuple[str, str]], response: StreamedResponse, *, is_head: bool
+    ) -> None:
+        await self._send(framing.send(_response_event(response.status, headers)) or b"")
+        if not is_head:
+            await self._produce(framing, response)
+        await self._send(framing.send(h11.EndOfMessage()) or b"")
+
+    async def _produce(self, framing: h11.Connection, response: StreamedResponse) -> None:
+        """Send the body of a streamed response, until it ends or the client has gone."""
+
+        async def send(data: bytes) -> None:
+            if data:
+                await self._send(framing.send(h11.Data(data=data)) or b"")
+
+        try:
+            with single_exception():
+                async with trio.open_nursery() as nursery:
+                    if response.is_endless:
+                        nursery.start_soon(self._watch)
+                    await response.produce(send)
+                    nursery.cancel_scope.cancel()
+        except (DisconnectError, trio.BrokenResourceError, trio.ClosedResourceError):
+            raise
+        except Exception:
+            # The client must not take what it has for the whole body: the connection ends without its end.
+            _LOGGER.exception("a response to the client at %s failed", self._client.host)
+            raise DisconnectError("failed response") from None
+
+    async def _watch(self) -> None:
+        """Raise `DisconnectError` when the client has gone. Further requests wait meanwhile."""
+        while len(self._received) < AHEAD_BYTES_MAX:
+            try:
+                is_open = await self._receive()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                is_open = False
+            if not is_open:
+                raise DisconnectError("gone")
+
+    async def _send(self, data: bytes) -> None:
+        """Send bytes. A client that does not read them in time is disconnected."""
+        view = memoryview(data)
+        for position in range(0, len(view), SEND_BYTES):
+            part = view[position : position + SEND_BYTES]
+            with trio.move_on_after(self._settings.send_ms / 1000) as scope:
+                await self._stream.send_all(part)
+            if scope.cancelled_caught:
+                raise DisconnectError("slow reader")
+            self._web.counters.sent_bytes += len(part)
+
+    async def _end_gracefully(self) -> None:
+        """End the connection so that the client can read the answer, whatever it still sends."""
+        with trio.move_on_after(LINGER_S):
+            if isinstance(self._stream, trio.abc.HalfCloseableStream):
+                await self._stream.send_eof()
+            while not self._is_at_end:
+                self._received.clear()
+                await self._receive()
+        if isinstance(self._stream, trio.SSLStream):
+            with trio.move_on_after(LINGER_S):
+                await self._stream.aclose()
+
+
+def _response_event(status: int, headers: list[tuple[str, str]]) -> h11.Response:
+    return h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
+
+
+def _parse_head(framing: h11.Connection, raw: bytes) -> Head:
+    check_head(raw)
+    framing.receive_data(raw)
+    try:
+        event: Any = framing.next_event()
+    except h11.RemoteProtocolError as error:
+        raise WebError(
+            "bad_request", f"expected an HTTP/1.1 request: {error}", status=error.error_status_hint
+        ) from None
+    if not isinstance(event, h11.Request):
+        raise WebError("bad_request", "expected an HTTP/1.1 request")
+    return read_head(event)

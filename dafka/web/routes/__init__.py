@@ -1,0 +1,29 @@
+"""The routes of the HTTP API. Each module registers its own."""
+
+from dafka.web.routes import session, topics, websocket  # noqa: F401 (their routes register themselves)
+from dafka.web.routes.dispatch import answer_get, answer_request
+from dafka.web.routes.registry import (
+    ROUTES,
+    Answer,
+    Body,
+    Needs,
+    Parameter,
+    Route,
+    find_route,
+    is_websocket_route,
+    route,
+)
+
+__all__ = [
+    "ROUTES",
+    "Answer",
+    "Body",
+    "Needs",
+    "Parameter",
+    "Route",
+    "answer_get",
+    "answer_request",
+    "find_route",
+    "is_websocket_route",
+    "route",
+]

@@ -1,0 +1,336 @@
+"""Topics: listing, creating, describing, changing and deleting them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from dafka.broker.topic_settings import TOPIC_SETTING_NAMES, find_settings_problem, list_settings
+from dafka.protocol.logs import LOGS_MAX, Topic, find_name_problem
+from dafka.roles.broker_inventory import StoredPartition
+from dafka.users import Permission
+from dafka.web.access import Access
+from dafka.web.errors import WebError, topic_not_found
+from dafka.web.http.messages import AnyResponse, Request, Response, respond
+from dafka.web.routes.registry import Answer, Needs, Parameter, route
+from dafka.web.schemas import Array, Boolean, Choice, Integer, MapOf, Nullable, Object, Text
+
+PAGE_MAX = 1000
+"""The largest page of topics or groups."""
+
+PERMISSIONS = Array(Choice(("read", "write", "admin")), "What the user may do with the topic.")
+NAME = Text("The name of the topic.", 249, 1)
+BYTES = Integer("The size of the values, keys and headers of its records.")
+
+LISTED_TOPIC = Object(
+    "ListedTopic",
+    {
+        "name": NAME,
+        "log_count": Integer("The number of its logs. A topic without logs has a name that only nodes can use."),
+        "record_count": Integer("The number of its offsets from the start of each log to its end."),
+        "end_offset": Integer("The sum of the end offsets of its logs, which only grows."),
+        "bytes": BYTES,
+        "permissions": PERMISSIONS,
+    },
+    optional=("bytes",),
+)
+
+TOPIC_PAGE = Object(
+    "TopicPage",
+    {
+        "topics": Array(LISTED_TOPIC),
+        "topic_count": Integer("The number of topics with this prefix that the user may see."),
+        "next": Nullable(Text("The value of `after` for the next page; null on the last page.")),
+    },
+)
+
+LOG = Object(
+    "Log",
+    {
+        "log": Integer("The number of the log."),
+        "start_offset": Integer("The offset of its first record."),
+        "end_offset": Integer("The offset behind its last record."),
+        "bytes": BYTES,
+        "last_timestamp": Nullable(Integer("The timestamp of its last record in milliseconds since 1970.", -(2**63))),
+    },
+    optional=("last_timestamp",),
+)
+
+TOPIC_SETTING = Object(
+    "TopicSetting",
+    {
+        "name": Choice(TOPIC_SETTING_NAMES),
+        "value": Text(),
+        "is_own": Boolean("Whether the topic has it; otherwise it is the broker's default."),
+    },
+)
+
+TOPIC = Object(
+    "Topic",
+    {
+        "name": NAME,
+        "topic_id": Text("An id that no other topic ever has, whatever its name."),
+        "log_count": Integer("The number of its logs."),
+        "record_count": Integer("The number of its offsets from the start of each log to its end."),
+        "logs": Array(LOG),
+        "settings": Array(TOPIC_SETTING),
+        "permissions": PERMISSIONS,
+    },
+)
+
+SETTING_CHANGES = MapOf(
+    Nullable(Text(length_max=100)),
+    f"Values of {', '.join(f'`{each}`' for each in TOPIC_SETTING_NAMES)}. Null resets one.",
+)
+
+NEW_TOPIC = Object(
+    "NewTopic",
+    {
+        "name": NAME,
+        "log_count": Integer("The number of its logs; `[kafka] log_count` if it is missing.", 1, LOGS_MAX),
+        "settings": MapOf(Text(length_max=100), "Its own settings."),
+    },
+    optional=("log_count", "settings"),
+)
+
+TOPIC_CHANGES = Object(
+    "TopicChanges",
+    {
+        "log_count": Integer("The number of its logs, which cannot decrease.", 1, LOGS_MAX),
+        "settings": SETTING_CHANGES,
+    },
+    optional=("log_count", "settings"),
+)
+
+PARTITION = Object(
+    "Partition",
+    {
+        "address": Text("The address of its producer."),
+        "is_own": Boolean("Whether it has the records that the broker's clients have published to a log."),
+        "earliest_sequence": Integer("The sequence of its first record here."),
+        "end_sequence": Integer("The sequence behind its last record here."),
+        "head_sequence": Integer("The sequence behind the last record that its producer is known to have."),
+        "lag": Integer("How many records this broker is behind its producer."),
+        "bytes": BYTES,
+        "last_stored_at": Nullable(Integer("When its last record was stored, in milliseconds since 1970.")),
+    },
+)
+
+PARTITIONS = Object("Partitions", {"partitions": Array(PARTITION)})
+
+
+def find_topic(request: Request) -> Topic:
+    """Return the topic in a request's path. Raises `WebError` if there is none."""
+    name = request.arguments["topic"]
+    topic = request.service.broker.find_topic(name)
+    if topic is None:
+        raise topic_not_found(name)
+    return topic
+
+
+def list_permissions(access: Access, topic: str) -> list[str]:
+    """Return what a user may do with a topic."""
+    permissions = access.permissions
+    return [
+        each.value for each in (Permission.READ, Permission.WRITE, Permission.ADMIN) if permissions.allow(each, topic)
+    ]
+
+
+@route(
+    "GET",
+    "/topics",
+    needs=Needs.USER,
+    tag="Topics",
+    parameters=[
+        Parameter("prefix", Text("How the names begin.", 249), "", example="orders"),
+        Parameter("after", Text("The name behind which the page begins: `next` of the page before.", 300), ""),
+        Parameter("limit", Integer("The number of topics.", 1, PAGE_MAX), 100),
+        Parameter("sizes", Boolean("Whether to say how large each topic is, which takes longer."), False),
+    ],
+    answers={200: Answer("A page of topics, by name.", TOPIC_PAGE)},
+)
+async def list_topics(request: Request) -> AnyResponse:
+    """List the topics that the user may see."""
+    broker, permissions = request.service.broker, request.access.permissions
+    prefix, after = request.query["prefix"], request.query["after"]
+    names = sorted(
+        name
+        for name in (*broker.order.topics, *broker.inventory.topics_without_logs())
+        if name.startswith(prefix) and permissions.allow_seeing(name)
+    )
+    first = bisect_right(names, after) if after else 0
+    page = names[first : first + request.query["limit"]]
+    is_last = first + len(page) >= len(names)
+    topics = [await _list_topic(request, each) for each in page]
+    return respond({"topics": topics, "topic_count": len(names), "next": None if is_last else page[-1]})
+
+
+async def _list_topic(request: Request, name: str) -> dict[str, Any]:
+    broker = request.service.broker
+    logs = broker.order.logs(name)
+    end = sum(log.high_watermark for log in logs)
+    count = end - sum(log.index.start_offset for log in logs)
+    if not logs:
+        count = end = broker.inventory.record_count(name)
+    found = {"name": name, "log_count": len(logs), "record_count": count, "end_offset": end}
+    if request.query["sizes"]:
+        found["bytes"] = await broker.inventory.topic_bytes(name)
+    return {**found, "permissions": list_permissions(request.access, name)}
+
+
+@route(
+    "POST",
+    "/topics",
+    needs=Needs.USER,
+    tag="Topics",
+    document=NEW_TOPIC,
+    answers={201: Answer("The topic, which is durable.", TOPIC)},
+    errors=("topic_exists", "forbidden"),
+)
+async def create_topic(request: Request) -> AnyResponse:
+    """Create a topic.
+
+    The user needs the permission `admin` for it.
+    """
+    broker, wanted = request.service.broker, request.document
+    name, settings = wanted["name"], wanted.get("settings", {})
+    request.access.check_admin(name)
+    problem = find_name_problem(name) or find_settings_problem(settings)
+    if problem:
+        raise WebError("bad_request", problem)
+    if broker.find_topic(name) is not None:
+        raise WebError("topic_exists", f"there is a topic {name!r} already")
+    await broker.create_topic(name, wanted.get("log_count", 0), settings).wait()
+    topic = broker.find_topic(name)
+    if topic is None:
+        raise topic_not_found(name)
+    return respond(await _describe(request, topic), 201, (("Location", f"/topics/{name}"),))
+
+
+@route(
+    "GET",
+    "/topics/{topic}",
+    needs=Needs.SEE,
+    tag="Topics",
+    parameters=[
+        Parameter(
+            "times", Boolean("Whether to say when the last record of each log was made: each log is read."), False
+        )
+    ],
+    answers={200: Answer("The topic.", TOPIC)},
+    errors=("topic_not_found",),
+)
+async def describe_topic(request: Request) -> AnyResponse:
+    """Describe a topic with its logs and its settings."""
+    found = await _describe(request, find_topic(request))
+    if request.query["times"]:
+        broker = request.service.broker
+        for log, described in zip(broker.order.logs(found["name"]), found["logs"], strict=False):
+            described["last_timestamp"] = await broker.reader.find_last_timestamp(log)
+    return respond(found)
+
+
+async def _describe(request: Request, topic: Topic) -> dict[str, Any]:
+    service = request.service
+    logs = service.broker.order.logs(topic.name)
+    sizes = await service.broker.inventory.log_bytes(topic.name)
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "log_count": topic.log_count,
+        "record_count": sum(log.high_watermark - log.index.start_offset for log in logs),
+        "logs": [
+            {
+                "log": log.number,
+                "start_offset": log.index.start_offset,
+                "end_offset": log.high_watermark,
+                "bytes": size,
+            }
+            for log, size in zip(logs, sizes, strict=False)
+        ],
+        "settings": [
+            {"name": each.name, "value": each.value, "is_own": each.is_own}
+            for each in list_settings(topic, service.config)
+        ],
+        "permissions": list_permissions(request.access, topic.name),
+    }
+
+
+@route(
+    "PATCH",
+    "/topics/{topic}",
+    needs=Needs.ADMIN,
+    tag="Topics",
+    document=TOPIC_CHANGES,
+    answers={200: Answer("The topic, whose changes are durable.", TOPIC)},
+    errors=("topic_not_found",),
+)
+async def change_topic(request: Request) -> AnyResponse:
+    """Give a topic further logs, or other settings.
+
+    Records with a key that are published afterwards may come to another log than those before.
+    """
+    topic, wanted = find_topic(request), request.document
+    settings = dict(topic.settings)
+    for name, value in wanted.get("settings", {}).items():
+        if value is not None:
+            settings[name] = value
+        elif settings.pop(name, None) is None and name not in TOPIC_SETTING_NAMES:
+            raise WebError(
+                "bad_request", f"a topic has the settings {', '.join(TOPIC_SETTING_NAMES)}, and not {name!r}"
+            )
+    problem = find_settings_problem(settings)
+    if problem:
+        raise WebError("bad_request", problem)
+    await request.service.broker.change_topic(topic.name, log_count=wanted.get("log_count"), settings=settings).wait()
+    return respond(await _describe(request, find_topic(request)))
+
+
+@route(
+    "DELETE",
+    "/topics/{topic}",
+    needs=Needs.ADMIN,
+    tag="Topics",
+    answers={204: Answer("The topic is deleted.", content_types=())},
+    errors=("topic_not_found",),
+)
+async def delete_topic(request: Request) -> AnyResponse:
+    """Delete a topic with its records, and the offsets that groups have committed for it.
+
+    A producer that is no client of the broker creates the topic again when it publishes to it.
+    """
+    await request.service.delete_topic(find_topic(request).name)
+    return Response(204)
+
+
+@route(
+    "GET",
+    "/topics/{topic}/partitions",
+    needs=Needs.SEE,
+    tag="Topics",
+    answers={200: Answer("The partitions.", PARTITIONS)},
+    errors=("topic_not_found",),
+)
+async def list_partitions(request: Request) -> AnyResponse:
+    """List the partitions of a topic: the records of each of its producers.
+
+    Nodes publish records in partitions. The broker orders the records of all partitions of a topic in its logs.
+    """
+    name, broker = request.arguments["topic"], request.service.broker
+    partitions = await broker.inventory.partitions(name)
+    if not partitions and broker.find_topic(name) is None:
+        raise topic_not_found(name)
+    return respond({"partitions": [_describe_partition(each) for each in partitions]})
+
+
+def _describe_partition(partition: StoredPartition) -> dict[str, Any]:
+    return {
+        "address": partition.address,
+        "is_own": partition.is_own,
+        "earliest_sequence": partition.info.earliest_sequence,
+        "end_sequence": partition.info.end_sequence,
+        "head_sequence": partition.known_end,
+        "lag": partition.lag,
+        "bytes": partition.info.content_bytes,
+        "last_stored_at": partition.info.latest_stored_at,
+    }

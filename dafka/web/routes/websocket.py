@@ -1,0 +1,24 @@
+"""The route of WebSocket. A client that does not ask for it is told so."""
+
+from __future__ import annotations
+
+from dafka.web.errors import WebError
+from dafka.web.http.messages import AnyResponse, Request
+from dafka.web.routes.registry import Answer, Needs, route
+
+
+@route(
+    "GET",
+    "/ws",
+    needs=Needs.NOTHING,
+    tag="WebSocket",
+    answers={101: Answer("The connection continues with WebSocket.", content_types=())},
+    is_websocket=True,
+)
+async def connect(_request: Request) -> AnyResponse:
+    """Continue with WebSocket.
+
+    The subprotocols are `dafka.json.v1` and `dafka.binary.v1`. A client that has given no credentials here gives them
+    in its first message.
+    """
+    raise WebError("bad_request", "expected an upgrade to WebSocket", status=426, headers=[("Upgrade", "websocket")])

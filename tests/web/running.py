@@ -1,0 +1,109 @@
+"""A broker that listens to HTTP, and a client that is none of ours: Python's `http.client` in a thread."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from dafka import Config
+from dafka.listeners import ListeningBroker, serve_listeners
+from dafka.testing.cluster import open_cluster
+
+DEADLINE_S = 30
+
+
+@attrs.frozen
+class Answer:
+    """What a client was answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        """The JSON document in the body."""
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The code of the error."""
+        return str(self.document["error"]["code"])
+
+
+@attrs.frozen
+class RunningWeb:
+    """A running broker that listens to HTTP."""
+
+    broker: ListeningBroker
+    config: Config
+
+    @property
+    def port(self) -> int:
+        """The port at which it listens."""
+        return urlsplit(self.broker.url).port or 0
+
+    async def request(
+        self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: str
+    ) -> Answer:
+        """Send a request over a connection of its own. Underscores in names of headers stand for hyphens."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if document is not None:
+            body, sent = json.dumps(document).encode(), {"Content-Type": "application/json", **sent}
+
+        def exchange() -> Answer:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+            try:
+                connection.request(method, target, body, sent)
+                answer = connection.getresponse()
+                return Answer(answer.status, dict(answer.getheaders()), answer.read())
+            finally:
+                connection.close()
+
+        return await trio.to_thread.run_sync(exchange)
+
+    async def get(self, target: str, **headers: str) -> Answer:
+        """Send GET."""
+        return await self.request("GET", target, None, **headers)
+
+    async def exchange(self, *parts: bytes) -> bytes:
+        """Send bytes, and return everything that comes until the broker ends the connection."""
+        with trio.fail_after(DEADLINE_S):
+            stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+            async with stream:
+                for part in parts:
+                    await stream.send_all(part)
+                return await read_all(stream)
+
+    async def is_alive(self) -> bool:
+        """Return whether the broker answers."""
+        return (await self.get("/topics")).status == 200
+
+
+async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
+    """Return everything that comes until the connection ends, also if it is reset."""
+    received = b""
+    try:
+        while data := await stream.receive_some():
+            received += data
+    except trio.BrokenResourceError:
+        pass
+    return received
+
+
+@asynccontextmanager
+async def open_web(storage: str = "memory:", config: Config | None = None) -> AsyncIterator[RunningWeb]:
+    """Run a tower and a broker that listens to HTTP and to clients of Kafka during the block."""
+    async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
+        listening = cluster.config.with_store(storage=storage).with_kafka(listen="127.0.0.1:0")
+        http_listen = listening.http.listen or "127.0.0.1:0"
+        broker: ListeningBroker = await nursery.start(serve_listeners, listening.with_http(listen=http_listen))
+        yield RunningWeb(broker, cluster.config)
+        nursery.cancel_scope.cancel()
