@@ -49,7 +49,10 @@ def _permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _password_option = click.option(
-    "--password-file", metavar="FILE", help="A file whose first line is the password.  [default: ask for it]"
+    "--password-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="A file whose first line is the password.  [default: ask for it]",
 )
 
 

@@ -13,6 +13,7 @@ from dafka.web.authentication import Authenticator, session_of
 from dafka.web.counters import WebCounters
 from dafka.web.http.head import Head
 from dafka.web.origins import Origins
+from dafka.web.publishing import Publisher
 from dafka.web.sessions import Sessions
 from dafka.web.surveys import Surveys
 from dafka.web.verification import StorageVerification
@@ -30,6 +31,7 @@ class WebListener:
         crowd: The connections.
         receiving: The memory for bodies that are being received.
         counters: What clients have done.
+        publisher: Publishes records of clients.
         origins: The origins whose pages may use the broker.
         sessions: The sessions of browsers.
         authenticator: Finds the users of requests.
@@ -49,6 +51,7 @@ class WebListener:
         self.counters = WebCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
+        self.publisher = Publisher(service)
         self.sessions = Sessions(trio.current_time)
         self.authenticator = Authenticator(security.users, self.sessions)
         self.started_at = now_ms()

@@ -216,6 +216,8 @@ class HttpConnection:
                     nursery.cancel_scope.cancel()
         except (DisconnectError, trio.BrokenResourceError, trio.ClosedResourceError):
             raise
+        except WebError as error:
+            raise DisconnectError(error.code) from None
         except Exception:
             # The client must not take what it has for the whole body: the connection ends without its end.
             _LOGGER.exception("a response to the client at %s failed", self._client.host)

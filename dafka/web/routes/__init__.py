@@ -1,6 +1,17 @@
 """The routes of the HTTP API. Each module registers its own."""
 
-from dafka.web.routes import nodes, overview, session, settings, storage, topics, websocket  # noqa: F401 (their routes register themselves)
+from dafka.web.routes import (  # noqa: F401 (their routes register themselves)
+    groups,
+    nodes,
+    overview,
+    records,
+    session,
+    settings,
+    storage,
+    streams,
+    topics,
+    websocket,
+)
 from dafka.web.routes.dispatch import answer_get, answer_request
 from dafka.web.routes.registry import (
     ROUTES,

@@ -12,7 +12,7 @@ from dafka.web.routes.registry import Answer, Needs, route
     "/ws",
     needs=Needs.NOTHING,
     tag="WebSocket",
-    answers={101: Answer("The connection continues with WebSocket.", content_types=())},
+    answers={101: Answer("The connection continues with WebSocket.")},
     is_websocket=True,
 )
 async def connect(_request: Request) -> AnyResponse:
