@@ -214,7 +214,7 @@ def test_passwords_in_settings_are_hidden() -> None:
 async def test_what_concerns_the_broker_is_for_administrators(tmp_path: Path) -> None:
     users = tmp_path / "users.json"
     write_user_file(users, ada=Permissions(read=("orders*",), groups=("mine",)))
-    basic = {"Authorization": "Basic " + b64encode(f"ada:{PASSWORD}".encode()).decode()}
+    basic: dict[str, Any] = {"Authorization": "Basic " + b64encode(f"ada:{PASSWORD}".encode()).decode()}
     async with open_web(config=Config().with_clients(users=str(users))) as web:
         for path in ("/nodes", "/storage", "/storage/verification", "/settings"):
             assert (await web.get(path)).code == "unauthenticated"
