@@ -180,7 +180,7 @@ class HttpConnection:
         if isinstance(response, StreamedResponse):
             await self._send_stream(framing, headers, response, is_head=is_head)
         else:
-            if response.status != HTTPStatus.NO_CONTENT:
+            if response.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
                 headers.append(("Content-Length", str(len(response.body))))
             parts = [framing.send(_response_event(response.status, headers))]
             if response.body and not is_head:
