@@ -68,18 +68,13 @@ class Answer:
 
     Attributes:
         description: What it is.
-        schema: What its JSON document looks like; None if it has none.
-        others: Further types that its body can have, each with what the body looks like.
+        schema: What its JSON document looks like; None if it has another body.
+        content_types: The types of its body; none if it has no body.
     """
 
     description: str
     schema: Schema | None = None
-    others: Mapping[str, Schema] = attrs.field(factory=dict)
-
-    @property
-    def contents(self) -> dict[str, Schema]:
-        """What the body looks like, by its type; empty if there is none."""
-        return {**({} if self.schema is None else {JSON: self.schema}), **self.others}
+    content_types: tuple[str, ...] = (JSON,)
 
 
 @attrs.frozen
