@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dafka import __version__
 from dafka.cli.terminal import UsageMistake
@@ -31,6 +32,7 @@ COMMANDS = {
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
+    "completion": ("dafka.cli.completion", "Print the code that completes commands and options in a shell."),
     "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
     "demo": ("dafka.cli.demo", "Publish real records, receive them live and late, and compare."),
     "bench": ("dafka.cli.bench", "Run the same jobs over dafka and other systems, and compare."),
@@ -88,6 +90,12 @@ class _LazyGroup(click.Group):
             if not close:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands without loading their modules."""
+        found = [CompletionItem(name, help=COMMANDS[name][1]) for name in self.list_commands(ctx)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(each for each in found if each.value.startswith(incomplete)), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

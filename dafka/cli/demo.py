@@ -58,7 +58,9 @@ class Step:
 
 
 @click.command()
-@click.option("--file", "path", metavar="PATH", help="Publish the lines of this file instead of the flights.")
+@click.option(
+    "--file", "path", type=click.Path(), metavar="PATH", help="Publish the lines of this file instead of the flights."
+)
 @click.option(
     "--wire", type=click.Choice(["rfc46", "libdafka"]), default="rfc46", show_default=True, help="The dialect to send."
 )

@@ -24,7 +24,7 @@ def keys() -> None:
 
 
 @keys.command()
-@click.argument("file")
+@click.argument("file", type=click.Path())
 @click.option("--name", metavar="TEXT", help="The name of the key's owner.  [default: the file's name]")
 def new(file: str, name: str | None) -> None:
     """Make a key file that only you can read, and print its public key.
@@ -39,7 +39,7 @@ def new(file: str, name: str | None) -> None:
 
 
 @keys.command()
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def show(file: str) -> None:
     """Print the public key of a key file, or all keys of a list.
 

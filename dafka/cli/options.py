@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+from click.shell_completion import CompletionItem
 from click.types import FuncParamType
 
 from dafka.cli.terminal import COMMAND_LOG, UsageMistake, start_logging
@@ -71,6 +72,11 @@ class SettingOption(click.Option):
         super().__init__(*args, **kwargs)
         self.section = section
         self.setting = setting
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete paths as the shell does, and choices."""
+        is_path = self.metavar in {"FILE", "PATH"}
+        return [CompletionItem(incomplete, type="file")] if is_path else super().shell_complete(ctx, incomplete)
 
 
 def setting_option(
@@ -226,7 +232,7 @@ _LOG_OPTIONS = (
 )
 
 _CONFIG_OPTIONS = (
-    click.option("--config", "config_path", metavar="FILE", help="A TOML file with settings."),
+    click.option("--config", "config_path", type=click.Path(), metavar="FILE", help="A TOML file with settings."),
     click.option("-v", "--verbose", count=True, help="Log what happens (--log-level info); -vv for more."),
 )
 

@@ -31,7 +31,7 @@ class InputLeftError(LocalError):
 
 @click.command()
 @click.argument("topic")
-@click.option("--file", "path", metavar="PATH", help="The file to read.  [default: standard input]")
+@click.option("--file", "path", type=click.Path(), metavar="PATH", help="The file to read.  [default: standard input]")
 @click.option(
     "--key-separator",
     metavar="TEXT",

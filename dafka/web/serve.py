@@ -40,8 +40,11 @@ async def serve_web(
             web.counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
 
-    task_status.started()
-    await accept_clients(listeners, web.crowd, serve_client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(web.surveys.run)
+        nursery.start_soon(web.verification.run)
+        task_status.started()
+        await accept_clients(listeners, web.crowd, serve_client)
 
 
 async def _continue_with_websocket(stream: trio.abc.Stream, head: bytes, request: Request) -> None:

@@ -223,11 +223,17 @@ class Terminal:
 
 
 @contextmanager
-def open_terminal(dafka: Dafka, *arguments: str) -> Iterator[Terminal]:
+def open_terminal(
+    dafka: Dafka, *arguments: str, command: tuple[str, ...] = MODULE, environment: dict[str, str] | None = None
+) -> Iterator[Terminal]:
     master, slave = pty.openpty()
-    command = [sys.executable, "-c", _ON_TERMINAL, *MODULE, *arguments]
     process = subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env=dafka.environment(), start_new_session=True
+        [sys.executable, "-c", _ON_TERMINAL, *command, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=dafka.environment(environment),
+        start_new_session=True,
     )
     os.close(slave)
     try:

@@ -44,6 +44,7 @@ OPTIONS = {
     "keys": {"--help"},
     "user": {"--help"},
     "health": {"--live", "--timeout", "--help"},
+    "completion": {"--help"},
     "spark": {"--master", "--conf", "--views", "--help"},
     "demo": {"--file", "--wire", "--log-level", "--log-format", "--help"},
     "bench": {

@@ -28,12 +28,19 @@ _OPTIONS = (
         help="Where the broker listens.",
     ),
     click.option("--tls", is_flag=True, help="Connect with TLS, and trust the authorities of the system."),
-    click.option("--tls-ca", metavar="FILE", default="", help="Connect with TLS, and trust these authorities."),
-    click.option("--tls-certificate", metavar="FILE", default="", help="The client's own certificate."),
-    click.option("--tls-key", metavar="FILE", default="", help="Its key, if it is in another file."),
+    click.option(
+        "--tls-ca", type=click.Path(), metavar="FILE", default="", help="Connect with TLS, and trust these authorities."
+    ),
+    click.option(
+        "--tls-certificate", type=click.Path(), metavar="FILE", default="", help="The client's own certificate."
+    ),
+    click.option("--tls-key", type=click.Path(), metavar="FILE", default="", help="Its key, if it is in another file."),
     click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
     click.option(
-        "--password-file", metavar="FILE", help="A file whose first line is the password.  [default: ask for it]"
+        "--password-file",
+        type=click.Path(),
+        metavar="FILE",
+        help="A file whose first line is the password.  [default: ask for it]",
     ),
     click.option(
         "--mechanism",

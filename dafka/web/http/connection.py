@@ -181,7 +181,7 @@ class HttpConnection:
         if isinstance(response, StreamedResponse):
             await self._send_stream(framing, headers, response, is_head=is_head)
         else:
-            if response.status != HTTPStatus.NO_CONTENT:
+            if response.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
                 headers.append(("Content-Length", str(len(response.body))))
             parts = [framing.send(_response_event(response.status, headers))]
             if response.body and not is_head:
@@ -217,6 +217,8 @@ class HttpConnection:
                     nursery.cancel_scope.cancel()
         except (DisconnectError, trio.BrokenResourceError, trio.ClosedResourceError):
             raise
+        except WebError as error:
+            raise DisconnectError(error.code) from None
         except Exception:
             # The client must not take what it has for the whole body: the connection ends without its end.
             _LOGGER.exception("a response to the client at %s failed", self._client.host)

@@ -291,7 +291,7 @@ async def change_topic(request: Request) -> AnyResponse:
     "/topics/{topic}",
     needs=Needs.ADMIN,
     tag="Topics",
-    answers={204: Answer("The topic is deleted.", content_types=())},
+    answers={204: Answer("The topic is deleted.")},
     errors=("topic_not_found",),
 )
 async def delete_topic(request: Request) -> AnyResponse:

@@ -1,0 +1,23 @@
+"""`dafka completion`: completion of commands and options in a shell."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    r"""Print the code that completes commands and options in a shell.
+
+    \b
+    Bash 4.4 and later, in ~/.bashrc:  eval "$(dafka completion bash)"
+    Zsh, in ~/.zshrc after compinit:   eval "$(dafka completion zsh)"
+    Fish:  dafka completion fish > ~/.config/fish/completions/dafka.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None, shell
+    click.echo(found(click.get_current_context().find_root().command, {}, "dafka", "_DAFKA_COMPLETE").source())

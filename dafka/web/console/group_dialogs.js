@@ -1,0 +1,64 @@
+// What operators do to a group, each with a dialog that names it.
+import { html, useState } from "./vendor/htm-preact.js";
+import { get, request, segment } from "./api.js";
+import { localInput } from "./format.js";
+import { Confirm, Dialog, Field, announce, useTask } from "./widgets.js";
+
+const TARGETS = { earliest: "The oldest records", latest: "The end", time: "A time", offset: "An offset" };
+
+/** Return the new offset of each log of a topic. */
+async function offsetsFor(topic, target, value) {
+  if (target === "time") {
+    const found = await get(`topics/${segment(topic)}/offsets?time=${new Date(value).getTime()}`);
+    return found.logs.map(({ log, offset }) => ({ topic, log, offset }));
+  }
+  const { logs } = await get(`topics/${segment(topic)}`);
+  const choose = {
+    earliest: (each) => each.start_offset,
+    latest: (each) => each.end_offset,
+    offset: (each) => Math.min(Math.max(Number(value), each.start_offset), each.end_offset),
+  }[target];
+  return logs.map((each) => ({ topic, log: each.log, offset: choose(each) }));
+}
+
+export function ResetOffsets({ group, name, onClose }) {
+  const topics = [...new Set(group.offsets.map((each) => each.topic))];
+  const [topic, setTopic] = useState(topics[0]);
+  const [target, setTarget] = useState("earliest");
+  const [value, setValue] = useState("");
+  const task = useTask(
+    async () => request("PUT", `groups/${segment(name)}/offsets`, { body: { offsets: await offsetsFor(topic, target, value) } }),
+    () => {
+      announce(`The offsets of ${name} were reset.`);
+      onClose(true);
+    },
+  );
+  const choose = (event) => {
+    setTarget(event.target.value);
+    setValue(event.target.value === "time" ? localInput(Date.now() - 3_600_000) : "");
+  };
+  const valid = target === "time" ? value !== "" : target !== "offset" || /^\d+$/.test(value);
+  return html`<${Dialog} title=${html`Reset the offsets of <code class="break">${name}</code>`} danger verb="Reset the offsets"
+      onClose=${() => onClose(false)} onSubmit=${task.run} busy=${task.busy} error=${task.error} disabled=${!valid}>
+    <${Field} label="Topic">
+      ${(attributes) => html`<select ...${attributes} value=${topic} onChange=${(event) => setTopic(event.target.value)}>
+        ${topics.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
+      </select>`}
+    <//>
+    <${Field} label="Read next">
+      ${(attributes) => html`<select ...${attributes} value=${target} onChange=${choose}>
+        ${Object.entries(TARGETS).map(([each, text]) => html`<option key=${each} value=${each}>${text}</option>`)}
+      </select>`}
+    <//>
+    ${target === "time" && html`<${Field} label="Time">${(attributes) => html`<input ...${attributes} type="datetime-local" step="1" value=${value} onInput=${(event) => setValue(event.target.value)} />`}<//>`}
+    ${target === "offset" && html`<${Field} label="Offset" hint="The same in each log, or the nearest offset that it has.">${(attributes) => html`<input ...${attributes} inputmode="numeric" value=${value} onInput=${(event) => setValue(event.target.value.trim())} />`}<//>`}
+    <p>Consumers of the group read records again, or leave some out, when they return.</p>
+  <//>`;
+}
+
+export function DeleteGroup({ name, onClose }) {
+  return html`<${Confirm} title=${html`Delete the group <code class="break">${name}</code>?`} verb="Delete the group" mustType=${name}
+      action=${() => request("DELETE", `groups/${segment(name)}`)} done=${`The group ${name} was deleted.`} onClose=${onClose}>
+    How far it has read is forgotten. Its topics and their records stay.
+  <//>`;
+}

@@ -1,0 +1,91 @@
+"""Completion in shells: each shell runs, loads the code of `dafka completion`, and completes what is typed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dafka.cli import COMMANDS, main
+from tests.cli.harness import Dafka, open_terminal
+
+PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+SHELLS = {
+    "bash": ("bash", "--norc", "--noprofile", "-i"),
+    "zsh": ("zsh", "-f", "-i"),
+}
+PREPARATIONS = {"bash": b"bind 'set enable-bracketed-paste off'", "zsh": b"autoload -Uz compinit && compinit -u"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_tab_completes(shell: str, dafka: Dafka, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "the-settings.toml").touch()
+    environment = {"PATH": PATH, "PS1": "$ ", "HOME": str(tmp_path), "TERM": "dumb"}
+    with open_terminal(dafka, *SHELLS[shell], command=("/usr/bin/env",), environment=environment) as terminal:
+        terminal.type(
+            b"%b; cd %s; eval \"$(dafka completion %s)\"; echo rea''dy\n"
+            % (PREPARATIONS[shell], bytes(tmp_path), shell.encode())
+        )
+        terminal.wait_for(b"\nready")
+        for typed, completed in (
+            (b"dafka prod\t", b"dafka produce "),
+            (b"dafka topic desc\t", b"dafka topic describe "),
+            (b"dafka consume --offset-r\t", b"dafka consume --offset-reset "),
+            (b"dafka consume --offset-reset earl\t", b"--offset-reset earliest "),
+            (b"dafka store --config the-s\t", b"--config the-settings.toml "),
+            (b"dafka up --key-file the-s\t", b"--key-file the-settings.toml "),
+        ):
+            terminal.seen = b""
+            terminal.type(typed)
+            terminal.wait_for(completed)
+            terminal.type(b"\x15")  # Ctrl-U empties the line
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(dafka: Dafka, tmp_path: Path) -> None:
+    (tmp_path / "the-settings.toml").touch()
+    for typed, completed in (
+        ("dafka prod", ["produce"]),
+        ("dafka topic de", ["delete", "describe"]),
+        ("dafka consume --offset-reset ", ["earliest", "latest"]),
+        ("dafka store --config the-s", ["the-settings.toml"]),
+    ):
+        program = f"source (dafka completion fish | psub); complete -C {typed!r}"
+        environment = dafka.environment({"PATH": PATH, "HOME": str(tmp_path)})
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", program],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert sorted(line.partition("\t")[0] for line in done.stdout.splitlines()) == completed
+
+
+def test_names_of_commands_are_completed_without_their_modules() -> None:
+    environment = {"COMP_WORDS": "dafka ", "COMP_CWORD": "1", "_DAFKA_COMPLETE": "bash_complete"}
+    program = (
+        "import sys\nfrom dafka.cli import main\ntry: main(prog_name='dafka')\nexcept SystemExit: print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    *names, modules = done.stdout.splitlines()
+    assert names == [f"plain,{name}" for name in COMMANDS]
+    assert not {module for module, _ in COMMANDS.values()} & set(modules.split())
+
+
+def test_an_unknown_shell_is_a_mistake() -> None:
+    done = CliRunner().invoke(main, ["completion", "csh"])
+    assert done.exit_code == 2
+    assert "'bash', 'zsh', 'fish'" in done.stderr
