@@ -113,6 +113,7 @@ class HttpConnection:
         if request.access.is_known:
             self._client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
+            request.mark_served = self._client.mark_served
             stream = ReplayingStream(self._stream, raw + bytes(self._received))
             self._received.clear()
             await self._upgrade(stream, raw, request)
@@ -180,7 +181,7 @@ class HttpConnection:
         if isinstance(response, StreamedResponse):
             await self._send_stream(framing, headers, response, is_head=is_head)
         else:
-            if response.status != HTTPStatus.NO_CONTENT:
+            if response.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
                 headers.append(("Content-Length", str(len(response.body))))
             parts = [framing.send(_response_event(response.status, headers))]
             if response.body and not is_head:

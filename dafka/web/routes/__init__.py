@@ -1,6 +1,8 @@
 """The routes of the HTTP API. Each module registers its own."""
 
 from dafka.web.routes import (  # noqa: F401 (their routes register themselves)
+    console,
+    description,
     groups,
     nodes,
     overview,
