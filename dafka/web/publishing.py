@@ -75,6 +75,11 @@ class Publication:
         """The number of records."""
         return sum(each.count if isinstance(each, Published) else each.record_count for each in self._parts)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the records are durable."""
+        return all(isinstance(each, Published) or each.is_durable() for each in self._parts)
+
     async def wait(self) -> list[Published]:
         """Wait until the records are durable, and return where they are.
 

@@ -10,6 +10,7 @@ from dafka.broker import AcceptedClient, accept_clients
 from dafka.web.http.connection import HttpConnection
 from dafka.web.http.messages import Request
 from dafka.web.web_listener import WebListener
+from dafka.web.websocket.serve import serve_websocket
 
 _LOGGER = logging.getLogger("dafka.web")
 
@@ -48,4 +49,4 @@ async def serve_web(
 
 async def _continue_with_websocket(stream: trio.abc.Stream, head: bytes, request: Request) -> None:
     """Serve a connection that continues with WebSocket. `stream` begins with the request's head again."""
-    await stream.aclose()
+    await serve_websocket(stream, request)

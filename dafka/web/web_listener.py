@@ -17,6 +17,7 @@ from dafka.web.publishing import Publisher
 from dafka.web.sessions import Sessions
 from dafka.web.surveys import Surveys
 from dafka.web.verification import StorageVerification
+from dafka.web.websocket.shared_reads import SharedReads
 
 
 class WebListener:
@@ -34,6 +35,7 @@ class WebListener:
         publisher: Publishes records of clients.
         origins: The origins whose pages may use the broker.
         sessions: The sessions of browsers.
+        reads: The reads that subscribers share.
         authenticator: Finds the users of requests.
         started_at: When the listener was made, in milliseconds since 1970.
         activity: How much the broker does.
@@ -53,6 +55,7 @@ class WebListener:
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
         self.publisher = Publisher(service)
         self.sessions = Sessions(trio.current_time)
+        self.reads = SharedReads(service)
         self.authenticator = Authenticator(security.users, self.sessions)
         self.started_at = now_ms()
         self.activity = Activity()

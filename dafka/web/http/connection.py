@@ -113,6 +113,7 @@ class HttpConnection:
         if request.access.is_known:
             self._client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
+            request.mark_served = self._client.mark_served
             stream = ReplayingStream(self._stream, raw + bytes(self._received))
             self._received.clear()
             await self._upgrade(stream, raw, request)
