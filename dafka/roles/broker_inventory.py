@@ -36,12 +36,14 @@ class StoredTopic(NamedTuple):
         partitions: The number of its partitions.
         records: The number of its records.
         content_bytes: The total size of their values, keys and headers, in bytes.
+        last_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
     """
 
     name: str
-    partitions: int
-    records: int
-    content_bytes: int
+    partitions: int = 0
+    records: int = 0
+    content_bytes: int = 0
+    last_stored_at: int | None = None
 
 
 class Inventory:
@@ -73,18 +75,21 @@ class Inventory:
         """Return all topics in the storage, the largest first. Raises `StorageError`."""
         found: dict[str, StoredTopic] = {}
         for partition, info in (await self.storage.partitions()).items():
-            name, partitions, records, content_bytes = found.get(partition.topic, (partition.topic, 0, 0, 0))
-            found[name] = StoredTopic(name, partitions + 1, records + info.count, content_bytes + info.content_bytes)
+            name, partitions, records, content_bytes, last = found.get(partition.topic, StoredTopic(partition.topic))
+            times = [each for each in (last, info.latest_stored_at) if each is not None]
+            found[name] = StoredTopic(
+                name,
+                partitions + 1,
+                records + info.count,
+                content_bytes + info.content_bytes,
+                max(times, default=None),
+            )
         return sorted(found.values(), key=lambda topic: (-topic.content_bytes, topic.name))
 
     async def partitions(self, topic: str) -> list[StoredPartition]:
         """Return the partitions of a topic, by address. Raises `StorageError`."""
         infos = await self.storage.partitions(topic)
         return [self._describe(each, infos[each]) for each in sorted(infos, key=lambda partition: partition.address)]
-
-    async def topic_bytes(self, topic: str) -> int:
-        """Return the size of the records of a topic, in bytes. Raises `StorageError`."""
-        return sum(each.content_bytes for each in (await self.storage.partitions(topic)).values())
 
     async def log_bytes(self, topic: str) -> list[int]:
         """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.

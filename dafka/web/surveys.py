@@ -9,7 +9,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import DafkaError
-from dafka.protocol import ClusterSurvey
+from dafka.protocol.observing.cluster_survey import ClusterSurvey, HolderView
 from dafka.roles import open_observer
 
 INTERVAL_S = 2.0
@@ -52,6 +52,17 @@ class Surveys:
         self._asked_at = trio.current_time()
         self._asked.set()
         return self._newest
+
+    def holders(self, topic: str, own_address: str) -> dict[str, list[HolderView]]:
+        """Return what other stores than one's own hold of the partitions of a topic, by the partition's address."""
+        survey = self.newest()
+        if survey is None:
+            return {}
+        return {
+            each.partition.address: [holder for holder in each.holders if holder.store != own_address]
+            for each in survey.partitions
+            if each.partition.topic == topic
+        }
 
     async def run(self) -> None:
         """Make surveys while they are asked for, until cancelled."""

@@ -225,3 +225,24 @@ async def test_what_concerns_the_broker_is_for_administrators(tmp_path: Path) ->
         found = (await web.get("/overview", **basic)).document
         assert found["counts"]["topics"] == 1
         assert (found["storage"], found["problems"]) == (None, None)
+
+
+async def test_partitions_name_the_other_stores_that_hold_them() -> None:
+    async with open_web() as web, trio.open_nursery() as nursery:
+        store = await nursery.start(serve_store, web.config.with_store(storage="memory:"))
+        async with open_producer("orders", web.config) as producer:
+            await producer.send(b"record")
+            await producer.wait_stored()
+            await wait_until(lambda: web.get("/topics"), lambda found: found["topic_count"] == 1)
+
+            def accept(found: Any) -> bool:
+                return any(each["stores"] for each in found["partitions"])
+
+            found = await wait_until(lambda: web.get("/topics/orders/partitions"), accept)
+        [partition] = [each for each in found["partitions"] if each["address"] == producer.partition.address]
+        assert [each["store"] for each in partition["stores"]] == [store.address]
+        listed = (await web.get("/topics?sizes=true")).document["topics"]
+        assert [(each["name"], each["bytes"] > 0, each["last_stored_at"] > 0) for each in listed] == [
+            ("orders", True, True)
+        ]
+        nursery.cancel_scope.cancel()

@@ -71,10 +71,7 @@ function matches(pattern, name) {
   return new RegExp(`^${parts.join("[^]*")}$`).test(name);
 }
 
-/** What the user may do: `may(session, "write", "orders")`; `may(session, "admin", "*")` for the whole broker. */
+/** Whether the user has a permission for a topic or a group, such as `may(session, "write", "orders")`. */
 export function may(session, permission, name) {
-  const permissions = session?.permissions;
-  if (!permissions) return false;
-  const patterns = permissions[permission] ?? [];
-  return name === "*" ? patterns.includes("*") : patterns.some((pattern) => matches(pattern, name));
+  return (session.permissions[permission] ?? []).some((pattern) => matches(pattern, name));
 }

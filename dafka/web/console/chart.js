@@ -1,9 +1,9 @@
 // Lines over time. uPlot is loaded with the first chart.
-import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+import { html, useEffect, useRef } from "./vendor/htm-preact-3.1.1.js";
 import { bytes } from "./format.js";
 
 let loading = null;
-const load = () => (loading ??= import("./vendor/uplot.js").then((module) => module.default));
+const load = () => (loading ??= import("./vendor/uplot-1.6.32.js").then((module) => module.default));
 
 /** Return a colour of the theme as the canvas takes it. */
 function colour(name) {
@@ -27,7 +27,7 @@ function options(width, height, series, formatValue) {
     padding: [8, 22, 0, 0],
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
     legend: { show: false },
-    scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+    scales: { x: { time: true, range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [
       { ...axis, grid: { show: false }, space: 70, values: "{HH}:{mm}:{ss}", size: 26 },
       { ...axis, size: 58, space: 26, incrs: formatValue === bytes ? BINARY : undefined, values: (_, splits) => splits.map((value) => formatValue(value)) },

@@ -1,24 +1,18 @@
 // What operators do to a group, each with a dialog that names it.
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { get, request, segment } from "./api.js";
 import { localInput } from "./format.js";
 import { Confirm, Dialog, Field, announce, useTask } from "./widgets.js";
 
 const TARGETS = { earliest: "The oldest records", latest: "The end", time: "A time", offset: "An offset" };
 
-/** Return the new offset of each log of a topic. */
-async function offsetsFor(topic, target, value) {
-  if (target === "time") {
-    const found = await get(`topics/${segment(topic)}/offsets?time=${new Date(value).getTime()}`);
-    return found.logs.map(({ log, offset }) => ({ topic, log, offset }));
-  }
+/** Return the new offsets of a topic's logs as the API takes them. */
+async function changesFor(topic, target, value) {
+  if (target === "time") return { topic, to: { time: new Date(value).getTime() } };
+  if (target !== "offset") return { topic, to: target };
   const { logs } = await get(`topics/${segment(topic)}`);
-  const choose = {
-    earliest: (each) => each.start_offset,
-    latest: (each) => each.end_offset,
-    offset: (each) => Math.min(Math.max(Number(value), each.start_offset), each.end_offset),
-  }[target];
-  return logs.map((each) => ({ topic, log: each.log, offset: choose(each) }));
+  const nearest = (each) => Math.min(Math.max(Number(value), each.start_offset), each.end_offset);
+  return { topic, offsets: Object.fromEntries(logs.map((each) => [each.log, nearest(each)])) };
 }
 
 export function ResetOffsets({ group, name, onClose }) {
@@ -27,7 +21,7 @@ export function ResetOffsets({ group, name, onClose }) {
   const [target, setTarget] = useState("earliest");
   const [value, setValue] = useState("");
   const task = useTask(
-    async () => request("PUT", `groups/${segment(name)}/offsets`, { body: { offsets: await offsetsFor(topic, target, value) } }),
+    async () => request("PUT", `groups/${segment(name)}/offsets`, { body: await changesFor(topic, target, value) }),
     () => {
       announce(`The offsets of ${name} were reset.`);
       onClose(true);

@@ -1,5 +1,5 @@
 // What keeps pages current: one WebSocket to the broker, and hooks that follow resources and the connection.
-import { useEffect, useReducer, useRef, useState } from "./vendor/htm-preact.js";
+import { useEffect, useReducer, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { DafkaClient } from "../dafka.js";
 import { ApiError, get, sentence } from "./api.js";
 

@@ -1,5 +1,5 @@
 // The frame around all pages: navigation, connection, session, theme and keyboard shortcuts.
-import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { get, request, whenUnauthenticated } from "./api.js";
 import { openConnection, useConnection } from "./live.js";
 import { href, useRoute } from "./router.js";
@@ -24,6 +24,8 @@ const NAVIGATION = [
   ["storage", "Storage", ["storage"]],
   ["settings", "Settings", ["settings"]],
 ];
+
+const FOR_ADMINISTRATORS = ["storage", "settings"];
 
 /** Return the name of the page at an address, or null if there is none. */
 function pageOf([first, second]) {
@@ -87,7 +89,7 @@ function Side({ active, session, connection, onLogOut }) {
     <a class="brand" href="#/"><img src="console/icon.svg" alt="" width="24" height="24" />Dafka</a>
     <nav aria-label="Pages">
       <ul class="nav">
-        ${NAVIGATION.map(
+        ${NAVIGATION.filter(([name]) => session?.is_administrator || !FOR_ADMINISTRATORS.includes(name)).map(
           ([name, title, segments]) => html`<li key=${name}>
             <a href=${href(segments)} aria-current=${active === name ? "page" : undefined}><${Icon} name=${name} />${title}</a>
           </li>`,
@@ -103,7 +105,7 @@ function Side({ active, session, connection, onLogOut }) {
       ${session?.user &&
       html`<div class="who">
         <span title=${session.user}>${session.user}</span>
-        ${session.cookie !== false && html`<button class="small" onClick=${onLogOut}>Log out</button>`}
+        <button class="small" onClick=${onLogOut}>Log out</button>
       </div>`}
       <${ThemeSwitch} />
     </div>
@@ -124,12 +126,12 @@ function App() {
       (found) => {
         setSession(found);
         setError(null);
-        if (found.authenticated) openConnection();
+        if (!found.must_log_in) openConnection();
       },
       (failure) => setError(failure),
     );
   useEffect(() => {
-    whenUnauthenticated(() => setSession((before) => ({ ...before, authenticated: false, user: null, permissions: null })));
+    whenUnauthenticated(() => setSession((before) => ({ ...before, must_log_in: true, user: null })));
     refresh();
   }, []);
   useEffect(() => {
@@ -145,7 +147,7 @@ function App() {
     await refresh();
   };
   const name = pageOf(route.segments);
-  const needsLogin = session !== null && !session.authenticated;
+  const needsLogin = session !== null && session.must_log_in;
   const active = { topic: "topics", group: "groups" }[name] ?? name;
   let page = null;
   if (error) page = html`<${Head} title="No connection" /><${Notice} kind="bad" urgent>${error.message} The console tries again by itself.<//>`;

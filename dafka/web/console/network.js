@@ -1,5 +1,5 @@
 // A drawing of the nodes: who introduces whom, and whose records are stored where.
-import { html } from "./vendor/htm-preact.js";
+import { html } from "./vendor/htm-preact-3.1.1.js";
 import { count } from "./format.js";
 
 const SHOWN_MAX = 12;

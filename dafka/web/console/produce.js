@@ -1,5 +1,5 @@
 // Publishing one record.
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { request, segment } from "./api.js";
 import { count } from "./format.js";
 import { href } from "./router.js";

@@ -1,5 +1,5 @@
 // Records of a topic: browsing by offset and time, search, and the live tail.
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { readRecords } from "./api.js";
 import { count, localInput, plural, time } from "./format.js";
 import { setQuery } from "./router.js";

@@ -1,5 +1,5 @@
 // The address of a page is behind the `#`, so that the broker serves one document.
-import { useEffect, useReducer } from "./vendor/htm-preact.js";
+import { useEffect, useReducer } from "./vendor/htm-preact-3.1.1.js";
 
 /** Return the parts of the current address: the segments of its path, decoded, and its query. */
 export function parseHash(hash = location.hash) {

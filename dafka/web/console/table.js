@@ -1,5 +1,5 @@
 // A table of any length: only the rows that can be seen are in the document.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 
 const ROW = 34;
 const AROUND = 12;

@@ -1,5 +1,5 @@
 // The live tail of a topic: records as they arrive, in batches that a page can draw.
-import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { liveClient } from "./live.js";
 
 const CREDIT = 500;

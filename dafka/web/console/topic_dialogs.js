@@ -1,5 +1,5 @@
 // What operators do to a topic, each with a dialog that names it.
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { request, segment } from "./api.js";
 import { count } from "./format.js";
 import { Confirm, Dialog, Field, announce, useTask } from "./widgets.js";
@@ -17,7 +17,14 @@ export function parseSettings(text) {
   return settings;
 }
 
-export const formatSettings = (settings) => Object.entries(settings ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
+/** Write a topic's own settings, one a line. */
+const formatSettings = (settings) => settings.filter((each) => each.is_own).map((each) => `${each.name}=${each.value}`).join("\n");
+
+/** Return the changes from a topic's own settings to others: null resets one. */
+function settingChanges(topic, wanted) {
+  const own = topic.settings.filter((each) => each.is_own).map((each) => [each.name, null]);
+  return { ...Object.fromEntries(own), ...wanted };
+}
 
 function SettingsField({ value, onInput }) {
   return html`<${Field} label="Settings" hint="One a line, such as retention.ms=86400000 or retention.bytes=1000000. Without any, those of the broker hold.">
@@ -54,7 +61,7 @@ export function ChangeTopic({ topic, onClose }) {
   const [settings, setSettings] = useState(formatSettings(topic.settings));
   const task = useTask(
     () => {
-      const body = { settings: parseSettings(settings) };
+      const body = { settings: settingChanges(topic, parseSettings(settings)) };
       if (Number(logs) !== topic.log_count) body.log_count = Number(logs);
       return request("PATCH", path(topic.name), { body });
     },

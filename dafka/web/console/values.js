@@ -1,5 +1,5 @@
 // Keys, values and headers of records: text, JSON or bytes, and how they are found and shown.
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { bytes as size } from "./format.js";
 
 const PREVIEW = 240;

@@ -1,5 +1,5 @@
 // What pages are made of: headings, notices, tiles, dialogs, times and sizes.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import * as format from "./format.js";
 
 const ICONS = {
@@ -65,10 +65,10 @@ export function Empty({ title, children, actions }) {
 }
 
 /** What a page shows instead of its contents: nothing yet, or why there is nothing. */
-export function Waiting({ view, what }) {
+export function Waiting({ view, what, bare }) {
   if (view.error) return html`<${Notice} kind="bad" urgent>${view.error.message}<//>`;
-  return html`<div class="panel" aria-busy="true">
-    <div class="body">
+  return html`<div class=${bare ? "" : "panel"} aria-busy="true">
+    <div class=${bare ? "" : "body"}>
       <p class="unseen">Loading ${what}</p>
       <div class="skeleton"></div>
       <br />

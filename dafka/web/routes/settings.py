@@ -53,7 +53,7 @@ def describe_config(config: Config) -> list[dict[str, Any]]:
                     "name": each.name,
                     "value": _describe_value(value),
                     "is_default": value == default,
-                    "description": descriptions[section.name][each.name],
+                    "description": descriptions.get(section.name, {}).get(each.name, ""),
                 }
             )
         sections.append({"name": section.name, "settings": settings})

@@ -1,5 +1,5 @@
 // A group of consumers: its members, what each of them reads, and how far the group is behind.
-import { html, useState } from "../vendor/htm-preact.js";
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { may, segment } from "../api.js";
 import { Chart } from "../chart.js";
 import { brief, count, plural } from "../format.js";
@@ -11,10 +11,9 @@ import { GroupState } from "./groups.js";
 
 /** Write what a member reads: the logs of each topic. */
 function assignmentOf(member) {
-  const byTopic = new Map();
-  for (const { topic, log } of member.assignment) byTopic.set(topic, [...(byTopic.get(topic) ?? []), log]);
-  if (!byTopic.size) return html`<span class="muted">nothing</span>`;
-  return [...byTopic].map(([topic, logs]) => html`<div key=${topic}><a class="mono" href=${href(["topics", topic])}>${topic}</a> <span class="muted">${logs.join(", ")}</span></div>`);
+  const topics = Object.entries(member.assignment ?? {});
+  if (!topics.length) return html`<span class="muted">${member.assignment ? "nothing" : "not known"}</span>`;
+  return topics.map(([topic, logs]) => html`<div key=${topic}><a class="mono" href=${href(["topics", topic])}>${topic}</a> <span class="muted">${logs.join(", ")}</span></div>`);
 }
 
 function Members({ members }) {
@@ -72,7 +71,7 @@ export function GroupPage({ route, session }) {
   const [dialog, setDialog] = useState("");
   const view = useView(`groups/${segment(name)}`, { intervalMs: 1000 });
   const group = view.data;
-  const total = group ? group.offsets.reduce((sum, each) => sum + (each.lag ?? 0), 0) : null;
+  const total = group ? group.lag : null;
   const samples = useHistory(total, view.at, name);
   const crumbs = html`<a href="#/groups">Groups</a>`;
   if (!group) {
@@ -92,7 +91,7 @@ export function GroupPage({ route, session }) {
     ["State", html`<${GroupState} state=${group.state} />`],
     ["Members", count(group.members.length)],
     ["Lag", count(total), "records"],
-    ["Assigned by", group.protocol || "–"],
+    ["Assigned by", group.assignor || "–"],
   ];
   return html`<${Head} title=${name} crumbs=${crumbs}>
       ${manages && html`<button onClick=${() => setDialog("reset")} disabled=${active || !group.offsets.length}>Reset offsets</button>

@@ -1,24 +1,24 @@
 // The groups of consumers.
-import { html, useMemo, useState } from "../vendor/htm-preact.js";
+import { html, useMemo, useState } from "../vendor/htm-preact-3.1.1.js";
 import { count, plural } from "../format.js";
 import { useView } from "../live.js";
 import { href, parseHash, setQuery } from "../router.js";
 import { Table, useSort } from "../table.js";
 import { Empty, Head, Search, Waiting } from "../widgets.js";
 
-const STATES = { stable: "good", empty: "", dead: "bad" };
+const STATES = { Stable: "good", Empty: "" };
 
 /** A group's state as a label. */
 export function GroupState({ state }) {
-  const kind = STATES[state.toLowerCase()] ?? "warn";
-  return html`<span class=${`tag ${kind}`}>${state.replaceAll("_", " ")}</span>`;
+  const kind = STATES[state] ?? "warn";
+  return html`<span class=${`tag ${kind}`}>${state.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase()}</span>`;
 }
 
 const COLUMNS = [
   { name: "group", title: "Group", sort: (each) => each.group, render: (each) => html`<a class="mono" title=${each.group} href=${href(["groups", each.group])}>${each.group}</a>` },
   { name: "state", title: "State", width: "150px", sort: (each) => each.state, render: (each) => html`<${GroupState} state=${each.state} />` },
   { name: "members", title: "Members", number: true, width: "100px", sort: (each) => each.member_count, render: (each) => count(each.member_count) },
-  { name: "lag", title: "Lag", number: true, width: "120px", sort: (each) => each.lag, render: (each) => html`<span class=${each.lag ? "warn" : ""}>${count(each.lag)}</span>` },
+  { name: "kind", title: "Kind", wide: true, width: "130px", sort: (each) => each.protocol_type, render: (each) => each.protocol_type || html`<span class="muted">–</span>` },
 ];
 
 export function Groups() {

@@ -1,5 +1,5 @@
 // Logging in, for brokers that have users.
-import { html, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { request } from "../api.js";
 import { Field, Head, Notice, useTask } from "../widgets.js";
 

@@ -1,13 +1,13 @@
 // The first page: what is wrong, how much happens, and which nodes there are.
-import { html } from "../vendor/htm-preact.js";
+import { html, useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
+import { get } from "../api.js";
 import { Chart } from "../chart.js";
 import { brief, bytes, count, duration, plural } from "../format.js";
-import { useView } from "../live.js";
+import { useHistory, useView } from "../live.js";
 import { Network } from "../network.js";
 import { Ago, Empty, Head, Notice, Panel, Tiles, Waiting } from "../widgets.js";
 
-const perSecond = (value) => `${brief(value)}/s`;
-const bytesPerSecond = (value) => `${bytes(value)}/s`;
+const perSecond = (value) => (value == null ? "–" : `${brief(value)}/s`);
 
 function Problems({ problems }) {
   if (!problems.length) return html`<${Notice} kind="good">Nothing is wrong, as far as this broker sees.<//>`;
@@ -19,19 +19,29 @@ function Problems({ problems }) {
 
 function tiles(overview) {
   const { counts, rates, storage } = overview;
-  const limit = storage.free_bytes == null ? "" : `${bytes(storage.free_bytes)} free`;
+  const stored = storage && [["Storage in use", bytes(storage.stored_bytes), storage.free_bytes == null ? "in memory" : `${bytes(storage.free_bytes)} free`]];
   return [
-    ["Records in", perSecond(rates.records_in_per_s)],
-    ["Records out", perSecond(rates.records_out_per_s)],
+    ["Records in", perSecond(rates?.records_in_per_s)],
+    ["Records out", perSecond(rates?.records_out_per_s)],
     ["Topics", count(counts.topics), plural(counts.logs, "log")],
     ["Groups", count(counts.groups)],
-    ["Clients", count(counts.clients)],
-    ["Storage in use", bytes(storage.stored_bytes), limit],
+    ["Clients", count(counts.clients), plural(counts.peers, "node")],
+    ...(stored ?? []),
   ];
 }
 
-function charts(overview) {
-  const { history } = overview;
+/** Return the rates of the last minutes: those that the broker has noted before, and those since. */
+function useRates(view) {
+  const [before, setBefore] = useState([]);
+  useEffect(() => {
+    get("overview?history=true").then((found) => setBefore(found.history), () => {});
+  }, []);
+  const rates = view.data?.rates ?? null;
+  const since = useHistory(rates, rates?.time, "rates").map((each) => each.value);
+  return [...before.filter((each) => !since.length || each.time < since[0].time), ...since];
+}
+
+function charts(history) {
   const times = history.map((each) => each.time);
   const line = (name, field, index) => ({ name, index, values: history.map((each) => each[field]) });
   return html`<div class="grid">
@@ -65,10 +75,9 @@ function NodeRow({ node, names }) {
 function Nodes() {
   const view = useView("nodes", { intervalMs: 3000 });
   if (!view.data) {
-    if (view.error?.code === "forbidden") return null;
-    return html`<${Panel} title="Nodes" id="nodes"><${Waiting} view=${view} what="the nodes" /><//>`;
+    return html`<${Panel} title="Nodes" id="nodes"><${Waiting} view=${view} what="nodes" bare /><//>`;
   }
-  const { nodes, towers, connections, note } = view.data;
+  const { nodes, towers, connections, note, is_complete: isComplete } = view.data;
   const byAddress = new Map(nodes.map((node) => [node.address, node]));
   const short = (address) => byAddress.get(address)?.endpoint.replace(/^tcp:\/\//, "") ?? address.slice(0, 8);
   const names = (node) => {
@@ -77,7 +86,7 @@ function Nodes() {
     return stored.map((each) => html`<div key=${each.to}>${short(each.to)}${each.lag ? html` <span class="warn">${plural(each.lag, "record")} behind</span>` : ""}</div>`);
   };
   const heard = towers.filter((tower) => tower.is_heard).length;
-  const sub = towers.length ? `${plural(nodes.length, "node")}, ${heard} of ${plural(towers.length, "tower")} heard` : plural(nodes.length, "node");
+  const sub = !isComplete ? "Looking for further nodes" : towers.length ? `${plural(nodes.length, "node")}, ${heard} of ${plural(towers.length, "tower")} heard` : plural(nodes.length, "node");
   return html`<${Panel} title="Nodes" id="nodes" note=${sub} bare>
     ${note && html`<p class="note muted">${note}</p>`}
     ${nodes.length
@@ -100,14 +109,15 @@ function Nodes() {
   <//>`;
 }
 
-export function Overview() {
+export function Overview({ session }) {
   const view = useView("overview", { intervalMs: 1000 });
+  const history = useRates(view);
   if (!view.data) return html`<${Head} title="Overview" /><${Waiting} view=${view} what="the overview" />`;
-  const { broker, problems } = view.data;
-  const sub = html`<span class="mono break">${broker.endpoint.replace(/^tcp:\/\//, "")}</span>, dafka ${broker.version}, up ${duration(broker.uptime_ms)}`;
+  const { broker, problems, time } = view.data;
+  const sub = html`<span class="mono break">${broker.endpoint.replace(/^tcp:\/\//, "")}</span>, dafka ${broker.version}, up ${duration(time - broker.started_at)}`;
   return html`<${Head} title="Overview" sub=${sub} />
-    <${Problems} problems=${problems} />
+    ${problems && html`<${Problems} problems=${problems} />`}
     <${Tiles} label="Key figures" items=${tiles(view.data)} />
-    ${charts(view.data)}
-    <${Nodes} />`;
+    ${charts(history)}
+    ${session.is_administrator && html`<${Nodes} />`}`;
 }

@@ -1,9 +1,12 @@
 // The settings that hold, without secrets.
-import { html, useState } from "../vendor/htm-preact.js";
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { useView } from "../live.js";
 import { Empty, Head, Notice, Panel, Search, Waiting } from "../widgets.js";
 
 const shownValue = (value) => (Array.isArray(value) ? value.join(", ") || "none" : value === "" || value === null ? "not set" : String(value));
+
+/** Let a name be broken behind its underscores. */
+const breakable = (name) => name.split("_").map((part, index) => (index ? html`_<wbr />${part}` : part));
 
 function Section({ section }) {
   return html`<${Panel} title=${`[${section.name}]`} id=${`section-${section.name}`} bare>
@@ -13,7 +16,7 @@ function Section({ section }) {
         <tbody>
           ${section.settings.map(
             (each) => html`<tr key=${each.name}>
-              <th scope="row" class="mono break">${each.name}</th>
+              <th scope="row" class="mono">${breakable(each.name)}</th>
               <td class="mono break">
                 <span class=${each.value === "" || each.value === null ? "muted" : ""}>${shownValue(each.value)}</span>
                 ${!each.is_default && html` <span class="tag warn">changed</span>`}

@@ -1,7 +1,7 @@
 // The storage: what it holds, and its verification.
-import { html } from "../vendor/htm-preact.js";
+import { html } from "../vendor/htm-preact-3.1.1.js";
 import { request } from "../api.js";
-import { bytes, count, duration, plural, time } from "../format.js";
+import { bytes, count, duration, plural } from "../format.js";
 import { useView } from "../live.js";
 import { href } from "../router.js";
 import { Ago, Empty, Head, Notice, Panel, Tiles, Waiting, announce, useTask } from "../widgets.js";
@@ -33,7 +33,7 @@ function Verification() {
     },
   );
   const found = view.data;
-  if (!found) return html`<${Panel} title="Verification" id="verification"><${Waiting} view=${view} what="the verification" /><//>`;
+  if (!found) return html`<${Panel} title="Verification" id="verification"><${Waiting} view=${view} what="the verification" bare /><//>`;
   const running = found.state === "running";
   const button = html`<button class="small" disabled=${running || start.busy} onClick=${start.run}>${running ? "Verifying…" : found.state === "none" ? "Verify the storage" : "Verify again"}</button>`;
   const share = found.records_total ? found.records_read / found.records_total : 0;
@@ -99,6 +99,6 @@ export function StoragePage() {
     <${Tiles} label="Figures of the storage" items=${items} />
     <${Verification} />
     ${found.repairs.length > 0 &&
-    html`<${Panel} title="Repaired when it was opened" id="repairs" note=${`Opened ${time(found.opened_at)}`} bare><${Damages} damages=${found.repairs} label="Repairs" /><//>`}
+    html`<${Panel} title="Repaired when it was opened" id="repairs" bare><${Damages} damages=${found.repairs} label="Repairs" /><//>`}
     <${Topics} topics=${found.topics} total=${found.topic_count} />`;
 }

@@ -1,5 +1,5 @@
 // A topic: its records, its logs, its partitions and its settings, each under a tab.
-import { html, useState } from "../vendor/htm-preact.js";
+import { html, useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 import { may, segment } from "../api.js";
 import { brief, bytes, count, plural } from "../format.js";
 import { useHistory, useView } from "../live.js";
@@ -8,6 +8,9 @@ import { Records } from "../records.js";
 import { Produce } from "../produce.js";
 import { ChangeTopic, DeleteRecords, DeleteTopic } from "../topic_dialogs.js";
 import { Ago, Empty, Head, Notice, Panel, Tiles, Waiting } from "../widgets.js";
+
+// The newest record of a log has to be read to know its time.
+const TIMED_LOGS_MAX = 32;
 
 const TABS = [
   ["records", "Records", "read"],
@@ -23,10 +26,9 @@ function total(topic) {
   const stamps = topic.logs.map((each) => each.last_timestamp).filter((each) => each != null && each >= 0);
   return {
     ...topic,
-    log_count: topic.logs.length,
-    records: sum(topic.logs, (each) => each.end_offset - each.start_offset),
+    records: topic.record_count,
     end: sum(topic.logs, (each) => each.end_offset),
-    bytes: topic.logs.every((each) => each.bytes != null) ? sum(topic.logs, (each) => each.bytes) : null,
+    bytes: sum(topic.logs, (each) => each.bytes),
     last_timestamp: stamps.length ? Math.max(...stamps) : null,
   };
 }
@@ -87,10 +89,10 @@ function Partitions({ topic }) {
         <tbody>
           ${partitions.map(
             (each) => html`<tr key=${each.address}>
-              <th scope="row" class="mono break">${each.is_own ? html`this broker, log ${each.log}` : each.address}</th>
+              <th scope="row" class="mono break">${each.address}${each.is_own && html` <span class="tag">clients of this broker</span>`}</th>
               <td class="number">${count(each.earliest_sequence)} to ${count(each.end_sequence)}</td>
-              <td class="number">${count(each.known_end)}</td>
-              <td>${each.stores.map((holder) => html`<${Holder} key=${holder.store} holder=${holder} />`)}</td>
+              <td class="number">${count(each.head_sequence)}</td>
+              <td>${[{ store: "", lag: each.lag, is_self: true }, ...each.stores].map((holder) => html`<${Holder} key=${holder.store} holder=${holder} />`)}</td>
               <td class="number wide">${bytes(each.bytes)}</td>
             </tr>`,
           )}
@@ -101,14 +103,20 @@ function Partitions({ topic }) {
 }
 
 function Settings({ topic, administers, onChange }) {
-  const own = Object.entries(topic.settings ?? {});
   const button = administers && html`<button class="small" onClick=${onChange}>Change</button>`;
-  return html`<${Panel} title="Settings of this topic" id="topic-settings" note=${button} bare>
-    ${own.length
-      ? html`<table>
-          <tbody>${own.map(([name, value]) => html`<tr key=${name}><th scope="row" class="mono">${name}</th><td class="mono break">${value}</td></tr>`)}</tbody>
-        </table>`
-      : html`<${Empty} title="None of its own">The settings of the broker hold for this topic.<//>`}
+  return html`<${Panel} title="Settings" id="topic-settings" note=${button} bare>
+    <table>
+      <thead><tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">From</th></tr></thead>
+      <tbody>
+        ${topic.settings.map(
+          (each) => html`<tr key=${each.name}>
+            <th scope="row" class="mono break">${each.name}</th>
+            <td class="mono break">${each.value}</td>
+            <td>${each.is_own ? html`<span class="tag warn">this topic</span>` : html`<span class="muted">the broker</span>`}</td>
+          </tr>`,
+        )}
+      </tbody>
+    </table>
   <//>`;
 }
 
@@ -117,7 +125,12 @@ const DIALOGS = { change: ChangeTopic, records: DeleteRecords, topic: DeleteTopi
 export function TopicPage({ route, session }) {
   const [, name, given] = route.segments;
   const [dialog, setDialog] = useState("");
-  const view = useView(`topics/${segment(name)}`, { intervalMs: 1000 });
+  const [timed, setTimed] = useState(true);
+  const view = useView(`topics/${segment(name)}${timed ? "?times=true" : ""}`, { intervalMs: 1000 });
+  const many = view.data?.log_count > TIMED_LOGS_MAX;
+  useEffect(() => {
+    if (many) setTimed(false);
+  }, [many]);
   const topic = view.data && total(view.data);
   const samples = useHistory(topic?.end ?? null, view.at, name, 12);
   const [reads, writes, administers] = ["read", "write", "admin"].map((permission) => may(session, permission, name));

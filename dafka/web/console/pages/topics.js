@@ -1,5 +1,5 @@
 // All topics in one table: thousands of them are read page by page, and only rows that can be seen are drawn.
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { get, may, segment } from "../api.js";
 import { brief, bytes, count, plural } from "../format.js";
 import { useView, useVisible } from "../live.js";
@@ -25,7 +25,7 @@ function useFurtherTopics(after) {
       let next = after;
       try {
         while (next) {
-          const page = await get(`topics?limit=${PAGE}&after=${segment(next)}`, ending.signal);
+          const page = await get(`topics?sizes=true&limit=${PAGE}&after=${segment(next)}`, ending.signal);
           found.push(...page.topics);
           next = page.next;
           setFurther((before) => (before.length < found.length ? [...found] : before));
@@ -54,8 +54,8 @@ function useRates(topics, at) {
       const time = topic.at ?? at;
       const before = seen.current.get(topic.name);
       let rate = before?.rate ?? null;
-      if (before && time - before.time > 400) rate = (Math.max(0, topic.end - before.end) * 1000) / (time - before.time);
-      next.set(topic.name, before && time - before.time <= 400 ? before : { time, end: topic.end, rate });
+      if (before && time - before.time > 400) rate = (Math.max(0, topic.end_offset - before.end) * 1000) / (time - before.time);
+      next.set(topic.name, before && time - before.time <= 400 ? before : { time, end: topic.end_offset, rate });
       return { ...topic, rate };
     });
     seen.current = next;
@@ -71,7 +71,7 @@ const COLUMNS = [
     render: (topic) => html`<a class="mono" title=${topic.name} href=${href(["topics", topic.name])}>${topic.name}</a>`,
   },
   { name: "logs", title: "Logs", number: true, wide: true, width: "80px", sort: (topic) => topic.log_count, render: (topic) => count(topic.log_count) },
-  { name: "records", title: "Records", number: true, width: "118px", sort: (topic) => topic.records, render: (topic) => count(topic.records) },
+  { name: "records", title: "Records", number: true, width: "118px", sort: (topic) => topic.record_count, render: (topic) => count(topic.record_count) },
   { name: "rate", title: "In, per s", number: true, width: "92px", sort: (topic) => topic.rate, render: (topic) => (topic.rate == null ? "–" : brief(topic.rate)) },
   { name: "bytes", title: "Size", number: true, wide: true, width: "112px", sort: (topic) => topic.bytes, render: (topic) => bytes(topic.bytes) },
   {
@@ -80,13 +80,13 @@ const COLUMNS = [
     number: true,
     wide: true,
     width: "168px",
-    sort: (topic) => topic.last_timestamp,
-    render: (topic) => html`<${Ago} ms=${topic.last_timestamp} />`,
+    sort: (topic) => topic.last_stored_at,
+    render: (topic) => html`<${Ago} ms=${topic.last_stored_at} />`,
   },
 ];
 
 export function Topics({ session }) {
-  const view = useView(`topics?limit=${PAGE}`);
+  const view = useView(`topics?sizes=true&limit=${PAGE}`);
   const further = useFurtherTopics(view.data?.next);
   const [filter, setFilter] = useState(parseHash().query.get("filter") ?? "");
   const [creating, setCreating] = useState(false);
@@ -100,7 +100,7 @@ export function Topics({ session }) {
     setFilter(text);
     setQuery({ filter: text });
   };
-  const create = (session.permissions?.admin ?? []).length > 0;
+  const create = session.permissions.admin.length > 0;
   const button = create && html`<button class="primary" onClick=${() => setCreating(true)}>Create a topic</button>`;
   if (!view.data) return html`<${Head} title="Topics">${button}<//><${Waiting} view=${view} what="topics" />`;
   const sub = filter ? `${count(shown.length)} of ${plural(all.length, "topic")}` : plural(all.length, "topic");
