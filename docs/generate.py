@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from the code: cli.md, configuration.md, conformance-clauses.md, kafka.md.
+"""Writes what is made from the code: pages in docs/reference/, and the descriptions of settings that a broker serves.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    exits with 1 if they are out of date
@@ -7,6 +7,7 @@ python docs/generate.py --check    exits with 1 if they are out of date
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections import Counter
@@ -136,6 +137,20 @@ def configuration_page() -> str:
     return "\n".join(parts)
 
 
+def setting_descriptions() -> str:
+    """Return the description of each setting as JSON, which a broker serves without the source code."""
+    module = ast.parse(getsource(settings))
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    found = {
+        section.name: {
+            name: text.replace("`", "")
+            for name, text in _attribute_docs(classes[type(getattr(Config(), section.name)).__name__])
+        }
+        for section in attrs.fields(Config)
+    }
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
 def _rest_of_docstring(kind: type) -> str:
     _, _, rest = (kind.__doc__ or "").partition("`: ")
     return rest[:1].upper() + rest[1:]
@@ -230,6 +245,7 @@ def main(arguments: list[str]) -> int:
         "configuration.md": configuration_page,
         "conformance-clauses.md": clauses_page,
         "kafka.md": kafka_page,
+        "../../dafka/web/setting_descriptions.json": setting_descriptions,
     }
     for name, page in pages.items():
         path, text = FOLDER / name, page()
@@ -238,7 +254,8 @@ def main(arguments: list[str]) -> int:
         else:
             path.write_text(text, "utf-8")
     for name in stale:
-        print(f"docs/reference/{name} is out of date: run python docs/generate.py", file=sys.stderr)
+        path = (FOLDER / name).resolve().relative_to(FOLDER.parent.parent)
+        print(f"{path} is out of date: run python docs/generate.py", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -46,6 +46,7 @@ class AppendedBatches:
         log: The log.
         record_count: The number of their records.
         is_duplicate: Whether they were appended before.
+        is_durable: Returns whether they are durable.
         wait_offset: Waits until they are durable, and returns the offset of the first record; -1 if the topic was
             deleted meanwhile.
     """
@@ -53,6 +54,7 @@ class AppendedBatches:
     log: LogState
     record_count: int
     is_duplicate: bool
+    is_durable: Callable[[], bool]
     wait_offset: Callable[[], Awaitable[int]]
 
 
@@ -133,7 +135,9 @@ def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> Append
     except BatchError as error:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, str(error)) from None
     count = sum(header.count for header, _ in batches)
-    return AppendedBatches(log, count, is_duplicate=False, wait_offset=appended.wait_offset)
+    return AppendedBatches(
+        log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=appended.wait_offset
+    )
 
 
 def _find_duplicate(service: Service, log: LogState, sequence: int, count: int) -> AppendedBatches:
@@ -148,4 +152,7 @@ def _find_duplicate(service: Service, log: LogState, sequence: int, count: int) 
                 await advanced.wait()
         return log.index.find_from(OWN, sequence)
 
-    return AppendedBatches(log, count, is_duplicate=True, wait_offset=wait_offset)
+    def is_durable() -> bool:
+        return broker.durable_end(log) > sequence
+
+    return AppendedBatches(log, count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)

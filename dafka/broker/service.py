@@ -7,15 +7,16 @@ clients keep that order, so that no client learns of a state that a crash can un
 from __future__ import annotations
 
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 import trio
 
+from dafka.broker.crowd import Crowd
 from dafka.broker.producer_table import ProducerTable
 from dafka.broker.security import ListenerSecurity
 from dafka.config import Config
@@ -41,6 +42,25 @@ class _Answer:
     result: object = None
 
 
+class ListenerCounters(Protocol):
+    """Counters that every listener has."""
+
+    sent_bytes: int
+    consumed: Counter[str]
+
+
+class Listener(Protocol):
+    """A listener of a broker, for those who ask what all listeners do."""
+
+    @property
+    def crowd(self) -> Crowd:
+        """Its connections."""
+
+    @property
+    def counters(self) -> ListenerCounters:
+        """What it has done."""
+
+
 class Service:
     """A broker with its coordinators, started by `open_service`.
 
@@ -51,6 +71,7 @@ class Service:
         groups: The groups.
         transactions: The transactions.
         producers: What its logs know of producers.
+        listeners: Its listeners.
     """
 
     def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
@@ -59,6 +80,7 @@ class Service:
         self.config = config
         self.security = security
         self.producers = producers
+        self.listeners: list[Listener] = []
         kafka = config.kafka
         settings = GroupSettings(
             group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import attrs
 import click
 
 from dafka.cli.kafka.options import read_password
-from dafka.cli.options import add_options, config_options, setting_option, usage_mistakes
+from dafka.cli.options import DURATION, add_options, config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
+from dafka.storage.plugin_helpers import now_ms
 from dafka.users import (
     DEFAULT_ITERATIONS,
     MECHANISMS,
     Credential,
     Permissions,
+    Token,
     User,
+    create_token,
     derive_credential,
     find_user_name_problem,
     read_users,
@@ -139,18 +143,62 @@ def remove(name: str, config: Config) -> None:
     click.echo(f"removed {name} from {path}", err=True)
 
 
+@user.command()
+@click.argument("name")
+@_users_option
+@click.option(
+    "--expires-after", type=DURATION, metavar="DURATION", help="How long it counts, such as 30d.  [default: no limit]"
+)
+@config_options
+def token(name: str, expires_after: int | None, config: Config) -> None:
+    """Make a token for a user, and print it.
+
+    A token stands for the user in place of a password, in the header `Authorization: Bearer` of HTTP and in WebSocket.
+    It is printed once: the file of users has its hash only.
+    """
+    path, users = _read(config)
+    former = _find(users, name, path)
+    secret, made = create_token(None if expires_after is None else now_ms() + expires_after)
+    users[name] = attrs.evolve(former, tokens=(*former.tokens, made))
+    with usage_mistakes():
+        write_users(path, users)
+    click.echo(f"made {_describe_token(made)} for {name} in {path}", err=True)
+    click.echo(secret)
+
+
+@user.command("revoke-token")
+@click.argument("name")
+@click.argument("token_id", metavar="ID")
+@_users_option
+@config_options
+def revoke_token(name: str, token_id: str, config: Config) -> None:
+    """Revoke a token of a user. Clients that use it are refused from their next request on.
+
+    `dafka user list` shows the ids of tokens.
+    """
+    path, users = _read(config)
+    former = _find(users, name, path)
+    if all(each.token_id != token_id for each in former.tokens):
+        raise UsageMistake(f"the user {name!r} has no token {token_id!r}; `dafka user list` shows the ids of tokens")
+    users[name] = attrs.evolve(former, tokens=tuple(each for each in former.tokens if each.token_id != token_id))
+    with usage_mistakes():
+        write_users(path, users)
+    click.echo(f"revoked token {token_id} of {name} in {path}", err=True)
+
+
 @user.command("list")
 @_users_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per user.")
 @config_options
 def list_users(as_json: bool, config: Config) -> None:
-    """List the users and what they may do."""
+    """List the users, what they may do, and the ids of their tokens."""
     _, users = _read(config)
     for each in users.values():
         if as_json:
-            click.echo(json.dumps({"user": each.name, **attrs.asdict(each.permissions)}))
+            tokens = [{"id": known.token_id, "expires_at": known.expires_at_ms} for known in each.tokens]
+            click.echo(json.dumps({"user": each.name, **attrs.asdict(each.permissions), "tokens": tokens}))
         else:
-            click.echo(_describe(each))
+            click.echo("; ".join([_describe(each), *map(_describe_token, each.tokens)]))
 
 
 def _read(config: Config, *, is_new_allowed: bool = False) -> tuple[Path, dict[str, User]]:
@@ -185,3 +233,10 @@ def _describe(each: User) -> str:
     patterns = {kind: " ".join(getattr(each.permissions, kind)) for kind in _KINDS}
     kinds = [f"{kind} {text}" for kind, text in patterns.items() if text]
     return f"{each.name}: {', '.join(kinds) or 'no permissions'}"
+
+
+def _describe_token(each: Token) -> str:
+    if each.expires_at_ms is None:
+        return f"token {each.token_id}"
+    time = datetime.fromtimestamp(each.expires_at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"token {each.token_id}, which {'expires' if each.is_valid() else 'has expired'} at {time}"

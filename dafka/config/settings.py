@@ -328,15 +328,20 @@ class HttpConfig:
     belongs here if browsers reach the broker through it on this machine without users."""
     body_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest body of a request. A larger one is refused."""
+    message_bytes_max: int = attrs.field(default=4 * MIB, converter=to_bytes, validator=check_bytes(1024))
+    """The largest message over WebSocket, uncompressed. A client that sends a larger one is disconnected."""
+    subscriptions_max: int = attrs.field(default=1000, validator=check_count(1))
+    """How many subscriptions and watches a connection over WebSocket may have."""
     receiving_bytes_max: int = attrs.field(default=128 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all bodies above 16 KiB that are being received. Beyond it, further ones wait; the addresses of
-    clients take turns."""
+    """The size of all bodies and messages above 16 KiB that are being received. Beyond it, further ones wait; the
+    addresses of clients take turns."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to send a request that it has begun, and a second more for each MiB of its body."""
+    """How long a client may take to send a request or a message that it has begun, and a second more for each MiB."""
     send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client may take to read 256 KiB of a response."""
     idle_ms: int = attrs.field(default=120_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may send no further request until it is disconnected."""
+    """How long a client may send no further request until it is disconnected. Clients over WebSocket get pings, and are
+    disconnected if they neither answer nor read for so long."""
 
 
 @attrs.frozen(kw_only=True)

@@ -36,3 +36,4 @@ class KafkaListener:
         self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
         self.receiving = ReceivingRoom(kafka.receiving_bytes_max)
         self.answers = AnswerRoom(kafka.answers_bytes_max)
+        service.listeners.append(self)

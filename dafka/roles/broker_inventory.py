@@ -28,6 +28,24 @@ class StoredPartition(NamedTuple):
     lag: int
 
 
+class StoredTopic(NamedTuple):
+    """What a storage holds of a topic.
+
+    Attributes:
+        name: The name.
+        partitions: The number of its partitions.
+        records: The number of its records.
+        content_bytes: The total size of their values, keys and headers, in bytes.
+        last_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
+    """
+
+    name: str
+    partitions: int = 0
+    records: int = 0
+    content_bytes: int = 0
+    last_stored_at: int | None = None
+
+
 class Inventory:
     """What a broker has stored.
 
@@ -35,11 +53,14 @@ class Inventory:
         machine: The broker's machine.
         storage: The storage.
         order: The topics and their logs.
+
+    Attributes:
+        storage: The storage.
     """
 
     def __init__(self, machine: StoreMachine, storage: Storage, order: LogOrder) -> None:
         self._machine = machine
-        self._storage = storage
+        self.storage = storage
         self._order = order
 
     def topics_without_logs(self) -> list[str]:
@@ -50,21 +71,32 @@ class Inventory:
         """Return how many records the partitions of a topic have had that are durable here."""
         return sum(self._machine.stored.durable.get(topic, {}).values())
 
+    async def stored_topics(self) -> list[StoredTopic]:
+        """Return all topics in the storage, the largest first. Raises `StorageError`."""
+        found: dict[str, StoredTopic] = {}
+        for partition, info in (await self.storage.partitions()).items():
+            name, partitions, records, content_bytes, last = found.get(partition.topic, StoredTopic(partition.topic))
+            times = [each for each in (last, info.latest_stored_at) if each is not None]
+            found[name] = StoredTopic(
+                name,
+                partitions + 1,
+                records + info.count,
+                content_bytes + info.content_bytes,
+                max(times, default=None),
+            )
+        return sorted(found.values(), key=lambda topic: (-topic.content_bytes, topic.name))
+
     async def partitions(self, topic: str) -> list[StoredPartition]:
         """Return the partitions of a topic, by address. Raises `StorageError`."""
-        infos = await self._storage.partitions(topic)
+        infos = await self.storage.partitions(topic)
         return [self._describe(each, infos[each]) for each in sorted(infos, key=lambda partition: partition.address)]
-
-    async def topic_bytes(self, topic: str) -> int:
-        """Return the size of the records of a topic, in bytes. Raises `StorageError`."""
-        return sum(each.content_bytes for each in (await self._storage.partitions(topic)).values())
 
     async def log_bytes(self, topic: str) -> list[int]:
         """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
 
         Records of partitions that all logs share count for each of them alike.
         """
-        infos = await self._storage.partitions(topic)
+        infos = await self.storage.partitions(topic)
         logs = self._order.logs(topic)
         own = [infos.pop(log.own).content_bytes if log.own in infos else 0 for log in logs]
         shared = sum(each.content_bytes for each in infos.values())

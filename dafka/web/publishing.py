@@ -75,6 +75,11 @@ class Publication:
         """The number of records."""
         return sum(each.count if isinstance(each, Published) else each.record_count for each in self._parts)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the records are durable."""
+        return all(isinstance(each, Published) or each.is_durable() for each in self._parts)
+
     async def wait(self) -> list[Published]:
         """Wait until the records are durable, and return where they are.
 
@@ -115,6 +120,10 @@ class Publisher:
     async def wait_room(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
         await self._service.broker.wait_room()
+
+    def ensure_topic(self, topic: str) -> None:
+        """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
+        self._find_logs(topic)
 
     def begin(
         self,

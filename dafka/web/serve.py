@@ -10,6 +10,7 @@ from dafka.broker import AcceptedClient, accept_clients
 from dafka.web.http.connection import HttpConnection
 from dafka.web.http.messages import Request
 from dafka.web.web_listener import WebListener
+from dafka.web.websocket.serve import serve_websocket
 
 _LOGGER = logging.getLogger("dafka.web")
 
@@ -39,10 +40,13 @@ async def serve_web(
             web.counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
 
-    task_status.started()
-    await accept_clients(listeners, web.crowd, serve_client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(web.surveys.run)
+        nursery.start_soon(web.verification.run)
+        task_status.started()
+        await accept_clients(listeners, web.crowd, serve_client)
 
 
 async def _continue_with_websocket(stream: trio.abc.Stream, head: bytes, request: Request) -> None:
     """Serve a connection that continues with WebSocket. `stream` begins with the request's head again."""
-    await stream.aclose()
+    await serve_websocket(stream, request)

@@ -6,12 +6,18 @@ import trio
 
 from dafka.broker import Crowd, Service
 from dafka.broker.room import ReceivingRoom
+from dafka.storage.plugin_helpers import now_ms
 from dafka.web.access import Access
+from dafka.web.activity import Activity, Measurement
 from dafka.web.authentication import Authenticator, session_of
 from dafka.web.counters import WebCounters
 from dafka.web.http.head import Head
 from dafka.web.origins import Origins
+from dafka.web.publishing import Publisher
 from dafka.web.sessions import Sessions
+from dafka.web.surveys import Surveys
+from dafka.web.verification import StorageVerification
+from dafka.web.websocket.shared_reads import SharedReads
 
 
 class WebListener:
@@ -26,9 +32,16 @@ class WebListener:
         crowd: The connections.
         receiving: The memory for bodies that are being received.
         counters: What clients have done.
+        publisher: Publishes records of clients.
         origins: The origins whose pages may use the broker.
         sessions: The sessions of browsers.
+        reads: The reads that subscribers share.
         authenticator: Finds the users of requests.
+        started_at: When the listener was made, in milliseconds since 1970.
+        activity: How much the broker does.
+        usage: How much space the storage takes.
+        surveys: Surveys of the cluster.
+        verification: The verification of the storage.
     """
 
     def __init__(self, service: Service) -> None:
@@ -40,8 +53,16 @@ class WebListener:
         self.counters = WebCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
+        self.publisher = Publisher(service)
         self.sessions = Sessions(trio.current_time)
+        self.reads = SharedReads(service)
         self.authenticator = Authenticator(security.users, self.sessions)
+        self.started_at = now_ms()
+        self.activity = Activity()
+        self.usage = Measurement()
+        self.surveys = Surveys(service.config)
+        self.verification = StorageVerification(service.broker.inventory.storage)
+        service.listeners.append(self)
 
     async def identify(self, head: Head, *, is_local: bool, is_private: bool) -> Access:
         """Return what the client that has sent a request may do.

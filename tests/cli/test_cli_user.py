@@ -40,10 +40,39 @@ def test_user_is_added_changed_listed_and_removed(dafka: Dafka, tmp_path: Path) 
         "admin": [],
         "groups": ["*"],
         "transactions": [],
+        "tokens": [],
     }
     assert run_user(dafka, "list", "--users", path)[1] == "alice: read orders-*, write a b, groups *\n"
     assert run_user(dafka, "remove", "alice", "--users", path)[0] == 0
     assert run_user(dafka, "list", "--users", path)[1] == ""
+
+
+def test_token_is_made_listed_and_revoked(dafka: Dafka, tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    assert run_user(dafka, "add", "alice", "--users", path, "--read", "*", stdin=b"secret\n")[0] == 0
+    status, output, errors = run_user(dafka, "token", "alice", "--users", path)
+    token = output.strip()
+    assert (status, token.startswith("dafka_")) == (0, True)
+    assert token not in path.read_text()
+    found = UsersFile(path).find_token(token)
+    assert found is not None
+    user, known = found
+    assert user.name == "alice"
+    assert errors == f"made token {known.token_id} for alice in {path}\n"
+
+    assert run_user(dafka, "token", "alice", "--users", path, "--expires-after", "30d")[0] == 0
+    assert run_user(dafka, "change", "alice", "--users", path, "--write", "orders")[0] == 0
+    shown = run_user(dafka, "list", "--users", path)[1]
+    assert f"; token {known.token_id}; token " in shown
+    assert "which expires at 20" in shown
+    listed = json.loads(run_user(dafka, "list", "--users", path, "--json")[1])["tokens"]
+    assert [each["expires_at"] is None for each in listed] == [True, False]
+
+    assert run_user(dafka, "revoke-token", "alice", known.token_id, "--users", path)[0] == 0
+    assert UsersFile(path).find_token(token) is None
+    assert run_user(dafka, "revoke-token", "alice", known.token_id, "--users", path)[0] == 2
+    expired = run_user(dafka, "token", "alice", "--users", path, "--expires-after", "1ms")[1].strip()
+    assert UsersFile(path).find_token(expired) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which topics a consumer reads: the one thing that a broker reads in a consumer's metadata."""
+"""Which topics a consumer reads, and which logs it is assigned: Kafka's formats of both."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
+_COUNT = struct.Struct(">i")
 
 
 def read_topics(metadata: bytes) -> frozenset[str] | None:
@@ -18,18 +19,54 @@ def read_topics(metadata: bytes) -> frozenset[str] | None:
     name (16 bits) and the name. What follows depends on the version and is not read.
     """
     try:
-        version, count = _VERSION_AND_COUNT.unpack_from(metadata)
-        position = _VERSION_AND_COUNT.size
-        if version < 0 or not 0 <= count <= (len(metadata) - position) // _LENGTH.size:
-            return None
+        count, position = _read_count(metadata)
         topics = set[str]()
         for _ in range(count):
-            (length,) = _LENGTH.unpack_from(metadata, position)
-            position += _LENGTH.size
-            if not 0 <= length <= len(metadata) - position:
-                return None
-            topics.add(metadata[position : position + length].decode())
-            position += length
-    except (struct.error, UnicodeDecodeError):
+            topic, position = _read_name(metadata, position)
+            topics.add(topic)
+    except (struct.error, ValueError):
         return None
     return frozenset(topics)
+
+
+def read_assignment(assignment: bytes) -> dict[str, list[int]] | None:
+    """Return the logs that a consumer is assigned, by topic; None if they do not follow Kafka's format.
+
+    The format is that of `read_topics`, with the number of logs (32 bits) and their numbers (32 bits each) after each
+    name.
+    """
+    found: dict[str, list[int]] = {}
+    if not assignment:
+        return found
+    try:
+        count, position = _read_count(assignment)
+        for _ in range(count):
+            topic, position = _read_name(assignment, position)
+            (log_count,) = _COUNT.unpack_from(assignment, position)
+            position += _COUNT.size
+            if not 0 <= log_count <= (len(assignment) - position) // _COUNT.size:
+                return None
+            logs = struct.unpack_from(f">{log_count}i", assignment, position)
+            position += log_count * _COUNT.size
+            found.setdefault(topic, []).extend(logs)
+    except (struct.error, ValueError):
+        return None
+    return found
+
+
+def _read_count(data: bytes) -> tuple[int, int]:
+    """Return the number of topics, and the position behind it. Raises `ValueError` or `struct.error`."""
+    version, count = _VERSION_AND_COUNT.unpack_from(data)
+    position = _VERSION_AND_COUNT.size
+    if version < 0 or not 0 <= count <= (len(data) - position) // _LENGTH.size:
+        raise ValueError("another format")
+    return count, position
+
+
+def _read_name(data: bytes, position: int) -> tuple[str, int]:
+    """Return a name, and the position behind it. Raises `ValueError` or `struct.error`."""
+    (length,) = _LENGTH.unpack_from(data, position)
+    position += _LENGTH.size
+    if not 0 <= length <= len(data) - position:
+        raise ValueError("another format")
+    return data[position : position + length].decode(), position + length

@@ -113,6 +113,7 @@ class HttpConnection:
         if request.access.is_known:
             self._client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
+            request.mark_served = self._client.mark_served
             stream = ReplayingStream(self._stream, raw + bytes(self._received))
             self._received.clear()
             await self._upgrade(stream, raw, request)
@@ -173,14 +174,14 @@ class HttpConnection:
     async def _send_response(self, framing: h11.Connection, head: Head | None, response: AnyResponse) -> bool:
         """Send a response. Return whether the connection continues."""
         headers = response_headers(head, response, self._web.origins)
-        if framing.their_state is not h11.DONE or self._is_at_end:
+        if framing.their_state in {h11.SEND_BODY, h11.ERROR} or self._is_at_end:
             headers.append(("Connection", "close"))
         is_head = head is not None and head.method == "HEAD"
         self._web.counters.responses[int(response.status)] += 1
         if isinstance(response, StreamedResponse):
             await self._send_stream(framing, headers, response, is_head=is_head)
         else:
-            if response.status != HTTPStatus.NO_CONTENT:
+            if response.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
                 headers.append(("Content-Length", str(len(response.body))))
             parts = [framing.send(_response_event(response.status, headers))]
             if response.body and not is_head:
@@ -216,6 +217,8 @@ class HttpConnection:
                     nursery.cancel_scope.cancel()
         except (DisconnectError, trio.BrokenResourceError, trio.ClosedResourceError):
             raise
+        except WebError as error:
+            raise DisconnectError(error.code) from None
         except Exception:
             # The client must not take what it has for the whole body: the connection ends without its end.
             _LOGGER.exception("a response to the client at %s failed", self._client.host)

@@ -44,6 +44,7 @@ class Request:
         arguments: The values of the names in the route's path.
         query: The values of the route's parameters; those that were not given have their default.
         document: The body, if the route takes a JSON document.
+        mark_served: To be called when the client has proved who it is, so that its connection keeps its place.
     """
 
     web: WebListener
@@ -55,6 +56,7 @@ class Request:
     arguments: Mapping[str, str] = attrs.field(factory=dict)
     query: Mapping[str, Any] = attrs.field(factory=dict)
     document: Any = None
+    mark_served: Callable[[], None] = lambda: None
 
     @property
     def service(self) -> Service:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from email.utils import formatdate
+
 from dafka.web.http.head import Head
 from dafka.web.http.messages import AnyResponse
 from dafka.web.origins import Origins
@@ -29,7 +31,7 @@ def response_headers(head: Head | None, response: AnyResponse, origins: Origins)
         The headers.
     """
     given = {name.lower() for name, _ in response.headers}
-    headers = [*_ALWAYS, *response.headers]
+    headers = [("Date", formatdate(usegmt=True)), *_ALWAYS, *response.headers]
     if response.content_type:
         headers.append(("Content-Type", response.content_type))
     if "cache-control" not in given:

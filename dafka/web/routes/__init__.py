@@ -1,6 +1,19 @@
 """The routes of the HTTP API. Each module registers its own."""
 
-from dafka.web.routes import session, topics, websocket  # noqa: F401 (their routes register themselves)
+from dafka.web.routes import (  # noqa: F401 (their routes register themselves)
+    console,
+    description,
+    groups,
+    nodes,
+    overview,
+    records,
+    session,
+    settings,
+    storage,
+    streams,
+    topics,
+    websocket,
+)
 from dafka.web.routes.dispatch import answer_get, answer_request
 from dafka.web.routes.registry import (
     ROUTES,

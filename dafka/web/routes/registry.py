@@ -68,13 +68,18 @@ class Answer:
 
     Attributes:
         description: What it is.
-        schema: What its JSON document looks like; None if it has another body.
-        content_types: The types of its body; none if it has no body.
+        schema: What its JSON document looks like; None if it has none.
+        others: Further types that its body can have, each with what the body looks like.
     """
 
     description: str
     schema: Schema | None = None
-    content_types: tuple[str, ...] = (JSON,)
+    others: Mapping[str, Schema] = attrs.field(factory=dict)
+
+    @property
+    def contents(self) -> dict[str, Schema]:
+        """What the body looks like, by its type; empty if there is none."""
+        return {**({} if self.schema is None else {JSON: self.schema}), **self.others}
 
 
 @attrs.frozen

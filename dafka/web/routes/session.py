@@ -89,7 +89,7 @@ async def log_in(request: Request) -> AnyResponse:
     "/session",
     needs=Needs.NOTHING,
     tag="Session",
-    answers={204: Answer("The session is over.", content_types=())},
+    answers={204: Answer("The session is over.")},
 )
 async def log_out(request: Request) -> AnyResponse:
     """Log out: end the session that the request's cookie stands for."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dafka.broker.topic_settings import TOPIC_SETTING_NAMES, find_settings_problem, list_settings
 from dafka.protocol.logs import LOGS_MAX, Topic, find_name_problem
-from dafka.roles.broker_inventory import StoredPartition
+from dafka.protocol.observing.cluster_survey import HolderView
+from dafka.roles.broker_inventory import StoredPartition, StoredTopic
 from dafka.users import Permission
 from dafka.web.access import Access
 from dafka.web.errors import WebError, topic_not_found
@@ -30,9 +32,10 @@ LISTED_TOPIC = Object(
         "record_count": Integer("The number of its offsets from the start of each log to its end."),
         "end_offset": Integer("The sum of the end offsets of its logs, which only grows."),
         "bytes": BYTES,
+        "last_stored_at": Nullable(Integer("When its last record was stored, in milliseconds since 1970.")),
         "permissions": PERMISSIONS,
     },
-    optional=("bytes",),
+    optional=("bytes", "last_stored_at"),
 )
 
 TOPIC_PAGE = Object(
@@ -102,6 +105,14 @@ TOPIC_CHANGES = Object(
     optional=("log_count", "settings"),
 )
 
+HOLDER = Object(
+    "Holder",
+    {
+        "store": Text("The address of the store."),
+        "lag": Nullable(Integer("How many records it is behind the producer; null if that is not known.")),
+    },
+)
+
 PARTITION = Object(
     "Partition",
     {
@@ -113,6 +124,7 @@ PARTITION = Object(
         "lag": Integer("How many records this broker is behind its producer."),
         "bytes": BYTES,
         "last_stored_at": Nullable(Integer("When its last record was stored, in milliseconds since 1970.")),
+        "stores": Array(HOLDER, "The other stores that have some of it, as far as they were looked for."),
     },
 )
 
@@ -145,7 +157,7 @@ def list_permissions(access: Access, topic: str) -> list[str]:
         Parameter("prefix", Text("How the names begin.", 249), "", example="orders"),
         Parameter("after", Text("The name behind which the page begins: `next` of the page before.", 300), ""),
         Parameter("limit", Integer("The number of topics.", 1, PAGE_MAX), 100),
-        Parameter("sizes", Boolean("Whether to say how large each topic is, which takes longer."), False),
+        Parameter("sizes", Boolean("Whether to say how large and how old each topic is, which takes longer."), False),
     ],
     answers={200: Answer("A page of topics, by name.", TOPIC_PAGE)},
 )
@@ -161,11 +173,12 @@ async def list_topics(request: Request) -> AnyResponse:
     first = bisect_right(names, after) if after else 0
     page = names[first : first + request.query["limit"]]
     is_last = first + len(page) >= len(names)
-    topics = [await _list_topic(request, each) for each in page]
+    stored = {each.name: each for each in await broker.inventory.stored_topics()} if request.query["sizes"] else None
+    topics = [_list_topic(request, each, stored) for each in page]
     return respond({"topics": topics, "topic_count": len(names), "next": None if is_last else page[-1]})
 
 
-async def _list_topic(request: Request, name: str) -> dict[str, Any]:
+def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] | None) -> dict[str, Any]:
     broker = request.service.broker
     logs = broker.order.logs(name)
     end = sum(log.high_watermark for log in logs)
@@ -173,8 +186,9 @@ async def _list_topic(request: Request, name: str) -> dict[str, Any]:
     if not logs:
         count = end = broker.inventory.record_count(name)
     found = {"name": name, "log_count": len(logs), "record_count": count, "end_offset": end}
-    if request.query["sizes"]:
-        found["bytes"] = await broker.inventory.topic_bytes(name)
+    if stored is not None:
+        topic = stored.get(name, StoredTopic(name))
+        found |= {"bytes": topic.content_bytes, "last_stored_at": topic.last_stored_at}
     return {**found, "permissions": list_permissions(request.access, name)}
 
 
@@ -291,7 +305,7 @@ async def change_topic(request: Request) -> AnyResponse:
     "/topics/{topic}",
     needs=Needs.ADMIN,
     tag="Topics",
-    answers={204: Answer("The topic is deleted.", content_types=())},
+    answers={204: Answer("The topic is deleted.")},
     errors=("topic_not_found",),
 )
 async def delete_topic(request: Request) -> AnyResponse:
@@ -320,10 +334,11 @@ async def list_partitions(request: Request) -> AnyResponse:
     partitions = await broker.inventory.partitions(name)
     if not partitions and broker.find_topic(name) is None:
         raise topic_not_found(name)
-    return respond({"partitions": [_describe_partition(each) for each in partitions]})
+    holders = request.web.surveys.holders(name, broker.address)
+    return respond({"partitions": [_describe_partition(each, holders.get(each.address, ())) for each in partitions]})
 
 
-def _describe_partition(partition: StoredPartition) -> dict[str, Any]:
+def _describe_partition(partition: StoredPartition, holders: Iterable[HolderView]) -> dict[str, Any]:
     return {
         "address": partition.address,
         "is_own": partition.is_own,
@@ -333,4 +348,5 @@ def _describe_partition(partition: StoredPartition) -> dict[str, Any]:
         "lag": partition.lag,
         "bytes": partition.info.content_bytes,
         "last_stored_at": partition.info.latest_stored_at,
+        "stores": [{"store": each.store, "lag": each.lag} for each in holders],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dafka.web.errors import WebError
 from dafka.web.http.messages import AnyResponse, Request
+from dafka.web.openapi import ERROR
 from dafka.web.routes.registry import Answer, Needs, route
 
 
@@ -12,7 +13,10 @@ from dafka.web.routes.registry import Answer, Needs, route
     "/ws",
     needs=Needs.NOTHING,
     tag="WebSocket",
-    answers={101: Answer("The connection continues with WebSocket.", content_types=())},
+    answers={
+        101: Answer("The connection continues with WebSocket."),
+        426: Answer("The request does not ask for WebSocket.", ERROR),
+    },
     is_websocket=True,
 )
 async def connect(_request: Request) -> AnyResponse:

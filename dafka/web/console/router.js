@@ -1,0 +1,49 @@
+// The address of a page is behind the `#`, so that the broker serves one document.
+import { useEffect, useReducer } from "./vendor/htm-preact-3.1.1.js";
+
+/** Return the parts of the current address: the segments of its path, decoded, and its query. */
+export function parseHash(hash = location.hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const segments = path.split("/").filter(Boolean).map((each) => {
+    try {
+      return decodeURIComponent(each);
+    } catch {
+      return each;
+    }
+  });
+  return { segments, query: new URLSearchParams(query) };
+}
+
+/** Return the address of a page, from unencoded segments. */
+export function href(segments, query = {}) {
+  const found = new URLSearchParams(Object.entries(query).filter(([, value]) => value != null && value !== ""));
+  const text = found.toString();
+  return `#/${segments.map((each) => encodeURIComponent(each)).join("/")}${text ? `?${text}` : ""}`;
+}
+
+/** Open another page. */
+export function go(segments, query) {
+  location.hash = href(segments, query).slice(1);
+}
+
+/** Change the query of the current page without a further entry in the history. */
+export function setQuery(changes) {
+  const { segments, query } = parseHash();
+  const next = { ...Object.fromEntries(query), ...changes };
+  history.replaceState(null, "", href(segments, next));
+}
+
+/** Return the current address, and render again when it changes. */
+export function useRoute() {
+  const [, update] = useReducer((count) => count + 1, 0);
+  useEffect(() => {
+    const changed = () => {
+      document.documentElement.dataset.navigated = "yes";
+      window.scrollTo(0, 0);
+      update();
+    };
+    window.addEventListener("hashchange", changed);
+    return () => window.removeEventListener("hashchange", changed);
+  }, []);
+  return parseHash();
+}

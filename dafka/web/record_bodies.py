@@ -1,0 +1,147 @@
+"""Records in the bodies of requests: one value, JSON Lines, and the forms of Kafka REST (version 2)."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dafka.batches import RecordColumns
+from dafka.contents import Repeated
+from dafka.web.documents import decode_document, encode_document
+from dafka.web.errors import WebError
+
+KAFKA_JSON = "application/vnd.kafka.json.v2+json"
+KAFKA_BINARY = "application/vnd.kafka.binary.v2+json"
+KAFKA_ANSWER = "application/vnd.kafka.v2+json"
+
+RECORD_OVERHEAD_BYTES = 64
+"""More than what a record takes in a batch besides its contents and headers."""
+
+BATCH_OVERHEAD_BYTES = 128
+"""More than what a batch takes besides its records."""
+
+_FIELDS = {"key", "value", "partition", "headers", "timestamp"}
+
+
+class RestRecord(NamedTuple):
+    """A record of Kafka REST.
+
+    Attributes:
+        log: The log that the client has chosen; None if it has chosen none.
+        key: The key.
+        value: The value.
+        timestamp: When it was made, in milliseconds since 1970.
+    """
+
+    log: int | None
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+def make_record(value: bytes, key: str | None, now_ms: int) -> RecordColumns:
+    """Return one record."""
+    return RecordColumns([value], None if key is None else [key.encode()], None, Repeated(now_ms, 1))
+
+
+def parse_rest_records(body: bytes, *, is_binary: bool, now_ms: int) -> list[RestRecord]:
+    """Return the records in a body of Kafka REST.
+
+    Args:
+        body: The body, a JSON document.
+        is_binary: Whether keys and values are in base64. Otherwise they are any JSON values, and are kept as JSON.
+        now_ms: The timestamp of records without one.
+
+    Returns:
+        The records.
+
+    Raises:
+        WebError: The body has another form.
+    """
+    document = decode_document(body)
+    records = document.get("records") if isinstance(document, Mapping) else None
+    if not isinstance(records, list) or not records:
+        raise WebError("bad_request", "the body: expected an object with a list of records, at least one")
+    return [_parse(number, each, is_binary, now_ms) for number, each in enumerate(records)]
+
+
+def _parse(number: int, record: Any, is_binary: bool, now_ms: int) -> RestRecord:
+    where = f"record {number}"
+    if not isinstance(record, Mapping) or not record.keys() <= _FIELDS:
+        raise WebError("bad_request", f"{where}: expected an object with key, value, partition and timestamp")
+    if record.get("headers"):
+        raise WebError("bad_request", f"{where}: expected no headers; JSON Lines (application/x-ndjson) can have them")
+    log, timestamp = record.get("partition"), record.get("timestamp")
+    if log is not None and (not isinstance(log, int) or isinstance(log, bool)):
+        raise WebError("bad_request", f"{where}: expected a number as partition")
+    if timestamp is not None and (
+        not isinstance(timestamp, int) or isinstance(timestamp, bool) or not 0 <= timestamp < 2**53
+    ):
+        raise WebError("bad_request", f"{where}: expected a timestamp in milliseconds since 1970")
+    contents = []
+    for name in ("key", "value"):
+        given = record.get(name)
+        contents.append(None if given is None else _encode(given, f"{where}.{name}", is_binary))
+    return RestRecord(log, contents[0], contents[1], now_ms if timestamp is None else timestamp)
+
+
+def _encode(given: Any, where: str, is_binary: bool) -> bytes:
+    if not is_binary:
+        return encode_document(given)
+    if isinstance(given, str):
+        try:
+            return b64decode(given, validate=True)
+        except (binascii.Error, ValueError):
+            pass
+    raise WebError("bad_request", f"{where}: expected base64")
+
+
+def join_rest_records(records: Sequence[RestRecord]) -> RecordColumns:
+    """Return records as columns."""
+    keys = [each.key for each in records]
+    return RecordColumns(
+        [each.value for each in records],
+        keys if any(each is not None for each in keys) else None,
+        None,
+        [each.timestamp for each in records],
+    )
+
+
+def split_records(records: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
+    """Yield records in parts, each of which fits into a batch.
+
+    Args:
+        records: The records.
+        bytes_max: The size of the largest batch.
+
+    Yields:
+        A part.
+
+    Raises:
+        WebError: A record is too large by itself. It is raised before the first part is yielded.
+    """
+    room = bytes_max - BATCH_OVERHEAD_BYTES
+    cuts, size = [0], 0
+    for number in range(len(records)):
+        record_bytes = _record_bytes(records, number)
+        if record_bytes > room:
+            message = f"record {number}: expected at most {bytes_max} bytes with its headers, not {record_bytes}"
+            raise WebError("too_large", message)
+        if size + record_bytes > room:
+            cuts.append(number)
+            size = 0
+        size += record_bytes
+    for first, end in zip(cuts, [*cuts[1:], len(records)], strict=True):
+        yield records[first:end]
+
+
+def _record_bytes(records: RecordColumns, number: int) -> int:
+    size = RECORD_OVERHEAD_BYTES + len(records.values[number] or b"")
+    if records.keys is not None:
+        size += len(records.keys[number] or b"")
+    if records.headers is not None:
+        for name, content in records.headers[number]:
+            size += len(name.encode("utf-8", "surrogateescape")) + len(content or b"") + 16
+    return size

@@ -1,0 +1,258 @@
+"""Groups of consumers: their members, their offsets, and how far they are behind."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, cast
+
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.groups import CommitRequest, DescribedGroup, DescribedMember, GroupState, OffsetToCommit
+from dafka.kafka.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
+from dafka.kafka.topics import TopicPartition
+from dafka.storage.plugin_helpers import now_ms
+from dafka.users import Permission
+from dafka.web.errors import WebError, group_not_found
+from dafka.web.http.messages import AnyResponse, Request, Response, respond
+from dafka.web.reading import find_logs, find_offsets, parse_offsets, parse_position
+from dafka.web.routes.registry import Answer, Needs, Parameter, route
+from dafka.web.routes.topics import PAGE_MAX
+from dafka.web.schemas import AnyValue, Array, Choice, Integer, MapOf, Nullable, Object, Text
+
+_GROUP = Text("The name of the group.")
+_STATES = tuple(each.value for each in GroupState if each is not GroupState.DEAD)
+_STATE = Choice(_STATES, "Its state, under Kafka's name.")
+_PROTOCOL_TYPE = Text("What kind of group it is: `consumer` for consumers; empty if it never had members.")
+
+_LISTED_GROUP = Object(
+    "ListedGroup",
+    {"group": _GROUP, "state": _STATE, "protocol_type": _PROTOCOL_TYPE, "member_count": Integer("Its members.")},
+)
+
+GROUP_PAGE = Object(
+    "GroupPage",
+    {
+        "groups": Array(_LISTED_GROUP),
+        "group_count": Integer("The number of groups with this prefix and state that the user may use."),
+        "next": Nullable(Text("The value of `after` for the next page; null on the last page.")),
+    },
+)
+
+_MEMBER = Object(
+    "Member",
+    {
+        "member_id": Text("The id that the broker gave it."),
+        "instance_id": Nullable(Text("The name of a static member.")),
+        "client_id": Text("The name that the client gives itself."),
+        "host": Text("The address of the client."),
+        "assignment": Nullable(
+            MapOf(Array(Integer()), "The numbers of the logs that it reads, by topic; null if that is not known.")
+        ),
+    },
+)
+
+_GROUP_OFFSET = Object(
+    "GroupOffset",
+    {
+        "topic": Text("The topic."),
+        "log": Integer("The number of the log."),
+        "offset": Integer("The offset at which the group goes on."),
+        "metadata": Text("What its member has added."),
+        "end_offset": Nullable(Integer("The offset behind the last record of the log; null if there is no such log.")),
+        "lag": Nullable(Integer("The number of offsets up to the end; null if there is no such log.")),
+        "member_id": Nullable(Text("The member that reads the log.")),
+    },
+)
+
+GROUP = Object(
+    "Group",
+    {
+        "group": _GROUP,
+        "state": _STATE,
+        "protocol_type": _PROTOCOL_TYPE,
+        "assignor": Text("How logs are assigned, while the group is stable."),
+        "generation": Integer("How often the members have been assigned logs.", -1),
+        "members": Array(_MEMBER),
+        "offsets": Array(_GROUP_OFFSET, "What the group has committed for topics that the user may see."),
+        "lag": Integer("The sum of the lags."),
+    },
+)
+
+COMMIT = Object(
+    "Commit",
+    {
+        "topic": Text("The topic, which the user may read.", 249, 1),
+        "offsets": MapOf(Integer(), 'The offset for each log, by the number of the log: `{"0": 5}`.'),
+        "to": AnyValue(
+            'In place of offsets, a position for all logs: `"earliest"`, `"latest"`, `{"time": milliseconds}` or '
+            '`{"group": "another group"}`.'
+        ),
+    },
+    optional=("offsets", "to"),
+)
+
+
+@route(
+    "GET",
+    "/groups",
+    needs=Needs.USER,
+    tag="Groups",
+    parameters=[
+        Parameter("prefix", Text("How the names begin.", 1000), ""),
+        Parameter("after", Text("The name behind which the page begins: `next` of the page before."), ""),
+        Parameter("limit", Integer("The number of groups.", 1, PAGE_MAX), 100),
+        Parameter("state", Choice(_STATES, "The state.")),
+    ],
+    answers={200: Answer("A page of groups, by name.", GROUP_PAGE)},
+)
+async def list_groups(request: Request) -> AnyResponse:
+    """List the groups that the user may use."""
+    groups, query, permissions = request.service.groups, request.query, request.access.permissions
+    found = await request.service.settle(groups.list_groups([] if query["state"] is None else [query["state"]]))
+    names = sorted(
+        each.group_id
+        for each in found
+        if each.group_id.startswith(query["prefix"]) and permissions.allow(Permission.GROUPS, each.group_id)
+    )
+    first = bisect_right(names, query["after"]) if query["after"] else 0
+    page = names[first : first + query["limit"]]
+    described = [groups.describe_group(each) for each in page]
+    is_last = first + len(page) >= len(names)
+    return respond(
+        {
+            "groups": [
+                {
+                    "group": each.group_id,
+                    "state": each.state,
+                    "protocol_type": each.protocol_type,
+                    "member_count": len(each.members),
+                }
+                for each in described
+            ],
+            "group_count": len(names),
+            "next": None if is_last else page[-1],
+        }
+    )
+
+
+@route(
+    "GET",
+    "/groups/{group}",
+    needs=Needs.GROUP,
+    tag="Groups",
+    answers={200: Answer("The group.", GROUP)},
+    errors=("group_not_found",),
+)
+async def describe_group(request: Request) -> AnyResponse:
+    """Describe a group with its members, their logs, its offsets and its lag."""
+    return respond(await _describe(request, request.arguments["group"]))
+
+
+async def _describe(request: Request, name: str) -> dict[str, Any]:
+    service, permissions = request.service, request.access.permissions
+    group: DescribedGroup = await service.settle(service.groups.describe_group(name))
+    if group.error_code:
+        raise group_not_found(name)
+    members = [_describe_member(each, group) for each in group.members]
+    readers = {
+        (topic, log): each["member_id"]
+        for each in members
+        for topic, logs in (each["assignment"] or {}).items()
+        for log in logs
+    }
+    offsets = []
+    for place, committed in sorted(service.groups.fetch_offsets(name, None).items()):
+        if permissions.allow_seeing(place.topic):
+            log = service.broker.order.find_log(*place)
+            end = None if log is None else log.high_watermark
+            offsets.append(
+                {
+                    "topic": place.topic,
+                    "log": place.partition,
+                    "offset": committed.offset,
+                    "metadata": committed.metadata,
+                    "end_offset": end,
+                    "lag": None if end is None else max(end - committed.offset, 0),
+                    "member_id": readers.get(place),
+                }
+            )
+    return {
+        "group": name,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "assignor": group.protocol,
+        "generation": group.generation_id,
+        "members": members,
+        "offsets": offsets,
+        "lag": sum(cast(int, each["lag"]) for each in offsets if each["lag"] is not None),
+    }
+
+
+def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str, Any]:
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "assignment": read_assignment(member.assignment) if is_consumer else None,
+    }
+
+
+@route(
+    "DELETE",
+    "/groups/{group}",
+    needs=Needs.GROUP,
+    tag="Groups",
+    answers={204: Answer("The group is deleted.")},
+    errors=("group_not_found", "conflict"),
+)
+async def delete_group(request: Request) -> AnyResponse:
+    """Delete a group with its offsets. It must not have members."""
+    name, service = request.arguments["group"], request.service
+    answer = await service.ask(lambda token: service.groups.delete_groups(token, [name]))
+    error = cast(dict[str, ErrorCode], answer)[name]
+    if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        raise group_not_found(name)
+    if error:
+        raise WebError("conflict", f"the group {name!r} has members: stop them first")
+    return Response(204)
+
+
+@route(
+    "PUT",
+    "/groups/{group}/offsets",
+    needs=Needs.GROUP,
+    tag="Groups",
+    document=COMMIT,
+    answers={200: Answer("The group. Its offsets are durable.", GROUP)},
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "conflict"),
+)
+async def commit_offsets(request: Request) -> AnyResponse:
+    """Commit offsets of a group, or reset them. It must not have members.
+
+    A group that does not exist is created.
+    """
+    name, wanted, service = request.arguments["group"], request.document, request.service
+    request.access.check_read(wanted["topic"])
+    if ("offsets" in wanted) == ("to" in wanted):
+        raise WebError("bad_request", "the body: expected either offsets or to")
+    if "to" in wanted:
+        position = parse_position(wanted["to"])
+        if isinstance(wanted["to"], dict) and "group" in wanted["to"]:
+            request.access.check_group(wanted["to"]["group"])
+        logs = find_logs(service, wanted["topic"])
+    else:
+        position = parse_position({"offsets": wanted["offsets"]})
+        logs = find_logs(service, wanted["topic"], parse_offsets(wanted["offsets"]))
+    found = await find_offsets(service, logs, position)
+    commit = CommitRequest(
+        group_id=name,
+        offsets={TopicPartition(log.topic, log.number): OffsetToCommit(offset) for log, offset in found.items()},
+    )
+    answer = await service.ask(lambda token: service.groups.commit_offsets(token, commit, now_ms()))
+    for error in cast(dict[TopicPartition, ErrorCode], answer).values():
+        if error is ErrorCode.UNKNOWN_MEMBER_ID:
+            raise WebError("conflict", f"the group {name!r} has members: stop them first")
+        if error:
+            raise WebError("conflict", f"the offsets of the group {name!r} were refused: {error.name}")
+    return respond(await _describe(request, name))

@@ -1,0 +1,199 @@
+"""Records: publishing and deleting them, and finding their offsets."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from dafka.broker.appending import message_bytes_max
+from dafka.protocol.logs import log_of_key
+from dafka.storage.plugin_helpers import now_ms
+from dafka.web.documents import encode_document
+from dafka.web.errors import WebError
+from dafka.web.http.messages import JSON_LINES, AnyResponse, Request, Response, respond
+from dafka.web.publishing import Publication
+from dafka.web.reading import find_logs, find_offsets, parse_position_text
+from dafka.web.record_bodies import (
+    KAFKA_ANSWER,
+    KAFKA_BINARY,
+    KAFKA_JSON,
+    RestRecord,
+    join_rest_records,
+    make_record,
+    parse_rest_records,
+    split_records,
+)
+from dafka.web.records import parse_json_lines
+from dafka.web.routes.record_schemas import DELETED, JSON_RECORD, OFFSETS, PUBLISHED, REST_PUBLISHED, REST_RECORDS
+from dafka.web.routes.registry import Answer, Body, Needs, Parameter, route
+from dafka.web.schemas import Integer, Text
+
+_REST_REFUSED = 1
+"""The code with which Kafka REST says that sending a record again does not help."""
+
+_STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
+
+
+@route(
+    "POST",
+    "/topics/{topic}/records",
+    needs=Needs.WRITE,
+    tag="Records",
+    parameters=[
+        Parameter("key", Text("The key of the record, if the body is one value."), example="anne"),
+        Parameter("log", Integer("The log. If it is not given, the key chooses it."), example=0),
+    ],
+    body=Body(
+        "One record, or several.",
+        {
+            "*/*": Text("The value of one record, as it is."),
+            JSON_LINES: JSON_RECORD,
+            KAFKA_JSON: REST_RECORDS,
+            KAFKA_BINARY: REST_RECORDS,
+        },
+    ),
+    answers={
+        200: Answer(
+            "Where the records are, which are durable. The answer to a form of Kafka REST has its form.",
+            PUBLISHED,
+            {KAFKA_ANSWER: REST_PUBLISHED},
+        )
+    },
+    errors=("topic_not_found", "log_not_found", "too_large"),
+)
+async def publish_records(request: Request) -> AnyResponse:
+    """Publish records, and answer when they are durable.
+
+    The type of the body says what it is: JSON Lines (one record a line), a form of Kafka REST, and with any other type
+    one value. A topic that does not exist is created, if `[kafka] auto_create_topics` is on.
+    """
+    topic, log, key = request.arguments["topic"], request.query["log"], request.query["key"]
+    body = await request.read_body()
+    content_type = request.content_type
+    if content_type in _STRUCTURED and key is not None:
+        raise WebError("bad_request", "expected keys in the body, and no parameter 'key'")
+    if content_type in {KAFKA_JSON, KAFKA_BINARY}:
+        records = parse_rest_records(body, is_binary=content_type == KAFKA_BINARY, now_ms=now_ms())
+        return await _publish_rest(request, topic, records, log)
+    columns = parse_json_lines(body, now_ms()) if content_type == JSON_LINES else make_record(body, key, now_ms())
+    publisher = request.web.publisher
+    pending: list[Publication] = []
+    for part in split_records(columns, _batch_bytes_max(request, topic)):
+        await publisher.wait_room()
+        pending.append(publisher.begin(topic, part, log=log))
+    places = [place for each in pending for place in await each.wait()]
+    request.web.counters.produced[topic] += len(columns)
+    return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in places]})
+
+
+async def _publish_rest(request: Request, topic: str, records: list[RestRecord], log: int | None) -> Response:
+    """Publish records of Kafka REST, which says of each record what has become of it."""
+    log_count = len(request.service.broker.order.logs(topic)) or request.service.config.kafka.log_count
+    keyless = secrets.randbelow(log_count)
+    indexes: dict[int, list[int]] = {}
+    for index, each in enumerate(records):
+        chosen = each.log if log is None else log
+        if chosen is None:
+            chosen = keyless if each.key is None else log_of_key(each.key, log_count)
+        indexes.setdefault(chosen, []).append(index)
+    found: list[dict[str, Any]] = [{}] * len(records)
+    for number, chosen_indexes in indexes.items():
+        for index, place in zip(
+            chosen_indexes,
+            await _publish_to_log(request, topic, number, [records[each] for each in chosen_indexes]),
+            strict=True,
+        ):
+            found[index] = place
+    body = encode_document({"offsets": found, "key_schema_id": None, "value_schema_id": None})
+    return Response(200, body, KAFKA_ANSWER)
+
+
+async def _publish_to_log(request: Request, topic: str, log: int, records: list[RestRecord]) -> list[dict[str, Any]]:
+    publisher = request.web.publisher
+    pending: list[Publication] = []
+    try:
+        for part in split_records(join_rest_records(records), _batch_bytes_max(request, topic)):
+            await publisher.wait_room()
+            pending.append(publisher.begin(topic, part, log=log))
+        error = None
+    except WebError as refused:
+        if refused.code == "topic_not_found":
+            raise
+        error = refused.message
+    found: list[dict[str, Any]] = []
+    for each in pending:
+        for place in await each.wait():
+            found += [
+                {"partition": log, "offset": (place.offset or 0) + number, "error_code": None, "error": None}
+                for number in range(place.count)
+            ]
+    request.web.counters.produced[topic] += len(found)
+    refused_count = len(records) - len(found)
+    return found + [{"partition": log, "offset": None, "error_code": _REST_REFUSED, "error": error}] * refused_count
+
+
+def _batch_bytes_max(request: Request, topic: str) -> int:
+    logs = request.service.broker.order.logs(topic)
+    return message_bytes_max(request.service, logs[0]) if logs else request.service.config.kafka.message_bytes_max
+
+
+@route(
+    "DELETE",
+    "/topics/{topic}/records",
+    needs=Needs.ADMIN,
+    tag="Records",
+    parameters=[
+        Parameter("log", Integer("The log. It may be missing if the topic has one."), example=0),
+        Parameter(
+            "before",
+            Text("The offset of the first record that is left, `latest`, or `time:` with a time.", 100),
+            is_required=True,
+            example="100",
+        ),
+    ],
+    answers={200: Answer("The log.", DELETED)},
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range"),
+)
+async def delete_records(request: Request) -> AnyResponse:
+    """Delete the records of a log before an offset."""
+    topic, number = request.arguments["topic"], request.query["log"]
+    logs = find_logs(request.service, topic, None if number is None else [number])
+    if len(logs) > 1:
+        raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
+    log = logs[0]
+    if request.query["before"] == "latest":
+        offset = log.high_watermark
+    else:
+        offset = (await find_offsets(request.service, logs, parse_position_text(request.query["before"])))[log]
+    if offset > log.index.start_offset:
+        await request.service.broker.delete_records(log, offset)
+    return respond({"log": log.number, "start_offset": log.index.start_offset})
+
+
+@route(
+    "GET",
+    "/topics/{topic}/offsets",
+    needs=Needs.SEE,
+    tag="Records",
+    parameters=[
+        Parameter(
+            "time",
+            Text("A time, `2026-01-31T12:00:00Z` or in milliseconds since 1970.", 100),
+            example="2026-01-31T12:00:00Z",
+        )
+    ],
+    answers={200: Answer("The offsets of each log.", OFFSETS)},
+    errors=("topic_not_found",),
+)
+async def list_offsets(request: Request) -> AnyResponse:
+    """List the first and the end offset of each log, and the offset of a time."""
+    logs = find_logs(request.service, request.arguments["topic"])
+    found: list[dict[str, Any]] = [
+        {"log": log.number, "start_offset": log.index.start_offset, "end_offset": log.high_watermark} for log in logs
+    ]
+    if request.query["time"] is not None:
+        position = parse_position_text(f"time:{request.query['time']}")
+        offsets = await find_offsets(request.service, logs, position)
+        for log, described in zip(logs, found, strict=True):
+            described["offset"] = offsets[log]
+    return respond({"offsets": found})

@@ -1,0 +1,228 @@
+"""Reading records: a number of them as JSON Lines, or all that come as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+import trio
+
+from dafka.broker import Service
+from dafka.protocol.logs import LogState
+from dafka.web.documents import encode_document
+from dafka.web.errors import WebError
+from dafka.web.http.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, Send, StreamedResponse
+from dafka.web.reading import (
+    FromGroup,
+    FromOffsets,
+    Position,
+    find_logs,
+    find_offsets,
+    has_records,
+    parse_position_text,
+    read_committed,
+    wait_records,
+)
+from dafka.web.records import JsonRecord
+from dafka.web.routes.record_schemas import JSON_RECORD
+from dafka.web.routes.registry import Answer, Needs, Parameter, route
+from dafka.web.schemas import Integer, Text
+
+LIMIT_MAX = 1_000_000
+WAIT_MS_MAX = 60_000
+
+EVENT_LOGS_MAX = 100
+"""The number of logs that one stream of events can have: each event says where all of them are."""
+
+KEEP_ALIVE_S = 15.0
+"""How often a stream of events without records sends something, so that web proxies keep the connection."""
+
+RETRY_MS = 1000
+"""How long a browser waits before it connects again."""
+
+JOIN_BYTES = 2**16
+"""Lines are sent together up to this size."""
+
+_FROM = (
+    "Where to begin: `earliest`, `latest`, an offset (of one log), `offsets:0=5,1=7` (log and offset), `time:` with "
+    "`2026-01-31T12:00:00Z` or milliseconds since 1970, or `group:NAME` for the offsets that a group has committed."
+)
+
+
+@route(
+    "GET",
+    "/topics/{topic}/records",
+    needs=Needs.READ,
+    tag="Records",
+    parameters=[
+        Parameter("from", Text(_FROM, 3000), "earliest", example="time:2026-01-31T12:00:00Z"),
+        Parameter("to", Text("Where to end, in the same form as `from`; else at the end of each log.", 3000)),
+        Parameter("log", Integer("The log; else all logs."), example=0),
+        Parameter("limit", Integer("The number of records.", 1, LIMIT_MAX), 1000),
+        Parameter(
+            "wait_ms", Integer("How long to wait for a record if there is none, in milliseconds.", 0, WAIT_MS_MAX), 0
+        ),
+    ],
+    answers={
+        200: Answer(
+            "The records. Those of one log are in the order of their offsets.",
+            None,
+            {
+                JSON_LINES: JSON_RECORD,
+                EVENT_STREAM: Text("An event for each record, whose data is the record as JSON."),
+            },
+        )
+    },
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range"),
+)
+async def read_records(request: Request) -> AnyResponse:
+    """Read records as JSON Lines, or as server-sent events.
+
+    With `Accept: text/event-stream`, the answer does not end, and has the records that are published later, too; `to`,
+    `limit` and `wait_ms` do not matter. The id of each event says where to go on. A browser sends the last one in the
+    header `Last-Event-ID` when it connects again, so that no record is missing and none comes twice.
+    """
+    service, query = request.service, request.query
+    topic, number = request.arguments["topic"], query["log"]
+    logs = find_logs(service, topic, None if number is None else [number])
+    if request.prefers(EVENT_STREAM):
+        return await _begin_events(request, topic, logs)
+    offsets = await find_offsets(service, logs, _parse_position(request, query["from"]))
+    if query["wait_ms"] and not any(has_records(service, *each) for each in offsets.items()):
+        with trio.move_on_after(query["wait_ms"] / 1000):
+            await wait_records(service, offsets)
+    ends = {log: service.last_stable_offset(log) for log in logs}
+    if query["to"] is not None:
+        ends = await find_offsets(service, logs, _parse_position(request, query["to"]))
+    return StreamedResponse(_Lines(request, topic, offsets, ends).produce, JSON_LINES)
+
+
+async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) -> StreamedResponse:
+    last = request.head.headers.get("last-event-id")
+    position = _parse_position(request, request.query["from"] if last is None else f"offsets:{last}")
+    if len(logs) > EVENT_LOGS_MAX:
+        raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
+    offsets = await find_offsets(request.service, logs, position)
+    return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, is_endless=True)
+
+
+def _parse_position(request: Request, text: str) -> Position:
+    """Return the position that a client names, if it may know it."""
+    kind, _, rest = text.partition(":")
+    if kind == "offsets":
+        offsets: dict[int, int] = {}
+        for each in rest.split(","):
+            log, _, offset = each.partition("=")
+            if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in (log, offset)):
+                raise WebError("bad_request", f"expected offsets such as offsets:0=5,1=7, not {text[:100]!r}")
+            offsets[int(log)] = int(offset)
+        return FromOffsets(offsets)
+    position = parse_position_text(text)
+    if isinstance(position, FromGroup):
+        request.access.check_group(position.group)
+    return position
+
+
+def _encode(log: LogState, record: JsonRecord) -> bytes:
+    return encode_document({"log": log.number, **record})
+
+
+async def _read_all(
+    service: Service, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+) -> AsyncGenerator[tuple[LogState, list[JsonRecord]]]:
+    """Yield the records of logs in ranges of offsets, log by log."""
+    bytes_max = service.config.kafka.batch_bytes_max
+    for log, first in offsets.items():
+        offset = first
+        while offset < ends[log]:
+            read = await read_committed(service, log, offset, end_offset=ends[log])
+            yield log, [each for each in read.objects(bytes_max) if offset <= each["offset"] < ends[log]]
+            if read.next_offset <= offset:
+                break
+            offset = read.next_offset
+
+
+class _Lines:
+    """Lines with the records in ranges of offsets.
+
+    Args:
+        request: The request.
+        topic: The topic.
+        offsets: Where to begin in each log.
+        ends: Where to end in each log.
+    """
+
+    def __init__(
+        self, request: Request, topic: str, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+    ) -> None:
+        self._request = request
+        self._topic = topic
+        self._offsets = offsets
+        self._ends = ends
+
+    async def produce(self, send: Send) -> None:
+        """Send the lines."""
+        limit = left = self._request.query["limit"]
+        lines: list[bytes] = []
+        size = 0
+        async with aclosing(_read_all(self._request.service, self._offsets, self._ends)) as records:
+            async for log, objects in records:
+                found = [_encode(log, each) for each in objects[:left]]
+                lines += found
+                size += sum(map(len, found))
+                left -= len(found)
+                if size > JOIN_BYTES:
+                    await send(b"\n".join([*lines, b""]))
+                    lines, size = [], 0
+                if not left:
+                    break
+        await send(b"\n".join([*lines, b""]) if lines else b"")
+        self._request.web.counters.consumed[self._topic] += limit - left
+
+
+class _Events:
+    """A stream of events: all records of logs from offsets on.
+
+    Args:
+        request: The request.
+        topic: The topic.
+        offsets: Where it begins in each log.
+    """
+
+    def __init__(self, request: Request, topic: str, offsets: Mapping[LogState, int]) -> None:
+        self._request = request
+        self._service = request.service
+        self._topic = topic
+        self._offsets = dict(offsets)
+
+    async def produce(self, send: Send) -> None:
+        """Send events until cancelled, or until the user may not read the topic any more."""
+        await send(b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._position()))
+        try:
+            while True:
+                await self._send_new(send)
+                with trio.move_on_after(KEEP_ALIVE_S) as scope:
+                    await wait_records(self._service, self._offsets)
+                if scope.cancelled_caught:
+                    await send(b": nothing new\n\n")
+        except WebError as error:
+            await send(b"event: error\ndata: %s\n\n" % encode_document(error.describe()))
+
+    def _position(self) -> bytes:
+        return ",".join(f"{log.number}={offset}" for log, offset in self._offsets.items()).encode()
+
+    async def _send_new(self, send: Send) -> None:
+        """Send what there is, a part of each log in turn."""
+        bytes_max = self._service.config.kafka.batch_bytes_max
+        while any(has_records(self._service, *each) for each in self._offsets.items()):
+            self._request.access.check_read(self._topic)
+            for log, offset in list(self._offsets.items()):
+                read = await read_committed(self._service, log, offset)
+                events: list[bytes] = []
+                for each in read.objects(bytes_max):
+                    if each["offset"] >= offset:
+                        self._offsets[log] = each["offset"] + 1
+                        events.append(b"id: %s\ndata: %s\n\n" % (self._position(), _encode(log, each)))
+                self._offsets[log] = max(read.next_offset, self._offsets[log])
+                self._request.web.counters.consumed[self._topic] += len(events)
+                await send(b"".join(events))

@@ -1,0 +1,87 @@
+"""The bytes of a WebSocket connection, with limits on the memory and the time that a large message takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import trio
+
+from dafka.broker.room import SMALL_BYTES, ReceivingRoom
+
+MIB = 2**20
+READ_BYTES = 2**16
+SEND_BYTES = 2**16
+
+
+class ClientStream(trio.abc.HalfCloseableStream):
+    """The bytes of a connection.
+
+    While a message above 16 KiB is received, room is taken for the largest one that is allowed, and the client must
+    send it in time.
+
+    Args:
+        stream: The connection.
+        room: The memory for messages that are being received.
+        host: The address of the client.
+        message_bytes_max: The size of the largest message.
+        receive_ms: How long a client may take to send a message that it has begun, and a second more for each MiB.
+
+    Attributes:
+        pending_bytes: Returns how much of an incomplete message was received.
+        last_progress: When the client has last taken a good part of what was sent to it, by Trio's clock.
+    """
+
+    def __init__(
+        self, stream: trio.abc.Stream, room: ReceivingRoom, host: str, message_bytes_max: int, receive_ms: int
+    ) -> None:
+        self.pending_bytes: Callable[[], int] = lambda: 0
+        self.last_progress = trio.current_time()
+        self._stream = stream
+        self._room = room
+        self._host = host
+        self._message_bytes_max = message_bytes_max
+        self._receive_s = receive_ms / 1000 + message_bytes_max / MIB
+        self._taken = AsyncExitStack()
+        self._deadline = float("inf")
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Receive bytes, when there is room for the message that they belong to."""
+        if self.pending_bytes() <= SMALL_BYTES:
+            if self._deadline < float("inf"):
+                await self._give_back()
+            return await self._stream.receive_some(SMALL_BYTES if max_bytes is None else max_bytes)
+        if self._deadline == float("inf"):
+            await self._taken.enter_async_context(self._room.take(self._host, self._message_bytes_max))
+            self._deadline = trio.current_time() + self._receive_s
+        with trio.move_on_at(self._deadline):
+            return await self._stream.receive_some(READ_BYTES if max_bytes is None else max_bytes)
+        raise trio.BrokenResourceError("slow message")
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, and note when the client takes many of them."""
+        if len(data) < SMALL_BYTES:
+            await self._stream.send_all(data)
+            return
+        view = memoryview(data)
+        for position in range(0, len(view), SEND_BYTES):
+            await self._stream.send_all(view[position : position + SEND_BYTES])
+            self.last_progress = trio.current_time()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until there is room for bytes to send."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """Say that nothing else will be sent, where the connection can (TLS cannot)."""
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close the connection, and give the room back."""
+        await self._give_back()
+        await self._stream.aclose()
+
+    async def _give_back(self) -> None:
+        self._deadline = float("inf")
+        await self._taken.aclose()

@@ -1,0 +1,64 @@
+"""Serves a connection that continues with WebSocket."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+from websockets.exceptions import ConnectionClosed, NegotiationError
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from dafka.web.http.messages import Request
+from dafka.web.websocket.client_stream import ClientStream
+from dafka.web.websocket.connection import Connection
+from dafka.web.websocket.messages import SUBPROTOCOLS
+from dafka.web.websocket.session import Session
+
+_LOGGER = logging.getLogger("dafka.web")
+
+_INTERNAL_ERROR = 1011
+
+
+async def serve_websocket(stream: trio.abc.Stream, request: Request) -> None:
+    """Serve a client of WebSocket until the connection ends.
+
+    Args:
+        stream: The connection, which begins with the request of the handshake.
+        request: The same request, whose origin and credentials were checked.
+    """
+    web, settings = request.web, request.service.config.http
+    client = ClientStream(stream, web.receiving, request.host, settings.message_bytes_max, settings.receive_ms)
+    async with trio.open_nursery() as nursery:
+        connection = Connection(nursery, client, _select_subprotocol, settings.message_bytes_max)
+        with trio.move_on_after(settings.receive_ms / 1000):
+            await connection.handshake(server_header=None)
+        if connection.state is not State.OPEN:
+            web.counters.disconnected["refused handshake"] += 1
+            await connection.end()
+            return
+        reason = "unexpected error"
+        try:
+            await Session(connection, request).run()
+            reason = "no login"
+        except* ConnectionClosed:
+            reason = "closed" if connection.close_code in {1000, 1001} else "gone"
+        except* Exception:
+            # A mistake of this program must not end the service of other clients.
+            _LOGGER.exception("ended the WebSocket of the client at %s after an unexpected error", request.host)
+            with trio.move_on_after(1):
+                await connection.aclose(_INTERNAL_ERROR)
+        finally:
+            web.counters.disconnected[reason] += 1
+            await connection.end()
+
+
+def _select_subprotocol(_protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    if not offered:
+        return None
+    for each in SUBPROTOCOLS:
+        if each in offered:
+            return Subprotocol(each)
+    raise NegotiationError(f"expected one of the subprotocols {', '.join(SUBPROTOCOLS)}, or none")
