@@ -49,7 +49,7 @@ class BodyReader:
     @property
     def is_complete(self) -> bool:
         """Whether the end of the body was received."""
-        return self._framing.their_state is h11.DONE
+        return self._framing.their_state not in {h11.IDLE, h11.SEND_BODY, h11.ERROR}
 
     async def read(self, bytes_max: int, receive_ms: int, room: ReceivingRoom, host: str) -> bytes:
         """Return the body.

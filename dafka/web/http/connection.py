@@ -174,7 +174,7 @@ class HttpConnection:
     async def _send_response(self, framing: h11.Connection, head: Head | None, response: AnyResponse) -> bool:
         """Send a response. Return whether the connection continues."""
         headers = response_headers(head, response, self._web.origins)
-        if framing.their_state is not h11.DONE or self._is_at_end:
+        if framing.their_state in {h11.SEND_BODY, h11.ERROR} or self._is_at_end:
             headers.append(("Connection", "close"))
         is_head = head is not None and head.method == "HEAD"
         self._web.counters.responses[int(response.status)] += 1

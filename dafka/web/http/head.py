@@ -22,6 +22,7 @@ PARAMETERS_MAX = 100
 """The largest number of parameters in a target."""
 
 _BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)|\x00")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _FOLDED = re.compile(rb"\r\n[ \t]")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SINGLE = {b"authorization", b"content-length", b"content-type", b"host", b"origin", b"transfer-encoding"}
@@ -76,7 +77,7 @@ def take_head(received: bytearray) -> bytes | None:
         if len(received) > HEAD_BYTES_MAX:
             message = f"expected a request line and headers of at most {HEAD_BYTES_MAX} bytes"
             raise WebError("too_large", message, status=431)
-        if _BARE.search(received, 0, len(received) - 1):
+        if _BARE_LF.search(received):
             raise WebError("bad_request", "expected lines that end with CR LF")
         return None
     head = bytes(received[: end + 4])
@@ -100,6 +101,8 @@ def check_head(head: bytes) -> None:
 
 def read_head(request: h11.Request) -> Head:
     """Return the head of a request that h11 has understood. Raises `WebError` if its target is malformed."""
+    if request.http_version not in {b"1.0", b"1.1"}:
+        raise WebError("bad_request", "expected HTTP/1.1", status=505)
     headers: dict[str, str] = {}
     for raw_name, raw_value in request.headers:
         name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
