@@ -46,7 +46,12 @@ PICTURES = {
 def sample_record(topic: str, number: int) -> dict[str, Any]:
     """Return a record that looks like one of a shop."""
     customer = {"id": 7000 + number * 37 % 211, "name": ("Ada", "Grace", "Edsger", "Barbara")[number % 4]}
-    value = {"id": number, "amount": round(3.5 + number * 7919 % 20_000 / 100, 2), "currency": "EUR", "customer": customer}
+    value = {
+        "id": number,
+        "amount": round(3.5 + number * 7919 % 20_000 / 100, 2),
+        "currency": "EUR",
+        "customer": customer,
+    }
     return {"key": f"{topic}-{customer['id']}", "value": json.dumps(value), "headers": [["trace", f"{number:08x}"]]}
 
 

@@ -65,9 +65,7 @@ class Window:
             "request",
             lambda request: urlsplit(request.url).netloc != own and self.foreign.append(request.url),
         )
-        self.page.on(
-            "websocket", lambda socket: urlsplit(socket.url).netloc != own and self.foreign.append(socket.url)
-        )
+        self.page.on("websocket", lambda socket: urlsplit(socket.url).netloc != own and self.foreign.append(socket.url))
 
     def _note_message(self, message: Any) -> None:
         if message.type in {"error", "warning"}:

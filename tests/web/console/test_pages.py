@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.console.browser import PHONE, WIDE, open_window
+from tests.web.console.browser import PHONE, open_window
 from tests.web.console.served import ServedBroker
 
 PAGES = {
