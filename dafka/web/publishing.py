@@ -121,6 +121,10 @@ class Publisher:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
         await self._service.broker.wait_room()
 
+    def ensure_topic(self, topic: str) -> None:
+        """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
+        self._find_logs(topic)
+
     def begin(
         self,
         topic: str,

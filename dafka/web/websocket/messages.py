@@ -13,6 +13,7 @@ from dafka.web.websocket.tables import (
     ANY,
     COUNT,
     EPOCH,
+    FLAG,
     IDENTIFIER,
     INTERVAL,
     LOG,
@@ -73,6 +74,7 @@ class Describe(ClientMessage):
     """Asks for the logs of a topic."""
 
     topic: str = required(TEXT, "the topic")
+    create: bool | None = optional(FLAG, "whether to create the topic if it can be; for clients that will publish")
 
 
 @client("subscribe")

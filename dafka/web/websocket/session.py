@@ -192,6 +192,9 @@ class Session:
     @_handles(messages.Describe)
     async def _describe(self, message: messages.Describe) -> None:
         self._access.check_see(message.topic)
+        if message.create:
+            self._access.check_write(message.topic)
+            self._web.publisher.ensure_topic(message.topic)
         logs = [
             {
                 "log": log.number,

@@ -25,6 +25,9 @@ READ_BYTES = 2**17
 TEXT_CONTENT_BYTES = 2**17
 """The size of the keys and values in one JSON message, unless a single record is larger."""
 
+RECORD_BYTES = 48
+"""About the size of a record in JSON without its key and value."""
+
 KEPT_BYTES = 2**25
 """The size of all reads that are kept."""
 
@@ -135,12 +138,15 @@ class SharedRead:
 
 
 def _content_bytes(records: RecordColumns) -> int:
-    return count_bytes(records.values) + (0 if records.keys is None else count_bytes(records.keys))
+    size = len(records) * RECORD_BYTES + count_bytes(records.values)
+    return size if records.keys is None else size + count_bytes(records.keys)
 
 
 def _content_ends(records: RecordColumns) -> Sequence[int]:
-    ends = content_ends(records.values)
-    return ends if records.keys is None else list(map(sum, zip(ends, content_ends(records.keys), strict=True)))
+    columns = [range(0, (len(records) + 1) * RECORD_BYTES, RECORD_BYTES), content_ends(records.values)]
+    if records.keys is not None:
+        columns.append(content_ends(records.keys))
+    return list(map(sum, zip(*columns, strict=True)))
 
 
 @attrs.define(eq=False)

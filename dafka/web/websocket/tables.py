@@ -57,6 +57,7 @@ SEQUENCE = _integer("a whole number", 0, 2**31 - 1)
 OFFSETS = Kind('offsets by log, such as {"0": 5}', lambda value: isinstance(value, dict) and bool(value))
 RECORDS = Kind("a list of records", lambda value: isinstance(value, list))
 POSITION = Kind('a position, such as "earliest" or {"offset": 5}', lambda value: isinstance(value, (str, dict)))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 ANY = Kind("anything", lambda _value: True)
 
 

@@ -1,0 +1,133 @@
+"""The JavaScript client `dafka.js` in Node, over the package `ws`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import dafka.web
+from dafka.protocol.logs import log_of_key
+from tests.web.running import RunningWeb, open_web
+
+SCRIPTS = Path(__file__).parent / "node"
+MODULE = Path(dafka.web.__file__).parent / "console" / "dafka.js"
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the scripts and what they need, which npm installs."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node is not installed")
+    folder = tmp_path_factory.mktemp("node")
+    for each in SCRIPTS.iterdir():
+        shutil.copy(each, folder)
+    installed = subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--silent"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert installed.returncode == 0, installed.stderr
+    return folder
+
+
+@asynccontextmanager
+async def run_node(
+    folder: Path, scenario: str, url: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[trio.Process]:
+    """Run a scenario during the block."""
+    command = ["node", str(folder / "client.mjs"), scenario, str(MODULE), f"{url}/ws", *arguments]
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(
+            partial(
+                trio.run_process,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **(environment or {})},
+                check=False,
+            )
+        )
+        with trio.fail_after(DEADLINE_S):
+            yield process
+        process.kill()
+
+
+class Lines:
+    """The lines of JSON that a process prints."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._received = b""
+
+    async def next(self) -> Any:
+        assert self._process.stdout is not None
+        while b"\n" not in self._received:
+            data = await self._process.stdout.receive_some()
+            assert data, "the process has ended"
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+
+async def run(
+    folder: Path, scenario: str, web: RunningWeb, *arguments: str, count: int = 1, **environment: str
+) -> list[Any]:
+    """Run a scenario, and return the values that it prints."""
+    async with run_node(folder, scenario, web.broker.url, *arguments, environment=environment) as process:
+        lines = Lines(process)
+        return [await lines.next() for _ in range(count)]
+
+
+async def test_records_are_published_to_the_logs_of_their_keys_and_read(node_folder: Path) -> None:
+    async with open_web() as web:
+        await web.broker.broker.create_topic("orders", 3).wait()
+        published, found = await run(node_folder, "roundtrip", web, "orders", "100", count=2)
+        keys = [f"k{number}" for number in range(100)]
+        assert [log for log, _ in published] == [log_of_key(key.encode(), 3) for key in keys]
+        by_log: dict[int, list[int]] = {}
+        for log, offset, _, _ in found:
+            by_log.setdefault(log, []).append(offset)
+        assert all(offsets == [*range(len(offsets))] for offsets in by_log.values())
+        assert {(key, value) for *_, key, value in found} == {(f"k{n}", f"{n} ä") for n in range(100)}
+
+
+async def test_topic_is_created(node_folder: Path) -> None:
+    async with open_web() as web:
+        published, _ = await run(node_folder, "roundtrip", web, "new", "2", count=2)
+        assert published == [[0, 0], [0, 1]]
+
+
+async def test_records_behind_refused_ones_are_published(node_folder: Path) -> None:
+    async with open_web() as web:
+        assert await run(node_folder, "refused", web, "orders") == [[0, 1, "too_large", 2, "bad_request", 3]]
+
+
+async def test_credit_is_granted_by_hand(node_folder: Path) -> None:
+    async with open_web() as web:
+        await run(node_folder, "roundtrip", web, "orders", "10", count=2)
+        (found,) = await run(node_folder, "credit", web, "orders")
+        assert found == [[0, ["2 ä", "3 ä", "4 ä"], 5], [0, ["5 ä", "6 ä"], 7]]
+
+
+async def test_resources_commits_and_errors(node_folder: Path) -> None:
+    async with open_web() as web:
+        await run(node_folder, "roundtrip", web, "orders", "3", count=2)
+        described, viewed, error = await run(node_folder, "rest", web, "orders", count=3)
+        assert described == [{"log": 0, "start_offset": 0, "end_offset": 3}]
+        assert viewed == [[200, "orders"]]
+        assert error == {"error": "topic_not_found"}
+        found = web.broker.service.groups.fetch_offsets("group", None, require_stable=False)
+        assert [each.offset for each in found.values()] == [1]
