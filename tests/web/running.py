@@ -51,7 +51,7 @@ class RunningWeb:
         return urlsplit(self.broker.url).port or 0
 
     async def request(
-        self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: str
+        self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: Any
     ) -> Answer:
         """Send a request over a connection of its own. Underscores in names of headers stand for hyphens."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -69,7 +69,7 @@ class RunningWeb:
 
         return await trio.to_thread.run_sync(exchange)
 
-    async def get(self, target: str, **headers: str) -> Answer:
+    async def get(self, target: str, **headers: Any) -> Answer:
         """Send GET."""
         return await self.request("GET", target, None, **headers)
 
