@@ -32,7 +32,7 @@ WARM_UP_S = 20
 
 TOPICS = ("clicks", "orders", "payments", "sensor.humidity", "sensor.temperature")
 
-PICTURES = {
+PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "overview-light": ("", "Overview", {"viewport": WIDE, "color_scheme": "light"}),
     "overview-dark": ("", "Overview", {"viewport": WIDE, "color_scheme": "dark"}),
     "topics": ("topics", "Topics", {"viewport": WIDE}),

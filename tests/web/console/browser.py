@@ -58,14 +58,14 @@ class Window:
         self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
         self.foreign: list[str] = []
-        own = urlsplit(url).netloc
         self.page.on("console", self._note_message)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on(
-            "request",
-            lambda request: urlsplit(request.url).netloc != own and self.foreign.append(request.url),
-        )
-        self.page.on("websocket", lambda socket: urlsplit(socket.url).netloc != own and self.foreign.append(socket.url))
+        self.page.on("request", self._note_request)
+        self.page.on("websocket", self._note_request)
+
+    def _note_request(self, request: Any) -> None:
+        if urlsplit(request.url).netloc != urlsplit(self.url).netloc:
+            self.foreign.append(request.url)
 
     def _note_message(self, message: Any) -> None:
         if message.type in {"error", "warning"}:

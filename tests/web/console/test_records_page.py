@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from tests.web.console.browser import PHONE, Window, open_window
 from tests.web.console.conftest import SCRIPT
@@ -103,13 +104,11 @@ def test_markup_in_records_is_text(browser: Any, broker: ServedBroker) -> None:
         window.open("topics/markup", "markup")
         page.locator("tbody th button").first.click()
         assert page.get_by_label("The selected record").get_by_text(SCRIPT).count() >= 3
-        broker.request(
-            "PUT", "/groups/%3Cscript%3Ealert(1)%3C%2Fscript%3E/offsets", {"topic": "orders", "to": "latest"}
-        )
+        broker.request("PUT", f"/groups/{quote(SCRIPT, safe='')}/offsets", {"topic": "orders", "to": "latest"})
         window.open("groups")
         page.get_by_role("link", name=SCRIPT).click()
         page.get_by_role("heading", level=1, name=SCRIPT).wait_for()
-        window.open("topics/%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+        window.open(f"topics/{quote(SCRIPT, safe='')}")
         page.get_by_text("There is no topic of this name").wait_for()
         window.complaints = [each for each in window.complaints if "404" not in each]
 
