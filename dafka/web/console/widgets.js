@@ -181,7 +181,7 @@ export function Confirm({ title, verb, mustType, action, done, onClose, children
     ${mustType &&
     html`<${Field} label=${html`Type <code class="break">${mustType}</code> to confirm`}>
       ${(attributes) =>
-        html`<input ...${attributes} value=${typed} autocomplete="off" spellcheck="false" onInput=${(event) => setTyped(event.target.value)} />`}
+        html`<input ...${attributes} value=${typed} autocomplete="off" spellcheck=${false} onInput=${(event) => setTyped(event.target.value)} />`}
     <//>`}
   <//>`;
 }
@@ -211,7 +211,7 @@ export function Search({ label, value, onInput, hint }) {
     <label class="unseen" for=${id}>${label}</label>
     <${Icon} name="search" />
     <input id=${id} type="search" data-search value=${value} placeholder=${hint ?? label} autocomplete="off"
-      spellcheck="false" onInput=${(event) => onInput(event.target.value)} />
+      spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />
     ${!value && html`<kbd aria-hidden="true">/</kbd>`}
   </div>`;
 }
