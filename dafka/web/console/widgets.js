@@ -131,13 +131,14 @@ export function Field({ label, hint, error, children }) {
 /** A dialog over the page. It gives the focus back to the control that opened it. */
 export function Dialog({ title, onClose, onSubmit, busy, error, verb, danger, disabled, children, footer }) {
   const dialog = useRef();
-  const opener = useRef(null);
   const id = useId("dialog");
   useLayoutEffect(() => {
-    opener.current = document.activeElement;
-    dialog.current.showModal();
+    const opener = document.activeElement;
+    const element = dialog.current;
+    element.showModal();
     return () => {
-      if (opener.current?.isConnected) opener.current.focus();
+      element.close();
+      if (opener?.isConnected) opener.focus();
       else document.querySelector("main h1")?.focus();
     };
   }, []);
