@@ -18,6 +18,7 @@ from pathlib import Path
 
 import attrs
 import click
+from http_page import http_page
 from kafka_page import kafka_page
 
 from dafka.cli import main as command_line
@@ -244,6 +245,7 @@ def main(arguments: list[str]) -> int:
         "cli.md": cli_page,
         "configuration.md": configuration_page,
         "conformance-clauses.md": clauses_page,
+        "http.md": http_page,
         "kafka.md": kafka_page,
         "../../dafka/web/setting_descriptions.json": setting_descriptions,
     }

@@ -25,7 +25,7 @@ ERROR = Object(
     },
 )
 
-_PERMISSIONS = {
+PERMISSIONS = {
     Needs.NOTHING: "Anybody may do this.",
     Needs.USER: "Any user may do this. The answer has what the user may see.",
     Needs.SEE: "The user needs any permission for the topic.",
@@ -35,6 +35,7 @@ _PERMISSIONS = {
     Needs.GROUP: "The user needs the permission `groups` for the group.",
     Needs.ADMINISTRATOR: "The user needs the permission `admin` for `*`.",
 }
+"""Who may use the routes that need a permission."""
 
 _ARGUMENTS = {"topic": "The name of the topic.", "group": "The name of the group.", "path": "The path of the file."}
 
@@ -101,7 +102,7 @@ def _describe_operation(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": route.summary,
-        "description": f"{route.description}\n\n{_PERMISSIONS[route.needs]}".strip(),
+        "description": f"{route.description}\n\n{PERMISSIONS[route.needs]}".strip(),
         "tags": [route.tag],
         "parameters": [_describe_argument(name) for name in route.argument_names]
         + [_describe_parameter(each) for each in route.parameters],

@@ -7,7 +7,7 @@ of transactions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
 import attrs
@@ -161,7 +161,8 @@ def _parse_time(value: object) -> int:
     if isinstance(value, str):
         try:
             time = datetime.fromisoformat(value)
-            milliseconds = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+            since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+            milliseconds = since // timedelta(milliseconds=1)
         except (ValueError, OverflowError):
             pass
         else:

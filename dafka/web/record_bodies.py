@@ -46,13 +46,13 @@ def make_record(value: bytes, key: str | None, now_ms: int) -> RecordColumns:
     return RecordColumns([value], None if key is None else [key.encode()], None, Repeated(now_ms, 1))
 
 
-def parse_rest_records(body: bytes, *, is_binary: bool, now_ms: int) -> list[RestRecord]:
+def parse_rest_records(body: bytes, now_ms: int, *, is_binary: bool) -> list[RestRecord]:
     """Return the records in a body of Kafka REST.
 
     Args:
         body: The body, a JSON document.
-        is_binary: Whether keys and values are in base64. Otherwise they are any JSON values, and are kept as JSON.
         now_ms: The timestamp of records without one.
+        is_binary: Whether keys and values are in base64. Otherwise they are any JSON values, and are kept as JSON.
 
     Returns:
         The records.

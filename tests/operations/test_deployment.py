@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dafka.cli import main
 from dafka.operations.metrics import BUILD_INFO, BUILD_LABELS, COMMIT_SECONDS, COUNTERS, GAUGES, make_registry
 from dafka.operations.monitor import Monitor
+from tests.cli.harness import FREE, MODULE, Dafka
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = (DEPLOY / "prometheus" / "dafka.rules.yml").read_text("utf-8")
@@ -146,7 +147,7 @@ def test_a_unit_runs_a_command_that_exists(path: Path) -> None:
     known = {flag for parameter in command.params for flag in parameter.opts}
     assert {argument for argument in arguments if argument.startswith("--")} <= known
     assert service["Type"] == "notify"
-    if name == "store":
+    if name in {"store", "up"}:
         assert service["WorkingDirectory"] == f"%S/{service['StateDirectory']}"
 
 
@@ -156,3 +157,51 @@ def test_a_unit_is_hardly_exposed(path: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE_MAX}", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-400:] + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_finds_no_mistake_in_a_unit(path: Path, tmp_path: Path) -> None:
+    installed = tmp_path / path.name
+    installed.write_text(path.read_text("utf-8").replace("/usr/local/bin/dafka", "/bin/true"), "utf-8")
+    done = subprocess.run(["systemd-analyze", "verify", str(installed)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def system_calls(name: str) -> set[str]:
+    """Return the system calls of one of systemd's groups, or the one that has the name."""
+    if not name.startswith("@"):
+        return {name}
+    command = ["systemd-analyze", "syscall-filter", "--no-pager", name]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    members = [line.strip() for line in listed if line.startswith("    ") and "#" not in line]
+    return set[str]().union(*map(system_calls, members))
+
+
+def refused_calls(path: Path) -> set[str]:
+    """Return the system calls that a unit's filters do not let through."""
+    permitted = set[str]()
+    for line in re.findall(r"^SystemCallFilter=(.*)$", path.read_text("utf-8"), re.MULTILINE):
+        calls = set[str]().union(*map(system_calls, line.removeprefix("~").split()))
+        permitted = permitted - calls if line.startswith("~") else permitted | calls
+    return system_calls("@known") - permitted
+
+
+@pytest.mark.skipif(None in map(shutil.which, ("systemd-analyze", "strace")), reason="needs systemd-analyze and strace")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_lets_the_system_calls_of_its_command_through(path: Path, dafka: Dafka, tower: list[str]) -> None:
+    """systemd reads no command: strace refuses what the unit refuses, from the start of the command to its end."""
+    name = read_unit(path)["Service"]["ExecStart"].split()[1]
+    storage = ("--storage", f"filelog:{dafka.folder / 'records'}")
+    endpoints = ("--sub", FREE, "--pub", FREE)
+    options = {
+        "store": (*storage, *tower),
+        "tower": endpoints,
+        "up": (*storage, *endpoints, "--kafka", "0", "--http", "0"),
+    }
+    refused = ",".join(f"?{call}" for call in sorted(refused_calls(path)))
+    strace = ("strace", "--daemonize", "--follow-forks", "--seccomp-bpf", f"--output={dafka.folder / 'calls'}")
+    command = (*strace, f"--trace={refused}", f"--inject={refused}:error=EPERM", *MODULE)
+    running = dafka.start(name, *options[name], "-v", command=command)
+    running.wait_errors("Found the cluster" if name != "tower" else "Listening")
+    assert running.end().status == 0, running.errors

@@ -51,7 +51,7 @@ class RunningWeb:
         return urlsplit(self.broker.url).port or 0
 
     async def request(
-        self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: str
+        self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: Any
     ) -> Answer:
         """Send a request over a connection of its own. Underscores in names of headers stand for hyphens."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -69,17 +69,19 @@ class RunningWeb:
 
         return await trio.to_thread.run_sync(exchange)
 
-    async def get(self, target: str, **headers: str) -> Answer:
+    async def get(self, target: str, **headers: Any) -> Answer:
         """Send GET."""
         return await self.request("GET", target, None, **headers)
 
-    async def exchange(self, *parts: bytes) -> bytes:
-        """Send bytes, and return everything that comes until the broker ends the connection."""
+    async def exchange(self, *parts: bytes, eof: bool = False) -> bytes:
+        """Send bytes, perhaps with an end, and return everything that comes until the broker ends the connection."""
         with trio.fail_after(DEADLINE_S):
             stream = await trio.open_tcp_stream("127.0.0.1", self.port)
             async with stream:
                 for part in parts:
                     await stream.send_all(part)
+                if eof:
+                    await stream.send_eof()
                 return await read_all(stream)
 
     async def is_alive(self) -> bool:

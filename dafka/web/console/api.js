@@ -11,6 +11,11 @@ export class ApiError extends Error {
 
 let onUnauthenticated = () => {};
 
+/** Note that the broker wants to know who asks. */
+export function noteUnauthenticated() {
+  onUnauthenticated();
+}
+
 /** Set what happens when the broker wants to know who asks. */
 export function whenUnauthenticated(callback) {
   onUnauthenticated = callback;

@@ -54,7 +54,9 @@ export function Chart({ label, times, series, formatValue, height = 150 }) {
   const plot = useRef(null);
   const newest = useRef(null);
   newest.current = [times.map((ms) => ms / 1000), ...series.map((each) => each.values)];
+  const ready = times.length > 1;
   useEffect(() => {
+    if (!ready) return undefined;
     let ended = false;
     const make = (uPlot) => {
       if (ended) return;
@@ -83,13 +85,15 @@ export function Chart({ label, times, series, formatValue, height = 150 }) {
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [series.map((each) => each.name).join()]);
+  }, [ready, series.map((each) => each.name).join()]);
   useEffect(() => {
     plot.current?.setData(newest.current);
   });
   const summary = series.map((each) => `${each.name}: ${formatValue(each.values.at(-1) ?? 0)}`).join(", ");
   return html`<figure>
-    <div class="chart" ref=${place} role="img" aria-label=${`${label}. ${summary}`}></div>
+    ${ready
+      ? html`<div class="chart" key="chart" ref=${place} role="img" aria-label=${`${label}. ${summary}`}></div>`
+      : html`<p class="chart muted" key="waiting">The line begins with the next figures.</p>`}
     <figcaption class="legend">
       ${series.map((each) => html`<span key=${each.name}><i class=${`c${each.index}`}></i>${each.name} ${formatValue(each.values.at(-1) ?? 0)}</span>`)}
     </figcaption>

@@ -60,6 +60,12 @@ export function time(ms) {
   return `${day} ${clock}.${pad(date.getMilliseconds(), 3)}`;
 }
 
+/** A time in a list: the clock for times of today, otherwise with the date. */
+export function shortTime(ms) {
+  const found = time(ms);
+  return found.slice(0, 10) === time(Date.now()).slice(0, 10) ? found.slice(11) : found.slice(0, 19);
+}
+
 /** The value of a `datetime-local` field for a time. */
 export function localInput(ms) {
   return time(ms).replace(" ", "T").slice(0, 19);

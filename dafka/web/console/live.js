@@ -1,7 +1,7 @@
 // What keeps pages current: one WebSocket to the broker, and hooks that follow resources and the connection.
 import { useEffect, useReducer, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { DafkaClient } from "../dafka.js";
-import { ApiError, get, sentence } from "./api.js";
+import { ApiError, get, noteUnauthenticated, sentence } from "./api.js";
 
 const LOST_SHOWN_MS = 1500;
 
@@ -25,6 +25,7 @@ export function openConnection() {
     clearTimeout(shown);
     setState("open");
   });
+  client.addEventListener("error", () => noteUnauthenticated());
   client.addEventListener("close", () => {
     clearTimeout(shown);
     shown = setTimeout(() => setState("lost"), LOST_SHOWN_MS);

@@ -1,7 +1,7 @@
 // Records of a topic: browsing by offset and time, search, and the live tail.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { readRecords } from "./api.js";
-import { count, localInput, plural, time } from "./format.js";
+import { get, readRecords, segment } from "./api.js";
+import { count, localInput, plural, shortTime, time } from "./format.js";
 import { setQuery } from "./router.js";
 import { Table } from "./table.js";
 import { useTail } from "./tail.js";
@@ -16,16 +16,22 @@ const SEARCH_FOUND = 50;
 const idOf = (record) => `${record.log}:${record.offset}`;
 const byTime = (one, other) => one.timestamp - other.timestamp || one.log - other.log || one.offset - other.offset;
 
+/** Return where each log begins and ends now. */
+async function readBounds(topic, signal) {
+  const { offsets } = await get(`topics/${segment(topic)}/offsets`, signal);
+  return Object.fromEntries(offsets.map((each) => [each.log, each]));
+}
+
 /** Read one window of each log. `back` reads the records before the position, otherwise those from it on. */
-async function readWindows(topic, positions, { back, limit, signal }) {
+async function readWindows(topic, bounds, positions, { back, limit, signal }) {
   const each = Math.max(1, Math.ceil(limit / Object.keys(positions).length));
   const windows = await Promise.all(
     Object.entries(positions).map(async ([log, position]) => {
-      const { start_offset: start, end_offset: end } = topic.logs[log];
+      const { start_offset: start, end_offset: end } = bounds[log];
       const from = back ? Math.max(start, position - each) : position;
       const wanted = back ? position - from : each;
       if (typeof from === "number" && (wanted <= 0 || from >= end)) return { log, records: [], first: from, next: from };
-      const found = await readRecords(topic.name, { log, from, limit: wanted, signal });
+      const found = await readRecords(topic, { log, from, limit: wanted, signal });
       const records = found.filter((record) => !back || record.offset < position).map((record) => ({ ...record, log: Number(log) }));
       const first = typeof from === "number" ? from : (records[0]?.offset ?? end);
       return { log, records, first, next: back ? position : records.length ? records.at(-1).offset + 1 : first };
@@ -39,9 +45,9 @@ async function readWindows(topic, positions, { back, limit, signal }) {
 }
 
 /** Return the logs that are shown, with a position for each. */
-function positionsOf(topic, log, value) {
-  const logs = log === "" ? topic.logs : topic.logs.filter((each) => String(each.log) === log);
-  return Object.fromEntries(logs.map((each) => [each.log, value(each)]));
+function positionsOf(logs, log, value) {
+  const shown = log === "" ? logs : logs.filter((each) => String(each.log) === log);
+  return Object.fromEntries(shown.map((each) => [each.log, value(each)]));
 }
 
 const STARTS = { newest: "Newest", oldest: "Oldest", offset: "Offset…", time: "Time…" };
@@ -84,7 +90,7 @@ function columnsFor(topic, onOpen) {
       render: (record) => html`<button class="plain" onClick=${() => onOpen(record)}>${count(record.offset)}</button>`,
     },
     ...(topic.log_count > 1 ? [{ name: "log", title: "Log", width: "56px", wide: true, render: (record) => record.log }] : []),
-    { name: "time", title: "Time", width: "204px", wide: true, render: (record) => html`<span class="muted">${time(record.timestamp)}</span>` },
+    { name: "time", title: "Time", width: "184px", wide: true, render: (record) => html`<span class="muted" title=${time(record.timestamp)}>${shortTime(record.timestamp)}</span>` },
     { name: "key", title: "Key", width: "24%", render: (record) => mono(record, "key") },
     { name: "value", title: "Value", render: (record) => mono(record, "value") },
   ];
@@ -100,8 +106,6 @@ export function Records({ topic, route }) {
   const [work, setWork] = useState({ busy: true, error: "", scanned: 0 });
   const [selected, setSelected] = useState(null);
   const [fresh, setFresh] = useState(0);
-  const newest = useRef(topic);
-  newest.current = topic;
   const running = useRef(new AbortController());
   const back = start.kind === "newest";
 
@@ -120,13 +124,13 @@ export function Records({ topic, route }) {
   useEffect(() => {
     const given = { offset: Number(start.value), time: `time:${start.value}` }[start.kind];
     const from = { newest: (each) => each.end_offset, oldest: (each) => each.start_offset }[start.kind];
-    const positions = positionsOf(newest.current, log, (each) => {
-      if (from) return from(each);
-      return start.kind === "offset" ? Math.min(Math.max(given, each.start_offset), each.end_offset) : given;
-    });
     attempt(async (signal) => {
-      const found = await readWindows(newest.current, positions, { back, limit: WINDOW, signal });
-      setLoaded(found);
+      const bounds = await readBounds(topic.name, signal);
+      const positions = positionsOf(Object.values(bounds), log, (each) => {
+        if (from) return from(each);
+        return start.kind === "offset" ? Math.min(Math.max(given, each.start_offset), each.end_offset) : given;
+      });
+      setLoaded(await readWindows(topic.name, bounds, positions, { back, limit: WINDOW, signal }));
       setSelected(null);
     });
     setQuery({ log: topic.log_count > 1 ? log : "" });
@@ -150,22 +154,27 @@ export function Records({ topic, route }) {
     const bounds = topic.logs[each];
     return !bounds || (back ? at <= bounds.start_offset : at >= bounds.end_offset);
   });
-  const more = () => attempt(async (signal) => extend(await readWindows(newest.current, positions, { back, limit: WINDOW, signal })));
+  const more = () =>
+    attempt(async (signal) => {
+      const bounds = await readBounds(topic.name, signal);
+      extend(await readWindows(topic.name, bounds, positions, { back, limit: WINDOW, signal }));
+    });
 
   /** Read on until enough records match, or there are no more. Only matching ones are kept. */
   const scan = () =>
     attempt(async (signal) => {
+      const bounds = await readBounds(topic.name, signal);
       let at = positions;
       let [found, scanned] = [0, 0];
       while (found < SEARCH_FOUND) {
-        const window = await readWindows(newest.current, at, { back, limit: SEARCH_WINDOW, signal });
+        const window = await readWindows(topic.name, bounds, at, { back, limit: SEARCH_WINDOW, signal });
         const kept = window.records.filter(matches);
         at = back ? window.firsts : window.nexts;
         found += kept.length;
         scanned += window.records.length;
         extend({ ...window, records: kept });
         setWork({ busy: true, error: "", scanned });
-        const moved = Object.entries(at).some(([each, position]) => (back ? position > newest.current.logs[each].start_offset : position < newest.current.logs[each].end_offset));
+        const moved = Object.entries(at).some(([each, position]) => (back ? position > bounds[each].start_offset : position < bounds[each].end_offset));
         if (!moved) break;
       }
       announce(`${plural(found, "further record")} found among ${count(scanned)}.`);
@@ -174,7 +183,7 @@ export function Records({ topic, route }) {
   const tail = useTail({
     topic: topic.name,
     starts: live && loaded ? loaded.nexts : {},
-    ends: positionsOf(topic, log, (each) => each.end_offset),
+    ends: positionsOf(topic.logs, log, (each) => each.end_offset),
     enabled: live && loaded !== null && back,
     paused,
     onRecords: (arrived) =>
@@ -192,6 +201,7 @@ export function Records({ topic, route }) {
   };
 
   const columns = useMemo(() => columnsFor(topic, setSelected), [topic.log_count]);
+  const newer = back && loaded ? topic.logs.reduce((sum, each) => sum + Math.max(0, each.end_offset - (loaded.nexts[each.log] ?? each.end_offset)), 0) : 0;
   const record = selected && (loaded?.records.find((each) => idOf(each) === idOf(selected)) ?? selected);
   const note = search ? `${count(shown.length)} of ${plural(loaded?.records.length ?? 0, "loaded record")}` : plural(shown.length, "record");
   const empty = html`<${NoRecords} search=${search} topic=${topic} busy=${work.busy} live=${live} />`;
@@ -201,6 +211,7 @@ export function Records({ topic, route }) {
       <${StartChoice} start=${start} onChange=${(next) => { setLive(false); setStart(next); }} />
       <div class="actions spread">
         ${live && html`<button onClick=${() => setPaused(!paused)} aria-pressed=${paused ? "true" : "false"}>${paused ? "Resume" : "Pause"}</button>`}
+        ${newer > 0 && !live && html`<button onClick=${() => setFresh((round) => round + 1)}>Show ${plural(newer, "newer record")}</button>`}
         <button aria-pressed=${live ? "true" : "false"} onClick=${toggleLive}>
           <span class=${live && !paused ? "dot good" : "dot"}></span>Live tail
         </button>

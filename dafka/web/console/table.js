@@ -42,7 +42,7 @@ export function Table({ label, tall, columns, items, keyOf, sort, onSort, select
   };
   const [first, last] = [Math.min(range[0], Math.max(0, items.length - 1)), Math.min(range[1], items.length)];
   const spacer = (rows) => rows > 0 && html`<tr class="spacer" aria-hidden="true"><td style=${{ height: `${rows * ROW}px` }}></td></tr>`;
-  return html`<div class=${tall ? "virtual tall" : "virtual"} ref=${scroller} onScroll=${measure} onKeyDown=${move} tabindex="0" role="region" aria-label=${label}>
+  return html`<div class=${tall ? "virtual tall" : "virtual"} ref=${scroller} onScroll=${measure} onKeyDown=${move} tabindex="0" role="group" aria-label=${label}>
     <table aria-rowcount=${items.length + 1}>
       <colgroup>
         ${columns.map((column) => html`<col key=${column.name} class=${column.wide ? "wide" : undefined} style=${column.width ? { width: column.width } : undefined} />`)}

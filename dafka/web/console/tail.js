@@ -37,6 +37,7 @@ export function useTail({ topic, starts, ends, enabled, paused, onRecords }) {
     };
     const subscribe = () => {
       own.subscription = liveClient().subscribe(topic, {
+        logs: Object.keys(own.positions).map(Number),
         from: { offsets: { ...own.positions } },
         credit: CREDIT,
         onRecords: (log, records, nextOffset) => {

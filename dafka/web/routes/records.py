@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
 
 from dafka.broker.appending import message_bytes_max
 from dafka.protocol.logs import log_of_key
@@ -30,6 +34,12 @@ from dafka.web.schemas import Integer, Text
 
 _REST_REFUSED = 1
 """The code with which Kafka REST says that sending a record again does not help."""
+
+THREAD_BYTES = 2**18
+"""Larger bodies are parsed in a thread."""
+
+_PARSING = trio.CapacityLimiter(2)
+_T = TypeVar("_T")
 
 _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
 
@@ -73,17 +83,29 @@ async def publish_records(request: Request) -> AnyResponse:
     if content_type in _STRUCTURED and key is not None:
         raise WebError("bad_request", "expected keys in the body, and no parameter 'key'")
     if content_type in {KAFKA_JSON, KAFKA_BINARY}:
-        records = parse_rest_records(body, is_binary=content_type == KAFKA_BINARY, now_ms=now_ms())
+        records = await _parse(body, partial(parse_rest_records, is_binary=content_type == KAFKA_BINARY))
         return await _publish_rest(request, topic, records, log)
-    columns = parse_json_lines(body, now_ms()) if content_type == JSON_LINES else make_record(body, key, now_ms())
+    bytes_max = _batch_bytes_max(request, topic)
+    if content_type == JSON_LINES:
+        parts = await _parse(body, lambda body, now_ms: list(split_records(parse_json_lines(body, now_ms), bytes_max)))
+    else:
+        parts = list(split_records(make_record(body, key, now_ms()), bytes_max))
     publisher = request.web.publisher
     pending: list[Publication] = []
-    for part in split_records(columns, _batch_bytes_max(request, topic)):
+    for part in parts:
         await publisher.wait_room()
         pending.append(publisher.begin(topic, part, log=log))
+        await trio.lowlevel.checkpoint()  # large bodies do not hold up other clients
     places = [place for each in pending for place in await each.wait()]
-    request.web.counters.produced[topic] += len(columns)
+    request.web.counters.produced[topic] += sum(map(len, parts))
     return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in places]})
+
+
+async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
+    """Parse a body, a large one in a thread, so that other clients are served meanwhile. Raises `WebError`."""
+    if len(body) <= THREAD_BYTES:
+        return parse(body, now_ms())
+    return await trio.to_thread.run_sync(parse, body, now_ms(), limiter=_PARSING)
 
 
 async def _publish_rest(request: Request, topic: str, records: list[RestRecord], log: int | None) -> Response:

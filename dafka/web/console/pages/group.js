@@ -19,7 +19,7 @@ function assignmentOf(member) {
 function Members({ members }) {
   if (!members.length) return html`<${Panel} title="Members" id="members" bare><${Empty} title="No members">Nobody reads for this group now. Its offsets are kept.<//><//>`;
   return html`<${Panel} title="Members" id="members" note=${plural(members.length, "member")} bare>
-    <div class="scroll" tabindex="0" role="region" aria-label="Members">
+    <div class="scroll" tabindex="0" role="group" aria-label="Members">
       <table>
         <thead><tr><th scope="col">Client</th><th scope="col" class="wide">Host</th><th scope="col">Reads</th></tr></thead>
         <tbody>
@@ -39,7 +39,7 @@ function Members({ members }) {
 function Offsets({ offsets, total }) {
   if (!offsets.length) return html`<${Panel} title="Offsets" id="offsets" bare><${Empty} title="No offsets committed">The group has not said yet how far it has read.<//><//>`;
   return html`<${Panel} title="Offsets" id="offsets" note=${`${plural(total, "record")} behind`} bare>
-    <div class="scroll" tabindex="0" role="region" aria-label="Offsets">
+    <div class="scroll" tabindex="0" role="group" aria-label="Offsets">
       <table>
         <thead>
           <tr>

@@ -91,7 +91,7 @@ function Nodes() {
     ${note && html`<p class="note muted">${note}</p>`}
     ${nodes.length
       ? html`<${Network} nodes=${nodes} connections=${connections} />
-          <div class="scroll" tabindex="0" role="region" aria-label="Nodes">
+          <div class="scroll" tabindex="0" role="group" aria-label="Nodes">
             <table>
               <thead>
                 <tr>

@@ -10,7 +10,7 @@ const breakable = (name) => name.split("_").map((part, index) => (index ? html`_
 
 function Section({ section }) {
   return html`<${Panel} title=${`[${section.name}]`} id=${`section-${section.name}`} bare>
-    <div class="scroll" tabindex="0" role="region" aria-label=${`Settings of ${section.name}`}>
+    <div class="scroll" tabindex="0" role="group" aria-label=${`Settings of ${section.name}`}>
       <table class="settings">
         <thead><tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col" class="wide">What it does</th></tr></thead>
         <tbody>

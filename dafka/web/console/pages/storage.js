@@ -7,7 +7,7 @@ import { href } from "../router.js";
 import { Ago, Empty, Head, Notice, Panel, Tiles, Waiting, announce, useTask } from "../widgets.js";
 
 function Damages({ damages, label }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${label}>
     <table>
       <thead><tr><th scope="col">Where</th><th scope="col">What</th><th scope="col">Records</th></tr></thead>
       <tbody>
@@ -56,7 +56,7 @@ function Topics({ topics, total }) {
   if (!topics.length) return html`<${Panel} title="Largest topics" id="largest" bare><${Empty} title="Nothing is stored yet" /><//>`;
   const largest = Math.max(1, ...topics.map((each) => each.content_bytes));
   return html`<${Panel} title="Largest topics" id="largest" note=${total > topics.length ? `${count(topics.length)} of ${count(total)}` : null} bare>
-    <div class="scroll" tabindex="0" role="region" aria-label="Largest topics">
+    <div class="scroll" tabindex="0" role="group" aria-label="Largest topics">
       <table>
         <thead>
           <tr>

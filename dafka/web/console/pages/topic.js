@@ -35,7 +35,7 @@ function total(topic) {
 
 function Logs({ topic }) {
   return html`<${Panel} title="Logs" id="logs" note="The order that clients read: an offset is for good" bare>
-    <div class="scroll" tabindex="0" role="region" aria-label="Logs">
+    <div class="scroll" tabindex="0" role="group" aria-label="Logs">
       <table>
         <thead>
           <tr>
@@ -75,7 +75,7 @@ function Partitions({ topic }) {
   const { partitions } = view.data;
   if (!partitions.length) return html`<div class="panel"><${Empty} title="No partitions yet">Each producer of records has a partition of its own.<//></div>`;
   return html`<${Panel} title="Partitions" id="partitions" note="One producer's records, in its own numbering" bare>
-    <div class="scroll" tabindex="0" role="region" aria-label="Partitions">
+    <div class="scroll" tabindex="0" role="group" aria-label="Partitions">
       <table>
         <thead>
           <tr>

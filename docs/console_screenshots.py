@@ -1,0 +1,110 @@
+"""Makes the pictures of the console in docs/how-to/console.md, with a broker that runs on this machine.
+
+python docs/console_screenshots.py [FOLDER]    needs Chromium, and the packages of `make .venv/dev`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.web.console.browser import PHONE, open_browser, open_window
+from tests.web.console.served import ServedBroker, serve_broker
+
+FOLDER = Path(__file__).parent / "how-to" / "console"
+
+WIDE = {"width": 1280, "height": 800}
+PAUSE_S = 0.25
+"""How long after some records the next ones are published."""
+
+WARM_UP_S = 20
+"""How long records flow before the pictures, so that charts have lines."""
+
+TOPICS = ("clicks", "orders", "payments", "sensor.humidity", "sensor.temperature")
+
+PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "overview-light": ("", "Overview", {"viewport": WIDE, "color_scheme": "light"}),
+    "overview-dark": ("", "Overview", {"viewport": WIDE, "color_scheme": "dark"}),
+    "topics": ("topics", "Topics", {"viewport": WIDE}),
+    "records": ("topics/orders", "orders", {"viewport": WIDE}),
+    "group": ("groups/billing", "billing", {"viewport": WIDE}),
+    "phone": ("", "Overview", {"viewport": PHONE, "device_scale_factor": 2}),
+}
+"""The path, the heading and the window of each picture."""
+
+
+def sample_record(topic: str, number: int) -> dict[str, Any]:
+    """Return a record that looks like one of a shop."""
+    customer = {"id": 7000 + number * 37 % 211, "name": ("Ada", "Grace", "Edsger", "Barbara")[number % 4]}
+    value = {
+        "id": number,
+        "amount": round(3.5 + number * 7919 % 20_000 / 100, 2),
+        "currency": "EUR",
+        "customer": customer,
+    }
+    return {"key": f"{topic}-{customer['id']}", "value": json.dumps(value), "headers": [["trace", f"{number:08x}"]]}
+
+
+@contextmanager
+def busy_broker() -> Iterator[ServedBroker]:
+    """Run a broker to which records are published, and from which a group reads, during the block."""
+    stopping = threading.Event()
+    with tempfile.TemporaryDirectory() as folder, serve_broker(Path(folder) / "records") as broker:
+        for topic in TOPICS:
+            broker.create_topic(topic, 3 if topic == "orders" else 1)
+        threads = [threading.Thread(target=_publish, args=(broker, stopping))]
+        threads += [threading.Thread(target=_consume, args=(broker, stopping, each)) for each in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield broker
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join()
+
+
+def _publish(broker: ServedBroker, stopping: threading.Event) -> None:
+    number = 0
+    while not stopping.wait(PAUSE_S):
+        for place, topic in enumerate(TOPICS):
+            count = (30 + number * 7 % 23) // (place + 1)
+            broker.publish(topic, [sample_record(topic, number + each) for each in range(count)])
+        number += 60
+
+
+def _consume(broker: ServedBroker, stopping: threading.Event, member: int) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "billing", "client.id": f"billing-{member}"}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 1500})
+    consumer.subscribe(["orders", "payments"])
+    while not stopping.is_set():
+        consumer.poll(0.2)
+    consumer.close()
+
+
+def main(arguments: list[str]) -> None:
+    """Make the pictures."""
+    folder = Path(arguments[0]) if arguments else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with busy_broker() as broker, open_browser() as browser:
+        for name, (path, heading, options) in PICTURES.items():
+            with open_window(browser, broker.url, **options) as window:
+                window.open(path, heading)
+                if name == "records":
+                    window.page.get_by_role("row").nth(3).click()
+                window.page.wait_for_timeout(1000 * WARM_UP_S if name in {"overview-light", "group"} else 2500)
+                window.page.screenshot(path=folder / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,122 @@
+"""Chromium, driven by Playwright. Tests are skipped where either of them is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+WAIT_MS = 60_000
+"""How long an element may take to appear: much longer than it does, for machines under load."""
+
+WIDE = {"width": 1360, "height": 860}
+PHONE = {"width": 360, "height": 760}
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_AXE = Path(__file__).parent / "axe" / "axe.min.js"
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    """Run Chromium during the block. Skips the test without it."""
+    executable = next((found for name in _NAMES if (found := shutil.which(name))), None)
+    if executable is None:
+        pytest.skip("needs Chromium, such as Debian's package chromium")
+    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra `dafka[console-test]`")
+    # A process of root, as in a container, cannot have Chromium's sandbox.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Window:
+    """A window with the console of a broker, and everything that it complains about or asks for.
+
+    Args:
+        context: The context of the browser.
+        url: Where the console is.
+
+    Attributes:
+        page: The page.
+        complaints: Errors and warnings on the browser's console, and exceptions of the page's scripts.
+        foreign: Requests to other origins.
+    """
+
+    def __init__(self, context: Any, url: str) -> None:
+        self.url = url
+        self.page = context.new_page()
+        self.page.set_default_timeout(WAIT_MS)
+        self.complaints: list[str] = []
+        self.foreign: list[str] = []
+        self.page.on("console", self._note_message)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._note_request)
+        self.page.on("websocket", self._note_request)
+
+    def _note_request(self, request: Any) -> None:
+        if urlsplit(request.url).netloc != urlsplit(self.url).netloc:
+            self.foreign.append(request.url)
+
+    def _note_message(self, message: Any) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(message.text)
+
+    def open(self, path: str, heading: str = "") -> None:
+        """Open a page, and wait for its heading and until it has loaded what it shows."""
+        self.page.goto(f"{self.url}#/{path}")
+        if heading:
+            self.page.get_by_role("heading", level=1, name=heading, exact=True).wait_for()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing on the page is loading any more."""
+        self.page.locator("main h1").first.wait_for()
+        self.wait_gone("[aria-busy=true]")
+
+    def wait_gone(self, selector: str) -> None:
+        """Wait until the page has no such element."""
+        self.page.locator(f"body:not(:has({selector}))").wait_for()
+
+    def find_faults(self) -> list[str]:
+        """Return what axe finds wrong with the page."""
+        # The page's policy forbids scripts from elsewhere; what the debugger evaluates is not subject to it.
+        self.page.evaluate(_AXE.read_text("utf-8") + "; void 0")
+        found = self.page.evaluate(
+            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
+        )
+        return [
+            f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes']]}"
+            for each in found["violations"]
+        ]
+
+    def is_too_wide(self) -> bool:
+        """Return whether the page has to be scrolled sideways."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
+
+    def assert_calm(self) -> None:
+        """Check that the page has not complained, and has asked nobody but its broker."""
+        assert self.complaints == []
+        assert self.foreign == []
+
+
+@contextmanager
+def open_window(browser: Any, url: str, **options: Any) -> Iterator[Window]:
+    """Open a window with the console of a broker during the block. It must stay calm."""
+    options.setdefault("viewport", WIDE)
+    context = browser.new_context(**options)
+    try:
+        window = Window(context, url)
+        yield window
+        window.assert_calm()
+    finally:
+        context.close()
