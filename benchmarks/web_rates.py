@@ -3,8 +3,8 @@
 100-byte records, published by one client and received live by another. All clients use Python's `websockets` and do the
 least that a program must: publishing, they put the bytes or the text of each record into messages of the same number of
 records; receiving, they take each record out again and compare it. The broker stores every record in a file log and
-acknowledges it. NATS stores nothing and acknowledges nothing; its client waits for a PONG behind the last record. Server, publisher and
-subscriber are processes of their own. Run on a quiet machine with `nats-server` in the path:
+acknowledges it. NATS stores nothing and acknowledges nothing; its client waits for a PONG behind the last record.
+Server, publisher and subscriber are processes of their own. Run on a quiet machine with `nats-server` in the path:
 
     python benchmarks/web_rates.py [RECORDS] [ROUNDS] [RECORDS_IN_A_MESSAGE]
 """
