@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "events": {"protocol"},
     TOP: ROLES | {"events"},
     "operations": ROLES,
-    "cli": OPERATIONS | {TOP, "bench", "spark", "listener", "listeners", "kafka", "users"},
+    "cli": OPERATIONS | {TOP, "bench", "spark", "listener", "listeners", "kafka", "users", "web"},
     "bench": ROLES | {TOP},
     "kafka": PROTOCOL,
     "users": VOCABULARY,

@@ -276,6 +276,10 @@ async def _run_broker(
         from dafka.listener.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
         supervisor.monitor.metric_sources.append(KafkaMetrics(found.kafka).read)
+    if url is not None and found.web is not None:
+        from dafka.web.metrics import WebMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+
+        supervisor.monitor.metric_sources.append(WebMetrics(found.web).read)
     announce_others()
     with supervisor.monitor.watching(found.broker):
         click.echo(f"broker {found.broker.address} at {found.broker.endpoint} keeps {config.store.storage}")

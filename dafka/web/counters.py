@@ -16,6 +16,7 @@ class WebCounters:
         requests: Requests, by method and route.
         produced: Records that clients have published, by topic.
         consumed: Records that were sent to clients, by topic.
+        websocket_connections: Connections of WebSocket that there are.
     """
 
     def __init__(self) -> None:
@@ -26,3 +27,4 @@ class WebCounters:
         self.requests: Counter[tuple[str, str]] = Counter()
         self.produced: Counter[str] = Counter()
         self.consumed: Counter[str] = Counter()
+        self.websocket_connections = 0

@@ -49,4 +49,9 @@ async def serve_web(
 
 async def _continue_with_websocket(stream: trio.abc.Stream, head: bytes, request: Request) -> None:
     """Serve a connection that continues with WebSocket. `stream` begins with the request's head again."""
-    await serve_websocket(stream, request)
+    counters = request.web.counters
+    counters.websocket_connections += 1
+    try:
+        await serve_websocket(stream, request)
+    finally:
+        counters.websocket_connections -= 1

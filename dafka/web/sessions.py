@@ -18,6 +18,9 @@ SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 10_000
 """How many sessions there may be. A further one ends the one that was not used for the longest time."""
 
+USER_SESSIONS_MAX = 100
+"""How many of them one user may have, so that nobody ends those of others."""
+
 _SECRET_BYTES = 32
 
 
@@ -37,23 +40,32 @@ class Sessions:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._sessions: dict[bytes, _Session] = {}
+        self._by_user: dict[str, dict[bytes, None]] = {}
 
     def begin(self, user: User) -> str:
         """Begin a session, and return the secret that stands for it."""
-        while len(self._sessions) >= SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
+        own = self._by_user.get(user.name, {})
+        if len(own) >= USER_SESSIONS_MAX:
+            self._remove(next(iter(own)))
+        if len(self._sessions) >= SESSIONS_MAX:
+            self._remove(next(iter(self._sessions)))
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        self._sessions[_digest(secret)] = _Session(user, self._clock() + SESSION_S)
+        digest = _digest(secret)
+        self._sessions[digest] = _Session(user, self._clock() + SESSION_S)
+        self._by_user.setdefault(user.name, {})[digest] = None
         return secret
 
     def find(self, secret: str) -> User | None:
         """Return the user of a session as it was when the session began, and extend the session; None if it is over."""
         digest = _digest(secret)
-        found = self._sessions.pop(digest, None)
-        if found is None or found.expires_at <= self._clock():
+        found = self._sessions.get(digest)
+        if found is None:
+            return None
+        if found.expires_at <= self._clock():
+            self._remove(digest)
             return None
         found.expires_at = self._clock() + SESSION_S
-        self._sessions[digest] = found
+        self._sessions[digest] = self._sessions.pop(digest)
         return found.user
 
     def is_open(self, secret: str) -> bool:
@@ -63,7 +75,15 @@ class Sessions:
 
     def end(self, secret: str) -> None:
         """End a session, if there is one."""
-        self._sessions.pop(_digest(secret), None)
+        self._remove(_digest(secret))
+
+    def _remove(self, digest: bytes) -> None:
+        session = self._sessions.pop(digest, None)
+        if session is not None:
+            own = self._by_user[session.user.name]
+            del own[digest]
+            if not own:
+                del self._by_user[session.user.name]
 
 
 def _digest(secret: str) -> bytes:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from tests.cli.harness import Dafka, wait_until
 from tests.listener.clients import Confluent, Message
@@ -25,6 +27,9 @@ PROJECT = Path(__file__).parents[2]
 SIZE_MAX = 60 * 2**20
 LIBRARIES = ("libc", "libdl", "libm", "libpthread", "librt", "libutil", "libz")
 """What docs/how-to/deploy.md says that the binary needs: the libraries of glibc, and zlib."""
+
+CONSOLE = PROJECT / "dafka" / "web" / "console"
+STATIC_FILES = [path for path in CONSOLE.rglob("*") if path.is_file()]
 
 ENTER = ("unshare", "--map-root-user", "--wd=/")
 
@@ -107,6 +112,22 @@ def test_metrics_and_json_lines_need_nothing_else(isolated: Dafka) -> None:
         assert b'transport="compiled"' in answer.read()
     assert up.end().status == 0
     assert "metrics_served" in {json.loads(line)["event"] for line in up.errors.splitlines()}
+
+
+def test_http_websocket_and_the_console_are_in_it(isolated: Dafka) -> None:
+    up = isolated.start_up("--http", "0", "--storage", "filelog:/records")
+    url = up.wait_output(3)[2].split()[-1]
+    with urllib.request.urlopen(f"{url}/topics/orders/records", data=b"one", timeout=30) as answer:
+        assert json.load(answer) == {"offsets": [{"log": 0, "offset": 0, "count": 1}]}
+    with connect(f"ws{url.removeprefix('http')}/ws", subprotocols=[Subprotocol("dafka.json.v1")]) as socket:
+        socket.send(json.dumps({"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 1}))
+        while (message := json.loads(socket.recv(timeout=30)))["type"] != "records":
+            assert message["type"] != "error", message
+        assert [record["value"] for record in message["records"]] == ["one"]
+    for path in STATIC_FILES:
+        with urllib.request.urlopen(f"{url}/console/{path.relative_to(CONSOLE)}", timeout=30) as answer:
+            assert answer.read() == path.read_bytes(), path
+    assert up.end().status == 0
 
 
 def test_users_and_keys_are_made(isolated: Dafka, root: Path) -> None:

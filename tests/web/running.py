@@ -73,13 +73,15 @@ class RunningWeb:
         """Send GET."""
         return await self.request("GET", target, None, **headers)
 
-    async def exchange(self, *parts: bytes) -> bytes:
-        """Send bytes, and return everything that comes until the broker ends the connection."""
+    async def exchange(self, *parts: bytes, eof: bool = False) -> bytes:
+        """Send bytes, perhaps with an end, and return everything that comes until the broker ends the connection."""
         with trio.fail_after(DEADLINE_S):
             stream = await trio.open_tcp_stream("127.0.0.1", self.port)
             async with stream:
                 for part in parts:
                     await stream.send_all(part)
+                if eof:
+                    await stream.send_eof()
                 return await read_all(stream)
 
     async def is_alive(self) -> bool:

@@ -159,6 +159,22 @@ async def test_reading_waits_for_a_record() -> None:
         assert (await web.get("/topics/orders/records?from=latest&wait_ms=1")).body == b""
 
 
+async def test_waiting_ends_when_the_client_has_gone() -> None:
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "orders"})
+        assert web.broker.web is not None
+        head = "GET /topics/orders/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with trio.fail_after(DEADLINE_S):
+            assert (await web.exchange(head.encode(), eof=True)).startswith(b"HTTP/1.1 200 ")
+            stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+            await stream.send_all(head.encode())
+            while len(web.broker.web.crowd) < 1:
+                await trio.lowlevel.checkpoint()
+            await stream.aclose()
+            while len(web.broker.web.crowd):
+                await trio.lowlevel.checkpoint()
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 async def test_records_are_read_from_every_kind_of_position(storage: str, tmp_path: Path) -> None:
     async with open_web(storage.format(tmp_path)) as web:

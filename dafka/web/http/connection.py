@@ -124,7 +124,7 @@ class HttpConnection:
         async def read_body() -> bytes:
             return await body.read(settings.body_bytes_max, settings.receive_ms, room, self._client.host)
 
-        request.read_body = read_body
+        request.read_body, request.wait_end = read_body, self._wait_end
         response = await answer_request(request)
         body.skip_received()
         return await self._send_response(framing, head, response)
@@ -225,14 +225,19 @@ class HttpConnection:
             raise DisconnectError("failed response") from None
 
     async def _watch(self) -> None:
-        """Raise `DisconnectError` when the client has gone. Further requests wait meanwhile."""
+        """Raise `DisconnectError` when the client has gone."""
+        await self._wait_end()
+        raise DisconnectError("gone")
+
+    async def _wait_end(self) -> None:
+        """Wait until the client sends nothing else. Further requests wait meanwhile."""
         while len(self._received) < AHEAD_BYTES_MAX:
             try:
-                is_open = await self._receive()
+                if not await self._receive():
+                    return
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                is_open = False
-            if not is_open:
-                raise DisconnectError("gone")
+                return
+        await trio.sleep_forever()
 
     async def _send(self, data: bytes) -> None:
         """Send bytes. A client that does not read them in time is disconnected."""

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
+import trio
 
 from dafka.web.access import Access
 from dafka.web.documents import encode_document
@@ -41,6 +42,7 @@ class Request:
         host: The address of the client.
         is_private: Whether nobody on the way reads what the client sends: the connection is encrypted or local.
         read_body: Reads the body. Raises `WebError` if it is too large.
+        wait_end: Waits until the client sends nothing else, which is mostly because it has gone.
         arguments: The values of the names in the route's path.
         query: The values of the route's parameters; those that were not given have their default.
         document: The body, if the route takes a JSON document.
@@ -53,6 +55,7 @@ class Request:
     host: str = ""
     is_private: bool = False
     read_body: Callable[[], Awaitable[bytes]] = read_nothing
+    wait_end: Callable[[], Awaitable[None]] = trio.sleep_forever
     arguments: Mapping[str, str] = attrs.field(factory=dict)
     query: Mapping[str, Any] = attrs.field(factory=dict)
     document: Any = None

@@ -89,12 +89,25 @@ async def read_records(request: Request) -> AnyResponse:
         return await _begin_events(request, topic, logs)
     offsets = await find_offsets(service, logs, _parse_position(request, query["from"]))
     if query["wait_ms"] and not any(has_records(service, *each) for each in offsets.items()):
-        with trio.move_on_after(query["wait_ms"] / 1000):
-            await wait_records(service, offsets)
+        await _wait(request, offsets)
     ends = {log: service.last_stable_offset(log) for log in logs}
     if query["to"] is not None:
         ends = await find_offsets(service, logs, _parse_position(request, query["to"]))
     return StreamedResponse(_Lines(request, topic, offsets, ends).produce, JSON_LINES)
+
+
+async def _wait(request: Request, offsets: Mapping[LogState, int]) -> None:
+    """Wait for a record, for the time that the client gives, and while it is there."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait_end() -> None:
+            await request.wait_end()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait_end)
+        with trio.move_on_after(request.query["wait_ms"] / 1000):
+            await wait_records(request.service, offsets)
+        nursery.cancel_scope.cancel()
 
 
 async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) -> StreamedResponse:
