@@ -155,7 +155,7 @@ def test_a_user_logs_in_and_out(browser: Any, secured: ServedBroker) -> None:
         page.get_by_role("heading", level=1, name="Log in to Dafka").wait_for()
 
 
-PERMITTED = {
+PERMITTED: dict[str, dict[str, list[str]]] = {
     "reader": {"topics/orders": [], "topics/orders/settings": [], "topics/orders/produce": []},
     "writer": {"topics/orders/produce": ["Publish"], "groups/mine": ["Delete", "Reset offsets"]},
     "ada": {"topics/orders/settings": ["Delete records", "Delete", "Change"]},

@@ -46,6 +46,7 @@ def test_the_console_goes_on_when_its_broker_is_restarted(browser: Any, tmp_path
         forgive_lost_connections(window)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_at_first_is_waited_for(browser: Any, tmp_path: Path) -> None:
     with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
         window.open("", "Overview")
@@ -76,6 +77,7 @@ def sleep_and_wake(window: Window, broker: ServedBroker, asleep_ms: int) -> None
     forgive_lost_connections(window)
 
 
+@pytest.mark.long
 def test_a_tab_that_was_frozen_goes_on(browser: Any, tmp_path: Path) -> None:
     with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
         broker.create_topic("orders")
