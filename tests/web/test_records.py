@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dafka.batches import RecordColumns, decode_batch, encode_batch
 from dafka.web.documents import decode_document, encode_document
 from dafka.web.errors import WebError
-from dafka.web.records import parse_json_lines, parse_records, record_objects
+from dafka.web.records import encode_records, parse_json_lines, parse_records, record_objects
 
 NOW_MS = 1_700_000_000_000
 
@@ -43,6 +43,7 @@ def test_records_come_back_as_they_were(
     )
     objects = record_objects(decode_batch(data, bytes_max=2**20), 7)
     text = encode_document(objects)
+    assert json.loads(b"[%b]" % encode_records(decode_batch(data, bytes_max=2**20), 7)) == objects
     assert [each["offset"] for each in json.loads(text)] == [*range(7, 7 + len(rows))]
     found = parse_records(decode_document(text), NOW_MS)
     again = encode_batch(7, found.values, keys=found.keys, headers=found.headers, timestamps=found.timestamps)
@@ -68,6 +69,19 @@ def test_bytes_that_are_no_text_are_in_base64() -> None:
     ]
     found = parse_records(objects, NOW_MS)
     assert (list(found.values), found.keys) == ([b"\xff", b"text"], [None, b"\xfe"])
+
+
+@given(
+    st.lists(st.text(max_size=30) | st.sampled_from(["\x7f", '"', "\\", "\0", ""]), min_size=1, max_size=20),
+    st.booleans(),
+)
+def test_texts_are_encoded_as_one_piece(values: list[str], has_times: bool) -> None:
+    times = [*range(len(values))] if has_times else 5
+    batch = decode_batch(encode_batch(0, [value.encode() for value in values], timestamps=times), bytes_max=2**20)
+    assert json.loads(b"[%b]" % encode_records(batch, 7)) == [
+        {"offset": 7 + number, "timestamp": number if has_times else 5, "value": value}
+        for number, value in enumerate(values)
+    ]
 
 
 def test_a_null_value_is_a_tombstone() -> None:

@@ -10,8 +10,8 @@ import trio
 from dafka.broker.room import SMALL_BYTES, ReceivingRoom
 
 MIB = 2**20
-READ_BYTES = 2**16
-SEND_BYTES = 2**16
+READ_BYTES = 2**18
+SEND_BYTES = 2**18
 
 
 class ClientStream(trio.abc.HalfCloseableStream):
@@ -50,7 +50,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         if self.pending_bytes() <= SMALL_BYTES:
             if self._deadline < float("inf"):
                 await self._give_back()
-            return await self._stream.receive_some(SMALL_BYTES if max_bytes is None else max_bytes)
+            return await self._stream.receive_some(READ_BYTES if max_bytes is None else max_bytes)
         if self._deadline == float("inf"):
             await self._taken.enter_async_context(self._room.take(self._host, self._message_bytes_max))
             self._deadline = trio.current_time() + self._receive_s

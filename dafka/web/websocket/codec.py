@@ -91,11 +91,11 @@ def encode_view(identifier: int, status: int, body: bytes) -> bytes:
 
 
 def records_head(identifier: int) -> bytes:
-    """Return how `records` of a subscription begin. `encode_records` returns the rest, which all subscribers share."""
+    """Return how `records` of a subscription begin. `encode_records_rest` returns the rest, which others share."""
     return b'{"type":"records","id":%d' % identifier
 
 
-def encode_records(log: int, offset: int, next_offset: int, records: bytes) -> bytes:
+def encode_records_rest(log: int, offset: int, next_offset: int, records: bytes) -> bytes:
     """Return how `records` go on. See `records_head`.
 
     Args:

@@ -15,11 +15,11 @@ from dafka.contents import content_ends, count_bytes
 from dafka.protocol.logs import LogState
 from dafka.web.documents import encode_document
 from dafka.web.reading import ReadRecords, is_deleted, read_committed
-from dafka.web.records import record_objects
-from dafka.web.websocket.codec import encode_records
+from dafka.web.records import encode_records
+from dafka.web.websocket.codec import encode_records_rest
 from dafka.web.websocket.connection import COMPRESSED_BYTES_MIN, deflate
 
-READ_BYTES = 2**17
+READ_BYTES = 2**19
 """The size of one read of a log, unless a single batch is larger."""
 
 TEXT_CONTENT_BYTES = 2**17
@@ -115,7 +115,7 @@ class SharedRead:
             if found and size + contents > TEXT_CONTENT_BYTES:
                 yield self._encode(offset, base_offset, count, b"[%b]" % b",".join(found))
                 offset, found, count, size = base_offset, [], 0, 0
-            found.append(encode_document(record_objects(part, base_offset))[1:-1])
+            found.append(encode_records(part, base_offset))
             count += len(part)
             size += contents
         yield self._encode(offset, self.read.next_offset, count, b"[%b]" % b",".join(found))
@@ -134,7 +134,7 @@ class SharedRead:
                 start = end
 
     def _encode(self, offset: int, next_offset: int, count: int, records: bytes) -> EncodedRecords:
-        return EncodedRecords(offset, next_offset, count, encode_records(self._log, offset, next_offset, records))
+        return EncodedRecords(offset, next_offset, count, encode_records_rest(self._log, offset, next_offset, records))
 
 
 def _content_bytes(records: RecordColumns) -> int:

@@ -1,0 +1,156 @@
+"""Through nginx as a web proxy with TLS, with the configuration that the page shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from dafka import Config
+from tests.listener.secured import EVERYTHING, PASSWORD, Authority, write_user_file
+from tests.web.running import DEADLINE_S, RunningWeb, open_web, read_all
+from tests.web.test_permissions import basic
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "http.md"
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+
+
+def shown_configuration(port: int) -> str:
+    """Return the configuration on the page, for a broker at a port."""
+    (block,) = re.findall(r"^```\n(map .*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert "http://127.0.0.1:8080" in block
+    return str(block).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+
+
+@attrs.frozen
+class Proxy:
+    """A running nginx.
+
+    Attributes:
+        port: The port at which it listens.
+        tls: What its clients need.
+    """
+
+    port: int
+    tls: ssl.SSLContext
+
+    async def connect(self) -> trio.SSLStream[trio.SocketStream]:
+        """Connect to it."""
+        return await trio.open_ssl_over_tcp_stream("localhost", self.port, ssl_context=self.tls)
+
+    async def exchange(self, method: str, target: str, body: bytes = b"", *lines: str) -> bytes:
+        """Send a request, and return the response."""
+        host = f"Host: localhost:{self.port}"
+        return await self.send(f"{method} {target} HTTP/1.1", host, f"Content-Length: {len(body)}", *lines, body=body)
+
+    async def send(self, *head: str, body: bytes = b"") -> bytes:
+        """Send the lines of a head, and return the response."""
+        stream = await self.connect()
+        async with stream:
+            await stream.send_all("\r\n".join([*head, "Connection: close", "", ""]).encode() + body)
+            return await read_all(stream)
+
+
+@asynccontextmanager
+async def open_proxy(folder: Path, web: RunningWeb, port: int = 0) -> AsyncIterator[Proxy]:
+    """Run nginx in front of a broker during the block."""
+    await trio.Path(folder).mkdir(exist_ok=True)
+    authority = Authority(folder)
+    certificate = authority.issue("localhost")
+    if not port:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        await listener.aclose()
+    whole = shown_configuration(web.port)
+    maps, _, location = whole.partition("location")
+    configuration = f"""
+        daemon off; pid {folder}/pid; error_log {folder}/errors; user root;
+        events {{}}
+        http {{
+            access_log off;
+            client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+            uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+            {maps}
+            server {{
+                listen 127.0.0.1:{port} ssl;
+                ssl_certificate {certificate}; ssl_certificate_key {certificate};
+                location {location}
+            }}
+        }}
+    """
+    (folder / "nginx.conf").write_text(configuration)
+    tls = ssl.create_default_context(cafile=str(authority.path))
+    command = [str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "errors")]
+    process = await trio.lowlevel.open_process(command)
+    try:
+        with trio.fail_after(DEADLINE_S):
+            while True:
+                try:
+                    await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                    break
+                except OSError:
+                    assert process.poll() is None, (folder / "errors").read_text()
+        yield Proxy(port, tls)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def read_events(stream: trio.abc.ReceiveStream, count: int) -> bytes:
+    """Read until there are this many records."""
+    received = b""
+    while received.count(b"data: ") < count or not received.endswith(b"\n\n"):
+        data = await stream.receive_some()
+        assert data, received
+        received += data.replace(b"\r\n", b"")
+    return received
+
+
+async def test_records_are_published_and_followed_through_a_proxy_that_restarts(tmp_path: Path) -> None:
+    write_user_file(tmp_path / "users", anne=EVERYTHING)
+    user = f"Authorization: {basic('anne', PASSWORD)}"
+    config = Config().with_clients(users=str(tmp_path / "users"))
+    target = "/topics/orders/records"
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_web(f"filelog:{tmp_path}/log", config) as web:
+            async with open_proxy(tmp_path / "nginx", web) as proxy:
+                assert b" 401 " in await proxy.exchange("GET", "/topics")
+                assert b" 200 " in await proxy.exchange("POST", target, b"a" * 900_000, user)
+                own = f"Origin: https://localhost:{proxy.port}"
+                assert b" 200 " in await proxy.exchange("POST", target, b"b", user, own)
+                assert b" 403 " in await proxy.exchange("POST", target, b"c", user, "Origin: https://evil.example")
+                head = [f"GET {target}?from=1 HTTP/1.0", f"Host: localhost:{proxy.port}", user]
+                follow = "\r\n".join([*head, "Accept: text/event-stream", "", ""]).encode()
+                async with await proxy.connect() as stream:
+                    await stream.send_all(follow)
+                    assert b'"value":"b"' in await read_events(stream, 1)
+                    await web.request("POST", target, b"d", Authorization=basic("anne", PASSWORD))
+                    received = await read_events(stream, 1)
+                last = re.findall(rb"id: (\S+)\n", received)[-1].decode()
+            await web.request("POST", target, b"e", Authorization=basic("anne", PASSWORD))
+            async with open_proxy(tmp_path / "again", web, proxy.port) as again:
+                async with await again.connect() as stream:
+                    await stream.send_all(follow[:-2] + f"Last-Event-ID: {last}\r\n\r\n".encode())
+                    events = await read_events(stream, 1)
+                values = [json.loads(each)["value"] for each in re.findall(rb"data: (.*)\n", events)]
+                assert values == ["e"]
+
+
+async def test_a_proxy_without_users_needs_its_name_among_the_origins(tmp_path: Path) -> None:
+    async with open_web() as web, open_proxy(tmp_path / "nginx", web) as proxy:
+        assert b" 200 " in await proxy.exchange("GET", "/topics")
+        assert b"[http] origins can allow it" in await proxy.send("GET /topics HTTP/1.1", "Host: dafka.example")
+    config = Config().with_http(origins=("https://dafka.example",))
+    async with open_web(config=config) as web, open_proxy(tmp_path / "other", web) as proxy:
+        assert b" 200 " in await proxy.send("GET /topics HTTP/1.1", "Host: dafka.example")
