@@ -110,15 +110,11 @@ def requests() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     yield "DELETE", "/session", "/session", {}
     yield "GET", "/openapi.json", "/openapi.json", {}
     yield "GET", "/ws", "/ws", {}
+    for path in ("/overview", "/nodes", "/storage", "/storage/verification", "/settings", "/", "/dafka.js"):
+        yield "GET", path, path, {}
     yield "GET", "/overview", "/overview?history=true", {}
-    yield "GET", "/nodes", "/nodes", {}
-    yield "GET", "/storage", "/storage", {}
-    yield "GET", "/storage/verification", "/storage/verification", {}
     yield "POST", "/storage/verification", "/storage/verification", {}
     yield "GET", "/storage/verification", "/storage/verification", {}
-    yield "GET", "/settings", "/settings", {}
-    yield "GET", "/", "/", {}
-    yield "GET", "/dafka.js", "/dafka.js", {}
     yield "GET", "/console/{path}", "/console/main.js", {}
     yield "GET", "/console/{path}", "/console/none.js", {}
 
