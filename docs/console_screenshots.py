@@ -6,6 +6,7 @@ python docs/console_screenshots.py [FOLDER]    needs Chromium, and the packages 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import threading
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.web.console.browser import PHONE, open_browser, open_window
+from tests.web.console.browser import open_browser, open_window
 from tests.web.console.served import ServedBroker, serve_broker
 
 FOLDER = Path(__file__).parent / "how-to" / "console"
@@ -30,15 +32,16 @@ PAUSE_S = 0.25
 WARM_UP_S = 20
 """How long records flow before the pictures, so that charts have lines."""
 
+COLOURS = 128
+"""The colours of a picture, so that its file is small."""
+
 TOPICS = ("clicks", "orders", "payments", "sensor.humidity", "sensor.temperature")
 
 PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "overview-light": ("", "Overview", {"viewport": WIDE, "color_scheme": "light"}),
     "overview-dark": ("", "Overview", {"viewport": WIDE, "color_scheme": "dark"}),
-    "topics": ("topics", "Topics", {"viewport": WIDE}),
     "records": ("topics/orders", "orders", {"viewport": WIDE}),
     "group": ("groups/billing", "billing", {"viewport": WIDE}),
-    "phone": ("", "Overview", {"viewport": PHONE, "device_scale_factor": 2}),
 }
 """The path, the heading and the window of each picture."""
 
@@ -66,12 +69,27 @@ def busy_broker() -> Iterator[ServedBroker]:
         threads += [threading.Thread(target=_consume, args=(broker, stopping, each)) for each in range(2)]
         for thread in threads:
             thread.start()
+        nodes = [_run_node(broker, "store", "--storage", "memory:")]
+        nodes += [_run_node(broker, "produce", topic) for topic in ("clicks", "payments")]
+        nodes.append(_run_node(broker, "consume", "orders"))
+        for node in nodes[1:3]:
+            assert node.stdin is not None
+            node.stdin.write(b"a record\n")
+            node.stdin.flush()
         try:
             yield broker
         finally:
             stopping.set()
+            for node in nodes:
+                node.kill()
+                node.communicate()
             for thread in threads:
                 thread.join()
+
+
+def _run_node(broker: ServedBroker, *command: str) -> subprocess.Popen[bytes]:
+    arguments = [sys.executable, "-m", "dafka", *command, *broker.tower_options]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _publish(broker: ServedBroker, stopping: threading.Event) -> None:
@@ -104,6 +122,8 @@ def main(arguments: list[str]) -> None:
                     window.page.get_by_role("row").nth(3).click()
                 window.page.wait_for_timeout(1000 * WARM_UP_S if name in {"overview-light", "group"} else 2500)
                 window.page.screenshot(path=folder / f"{name}.png")
+            with Image.open(folder / f"{name}.png") as picture:
+                picture.convert("RGB").quantize(COLOURS).save(folder / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ TOGETHER = {
         "tests/spark/test_spark_cli.py",
         "tests/spark/test_spark_errors.py",
     ),
+    "one Chromium": ("tests/web/console/*",),
 }
 
 # What `make test` runs of the tests that start Spark: every example of its page, batches, a stream that continues, and

@@ -110,6 +110,13 @@ def requests() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     yield "DELETE", "/session", "/session", {}
     yield "GET", "/openapi.json", "/openapi.json", {}
     yield "GET", "/ws", "/ws", {}
+    for path in ("/overview", "/nodes", "/storage", "/storage/verification", "/settings", "/", "/dafka.js"):
+        yield "GET", path, path, {}
+    yield "GET", "/overview", "/overview?history=true", {}
+    yield "POST", "/storage/verification", "/storage/verification", {}
+    yield "GET", "/storage/verification", "/storage/verification", {}
+    yield "GET", "/console/{path}", "/console/main.js", {}
+    yield "GET", "/console/{path}", "/console/none.js", {}
 
 
 async def test_answers_look_as_they_are_described(tmp_path: Path) -> None:
@@ -132,7 +139,6 @@ async def _check_described(web: RunningWeb) -> None:
     assert (await web.get("/openapi.json")).document == API
 
 
-def test_all_routes_of_the_api_are_tried_here() -> None:
+def test_all_routes_are_tried_here() -> None:
     tried = {(method, path) for method, path, _, _ in requests()}
-    described = {(each.method, each.path) for each in ROUTES if each.tag in {"Topics", "Records", "Groups", "Session"}}
-    assert described - tried == set()
+    assert {(each.method, each.path.replace("...", "")) for each in ROUTES} == tried

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -201,27 +201,75 @@ async def test_a_token_stands_for_its_user_until_it_is_revoked(tmp_path: Path) -
         assert (await web.get("/topics", **bearer)).code == "unauthenticated"
 
 
-async def test_a_stream_ends_when_its_user_may_not_read_any_more(tmp_path: Path) -> None:
+async def remove_user(_web: RunningWeb, path: Path, _proof: dict[str, Any]) -> None:
+    users = read_users(path)
+    del users["reader"]
+    write_users(path, users)
+
+
+async def take_permission(_web: RunningWeb, path: Path, _proof: dict[str, Any]) -> None:
+    users = read_users(path)
+    write_users(path, {**users, "reader": attrs.evolve(users["reader"], permissions=Permissions(write=("orders",)))})
+
+
+async def revoke_token(_web: RunningWeb, path: Path, _proof: dict[str, Any]) -> None:
+    users = read_users(path)
+    write_users(path, {**users, "reader": attrs.evolve(users["reader"], tokens=())})
+
+
+async def log_out(web: RunningWeb, _path: Path, proof: dict[str, Any]) -> None:
+    assert (await web.request("DELETE", "/session", **proof)).status == 204
+
+
+async def prove_by(kind: str, web: RunningWeb, path: Path) -> dict[str, Any]:
+    """Return headers that prove who the reader is: by a password, a token or a session."""
+    if kind == "password":
+        return as_user("reader")
+    if kind == "session":
+        entered = await web.request("POST", "/session", document={"user": "reader", "password": PASSWORD})
+        return {"Cookie": entered.headers["Set-Cookie"].partition(";")[0]}
+    secret, token = create_token()
+    users = read_users(path)
+    write_users(path, {**users, "reader": attrs.evolve(users["reader"], tokens=(token,))})
+    bearer: dict[str, Any] = {"Authorization": f"Bearer {secret}"}
+    while (await web.get("/session", **bearer)).status != 200:
+        pass
+    return bearer
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "code"),
+    [
+        ("password", remove_user, "unauthenticated"),
+        ("password", take_permission, "forbidden"),
+        ("token", revoke_token, "unauthenticated"),
+        ("session", log_out, "unauthenticated"),
+    ],
+)
+async def test_a_stream_ends_when_its_user_may_not_read_any_more(
+    kind: str, end: Callable[[RunningWeb, Path, dict[str, Any]], Awaitable[None]], code: str, tmp_path: Path
+) -> None:
     async with open_secured(tmp_path) as web:
-        stream = await trio.open_tcp_stream("127.0.0.1", web.port)
-        async with stream:
-            lines = ["GET /topics/orders/records HTTP/1.1", "Host: localhost", f"Authorization: {basic('reader')}"]
-            await stream.send_all("\r\n".join([*lines, "Accept: text/event-stream", "", ""]).encode())
-            received = b""
-            with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(DEADLINE_S):
+            proof = await prove_by(kind, web, tmp_path / "users")
+            stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+            async with stream:
+                ((name, value),) = proof.items()
+                lines = ["GET /topics/orders/records HTTP/1.1", "Host: localhost", f"{name}: {value}"]
+                await stream.send_all("\r\n".join([*lines, "Accept: text/event-stream", "", ""]).encode())
+                received = b""
                 while b"id: 0=0" not in received:
                     received += await stream.receive_some()
-                users = read_users(tmp_path / "users")
-                del users["reader"]
-                write_users(tmp_path / "users", users)
-                while not is_refused(await web.get("/topics", Authorization=basic("reader"))):
+                await end(web, tmp_path / "users", proof)
+                while not is_refused(await web.get("/topics/orders/records", **proof)):
                     pass
-                writer = as_user("writer")
-                assert (await web.request("POST", "/topics/orders/records", b"secret", **writer)).status == 200
+                assert (
+                    await web.request("POST", "/topics/orders/records", b"secret", **as_user("writer"))
+                ).status == 200
                 while b"event: error" not in received:
                     received += await stream.receive_some()
         assert b"secret" not in received
-        assert b"unauthenticated" in received
+        assert f'"code":"{code}"'.encode() in received
 
 
 async def test_a_password_that_others_could_read_is_not_accepted(tmp_path: Path) -> None:

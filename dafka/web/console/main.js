@@ -159,10 +159,12 @@ function App() {
     <div class=${needsLogin ? "alone" : "frame"}>
       ${!needsLogin && html`<${Side} active=${active} session=${session} connection=${connection} onLogOut=${logOut} />`}
       <div>
-        ${!needsLogin &&
-        connection === "lost" &&
-        html`<div class="lost"><span class="dot warn"></span>The connection to the broker is lost. What you see may be old; the console connects again by itself.</div>`}
-        <main id="main" tabindex="-1">${page}</main>
+        <main id="main" tabindex="-1">
+          ${!needsLogin &&
+          connection === "lost" &&
+          html`<div class="lost" key="lost"><span class="dot warn"></span>The connection to the broker is lost. What you see may be old; the console connects again by itself.</div>`}
+          ${page}
+        </main>
       </div>
     </div>
   `;

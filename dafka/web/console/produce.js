@@ -46,13 +46,13 @@ export function Produce({ topic }) {
   return html`<${Panel} title="Produce a record" id="produce">
     <form class="form" onSubmit=${submit}>
       <div class="check"><input type="checkbox" id="has-key" checked=${hasKey} onChange=${(event) => setHasKey(event.target.checked)} /><label for="has-key">With a key</label></div>
-      ${hasKey && html`<${Field} label="Key">${(attributes) => html`<input ...${attributes} class="mono" spellcheck="false" autocomplete="off" value=${key} onInput=${(event) => setKey(event.target.value)} />`}<//>`}
+      ${hasKey && html`<${Field} label="Key">${(attributes) => html`<input ...${attributes} class="mono" spellcheck=${false} autocomplete="off" value=${key} onInput=${(event) => setKey(event.target.value)} />`}<//>`}
       <${Field} label="Value">
-        ${(attributes) => html`<textarea ...${attributes} rows="9" spellcheck="false" disabled=${tombstone} value=${tombstone ? "" : value} onInput=${(event) => setValue(event.target.value)}></textarea>`}
+        ${(attributes) => html`<textarea ...${attributes} rows="9" spellcheck=${false} disabled=${tombstone} value=${tombstone ? "" : value} onInput=${(event) => setValue(event.target.value)}></textarea>`}
       <//>
       <div class="check"><input type="checkbox" id="tombstone" checked=${tombstone} onChange=${(event) => setTombstone(event.target.checked)} /><label for="tombstone">No value: a tombstone, which says that the key is deleted</label></div>
       <${Field} label="Headers" hint="One a line, such as trace: abc">
-        ${(attributes) => html`<textarea ...${attributes} rows="2" spellcheck="false" value=${headers} onInput=${(event) => setHeaders(event.target.value)}></textarea>`}
+        ${(attributes) => html`<textarea ...${attributes} rows="2" spellcheck=${false} value=${headers} onInput=${(event) => setHeaders(event.target.value)}></textarea>`}
       <//>
       <${Field} label="Log" hint="A record with a key goes to the log of its key, unless you choose another one.">
         ${(attributes) => html`<select ...${attributes} value=${log} onChange=${(event) => setLog(event.target.value)}>

@@ -76,7 +76,9 @@ function Detail({ record, topic, onClose }) {
   </section>`;
 }
 
-function columnsFor(topic, onOpen) {
+const TIME = { name: "time", title: "Time", width: "184px", wide: true, render: (record) => html`<span class="muted" title=${time(record.timestamp)}>${shortTime(record.timestamp)}</span>` };
+
+function columnsFor(topic, onOpen, isNarrow) {
   const mono = (record, name) => {
     const part = partOf(record, name);
     if (part.kind === "none") return html`<span class="muted">${name === "value" ? "tombstone" : "–"}</span>`;
@@ -90,7 +92,7 @@ function columnsFor(topic, onOpen) {
       render: (record) => html`<button class="plain" onClick=${() => onOpen(record)}>${count(record.offset)}</button>`,
     },
     ...(topic.log_count > 1 ? [{ name: "log", title: "Log", width: "56px", wide: true, render: (record) => record.log }] : []),
-    { name: "time", title: "Time", width: "184px", wide: true, render: (record) => html`<span class="muted" title=${time(record.timestamp)}>${shortTime(record.timestamp)}</span>` },
+    ...(isNarrow ? [] : [TIME]),
     { name: "key", title: "Key", width: "24%", render: (record) => mono(record, "key") },
     { name: "value", title: "Value", render: (record) => mono(record, "value") },
   ];
@@ -200,7 +202,7 @@ export function Records({ topic, route }) {
     announce(live ? "Live tail off." : "Live tail on.");
   };
 
-  const columns = useMemo(() => columnsFor(topic, setSelected), [topic.log_count]);
+  const columns = useMemo(() => columnsFor(topic, setSelected, selected !== null), [topic.log_count, selected !== null]);
   const newer = back && loaded ? topic.logs.reduce((sum, each) => sum + Math.max(0, each.end_offset - (loaded.nexts[each.log] ?? each.end_offset)), 0) : 0;
   const record = selected && (loaded?.records.find((each) => idOf(each) === idOf(selected)) ?? selected);
   const note = search ? `${count(shown.length)} of ${plural(loaded?.records.length ?? 0, "loaded record")}` : plural(shown.length, "record");

@@ -28,7 +28,7 @@ function settingChanges(topic, wanted) {
 
 function SettingsField({ value, onInput }) {
   return html`<${Field} label="Settings" hint="One a line, such as retention.ms=86400000 or retention.bytes=1000000. Without any, those of the broker hold.">
-    ${(attributes) => html`<textarea ...${attributes} rows="4" spellcheck="false" value=${value} onInput=${(event) => onInput(event.target.value)}></textarea>`}
+    ${(attributes) => html`<textarea ...${attributes} rows="4" spellcheck=${false} value=${value} onInput=${(event) => onInput(event.target.value)}></textarea>`}
   <//>`;
 }
 
@@ -47,7 +47,7 @@ export function CreateTopic({ may, onClose }) {
   return html`<${Dialog} title="Create a topic" verb="Create" onClose=${() => onClose("")} onSubmit=${task.run} busy=${task.busy}
       error=${task.error} disabled=${!name || Boolean(refused) || !(Number(logs) > 0)}>
     <${Field} label="Name" error=${refused} hint="Letters, digits, full stops, hyphens and underscores suit every client.">
-      ${(attributes) => html`<input ...${attributes} autocomplete="off" spellcheck="false" value=${name} onInput=${(event) => setName(event.target.value)} />`}
+      ${(attributes) => html`<input ...${attributes} autocomplete="off" spellcheck=${false} value=${name} onInput=${(event) => setName(event.target.value)} />`}
     <//>
     <${Field} label="Logs" hint="Kafka's clients call them partitions. There can be more later, but not fewer.">
       ${(attributes) => html`<input ...${attributes} type="number" min="1" max="1000" value=${logs} onInput=${(event) => setLogs(event.target.value)} />`}

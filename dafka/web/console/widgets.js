@@ -131,13 +131,14 @@ export function Field({ label, hint, error, children }) {
 /** A dialog over the page. It gives the focus back to the control that opened it. */
 export function Dialog({ title, onClose, onSubmit, busy, error, verb, danger, disabled, children, footer }) {
   const dialog = useRef();
-  const opener = useRef(null);
   const id = useId("dialog");
   useLayoutEffect(() => {
-    opener.current = document.activeElement;
-    dialog.current.showModal();
+    const opener = document.activeElement;
+    const element = dialog.current;
+    element.showModal();
     return () => {
-      if (opener.current?.isConnected) opener.current.focus();
+      element.close();
+      if (opener?.isConnected) opener.focus();
       else document.querySelector("main h1")?.focus();
     };
   }, []);
@@ -181,7 +182,7 @@ export function Confirm({ title, verb, mustType, action, done, onClose, children
     ${mustType &&
     html`<${Field} label=${html`Type <code class="break">${mustType}</code> to confirm`}>
       ${(attributes) =>
-        html`<input ...${attributes} value=${typed} autocomplete="off" spellcheck="false" onInput=${(event) => setTyped(event.target.value)} />`}
+        html`<input ...${attributes} value=${typed} autocomplete="off" spellcheck=${false} onInput=${(event) => setTyped(event.target.value)} />`}
     <//>`}
   <//>`;
 }
@@ -211,7 +212,7 @@ export function Search({ label, value, onInput, hint }) {
     <label class="unseen" for=${id}>${label}</label>
     <${Icon} name="search" />
     <input id=${id} type="search" data-search value=${value} placeholder=${hint ?? label} autocomplete="off"
-      spellcheck="false" onInput=${(event) => onInput(event.target.value)} />
+      spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />
     ${!value && html`<kbd aria-hidden="true">/</kbd>`}
   </div>`;
 }

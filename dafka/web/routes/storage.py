@@ -42,6 +42,7 @@ STORED_TOPIC = Object(
         "partitions": Integer("Its partitions."),
         "records": Integer("Its records."),
         "content_bytes": Integer("The size of their values, keys and headers."),
+        "last_stored_at": Nullable(Integer("When its last record was stored, in milliseconds since 1970.")),
     },
 )
 

@@ -33,17 +33,19 @@ class ServedBroker:
 
     Attributes:
         url: Where its console is.
+        tower_options: The options of commands whose nodes belong to its cluster.
     """
 
     def __init__(self, folder: Path, arguments: Iterable[str] = ()) -> None:
         self._port = free_port()
         self._kafka_port = free_port()
         self.url = f"http://127.0.0.1:{self._port}/"
-        sub, pub = free_port(), free_port()
+        sub, pub = f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
+        self.tower_options = ["--tower-sub", sub, "--tower-pub", pub]
         self._command = [
             *(sys.executable, "-m", "dafka", "up"),
             *("--http", f"127.0.0.1:{self._port}", "--kafka", f"127.0.0.1:{self._kafka_port}"),
-            *("--sub", f"tcp://127.0.0.1:{sub}", "--pub", f"tcp://127.0.0.1:{pub}"),
+            *("--sub", sub, "--pub", pub),
             *("--storage", f"filelog:{folder}"),
             *arguments,
         ]

@@ -28,7 +28,7 @@ PAGES = {
 """The heading of each page, by its path."""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_axe_finds_nothing_on_any_page(browser: Any, broker: ServedBroker, theme: str) -> None:
     with open_window(browser, broker.url, color_scheme=theme) as window:
         faults = {}

@@ -28,7 +28,7 @@ export function Login({ onDone }) {
       <img src="console/icon.svg" alt="" width="36" height="36" />
       <${Head} title="Log in to Dafka" />
       ${task.error && html`<${Notice} kind="bad" urgent>${task.error}<//>`}
-      <${Field} label="User">${(attributes) => html`<input ...${attributes} name="username" autocomplete="username" autocapitalize="none" spellcheck="false" value=${user} onInput=${(event) => setUser(event.target.value)} />`}<//>
+      <${Field} label="User">${(attributes) => html`<input ...${attributes} name="username" autocomplete="username" autocapitalize="none" spellcheck=${false} value=${user} onInput=${(event) => setUser(event.target.value)} />`}<//>
       <${Field} label="Password">${(attributes) => html`<input ...${attributes} ref=${field} name="password" type="password" autocomplete="current-password" value=${password} onInput=${(event) => setPassword(event.target.value)} />`}<//>
       <button class="primary" type="submit" disabled=${task.busy || !user || !password}>${task.busy ? "One moment…" : "Log in"}</button>
     </form>

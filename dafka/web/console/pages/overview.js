@@ -25,7 +25,7 @@ function tiles(overview) {
     ["Records out", perSecond(rates?.records_out_per_s)],
     ["Topics", count(counts.topics), plural(counts.logs, "log")],
     ["Groups", count(counts.groups)],
-    ["Clients", count(counts.clients), plural(counts.peers, "node")],
+    ["Clients", count(counts.clients), `and ${plural(counts.peers, "node")}`],
     ...(stored ?? []),
   ];
 }

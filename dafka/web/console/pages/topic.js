@@ -66,7 +66,7 @@ function Logs({ topic }) {
 
 function Holder({ holder }) {
   const behind = holder.lag == null ? html`<span class="muted">not known</span>` : holder.lag === 0 ? html`<span class="good">level</span>` : html`<span class="warn">${plural(holder.lag, "record")} behind</span>`;
-  return html`<div><span class="mono" title=${holder.store}>${holder.is_self ? "this broker" : holder.store.slice(0, 8)}</span> ${behind}</div>`;
+  return html`<div class="holder"><span class="mono" title=${holder.store}>${holder.is_self ? "this broker" : holder.store.slice(0, 8)}</span> ${behind}</div>`;
 }
 
 function Partitions({ topic }) {

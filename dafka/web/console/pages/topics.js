@@ -71,8 +71,8 @@ const COLUMNS = [
     render: (topic) => html`<a class="mono" title=${topic.name} href=${href(["topics", topic.name])}>${topic.name}</a>`,
   },
   { name: "logs", title: "Logs", number: true, wide: true, width: "80px", sort: (topic) => topic.log_count, render: (topic) => count(topic.log_count) },
-  { name: "records", title: "Records", number: true, width: "118px", sort: (topic) => topic.record_count, render: (topic) => count(topic.record_count) },
-  { name: "rate", title: "In, per s", number: true, width: "92px", sort: (topic) => topic.rate, render: (topic) => (topic.rate == null ? "–" : brief(topic.rate)) },
+  { name: "records", title: "Records", number: true, width: "104px", sort: (topic) => topic.record_count, render: (topic) => count(topic.record_count) },
+  { name: "rate", title: "In, per s", number: true, width: "84px", sort: (topic) => topic.rate, render: (topic) => (topic.rate == null ? "–" : brief(topic.rate)) },
   { name: "bytes", title: "Size", number: true, wide: true, width: "112px", sort: (topic) => topic.bytes, render: (topic) => bytes(topic.bytes) },
   {
     name: "last",
