@@ -124,6 +124,12 @@ async def test_a_large_body_is_refused_before_it_is_sent() -> None:
         assert (await web.request("POST", target, b"x" * 1_000_000)).status == 413
 
 
+async def test_a_large_document_is_refused() -> None:
+    async with open_web() as web:
+        document = b"[" + b"[]," * 2**20
+        assert (await web.request("POST", "/session", document, Content_Type="application/json")).code == "too_large"
+
+
 async def test_a_client_that_expects_it_is_told_to_continue() -> None:
     async with open_web() as web:
         stream = await trio.open_tcp_stream("127.0.0.1", web.port)
