@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import attrs
 import pytest
@@ -14,6 +16,7 @@ import trio
 
 from dafka import Config
 from dafka.web.routes import streams
+from tests.cli.harness import Dafka
 from tests.web.running import DEADLINE_S, RunningWeb, open_web
 from tests.web.services import STORAGES
 
@@ -97,6 +100,40 @@ async def test_events_go_on_after_a_restart_without_gap_or_duplicate(storage: st
             await publish(web, "orders", range(20, 30), log=2)
             await source.read(stream, 30)
     assert source.values() == [f"{value}" for value in (*range(10, 20), *range(10), *range(20, 30))]
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+def test_events_go_on_after_a_broker_was_killed(storage: str, tmp_path: Path, dafka: Dafka) -> None:
+    """Records are published while brokers are killed; a follower that resumes gets each that was acknowledged, once."""
+    url, port = storage.format(tmp_path), "0"
+    found: dict[int, str] = {}
+    acknowledged: list[str] = []
+    last_event_id = None
+    for turn in range(4):
+        up = dafka.start_up("--http", f"127.0.0.1:{port}", "--storage", url)
+        address = up.wait_output(3)[2].split()[-1]
+        port = address.rpartition(":")[2]
+        for number in range(20):
+            value = f"{turn}-{number}"
+            with urlopen(Request(f"{address}/topics/orders/records", value.encode()), timeout=DEADLINE_S) as answer:
+                assert answer.status == 200
+            acknowledged.append(value)
+        headers = {"Accept": "text/event-stream"}
+        if last_event_id is not None:
+            headers["Last-Event-ID"] = last_event_id
+        with urlopen(Request(f"{address}/topics/orders/records", headers=headers), timeout=DEADLINE_S) as events:
+            event_id = ""
+            while len(found) < len(acknowledged) - 5 * (turn < 3):  # the last ones come after the next start
+                line = events.readline().decode().strip()
+                if line.startswith("id: "):
+                    event_id = line.removeprefix("id: ")
+                elif line.startswith("data: "):
+                    record = json.loads(line.removeprefix("data: "))
+                    assert record["offset"] not in found
+                    found[record["offset"]] = record["value"]
+                    last_event_id = event_id
+        up.end(signal.SIGKILL)
+    assert [found[offset] for offset in sorted(found)] == acknowledged
 
 
 async def test_each_event_says_where_all_logs_are() -> None:
@@ -238,3 +275,20 @@ async def test_kafka_rest_says_what_has_become_of_each_record() -> None:
         assert found == [(1, 0, None), (0, None, 1), (0, None, 1), (7, None, 1), (1, 1, None)]
         lines = (await web.get("/topics/orders/records?log=1")).body.splitlines()
         assert [json.loads(line)["value"] for line in lines] == ['{"a":[1,null]}', None]
+
+
+async def test_records_of_kafka_rest_have_keys_and_headers() -> None:
+    async with open_web() as web:
+        headers = [{"name": "source", "value": "c2hvcA=="}, {"key": "none", "value": None}]
+        body = json.dumps({"records": [{"key": "a2V5", "value": "/w==", "headers": headers}, {"value": "eA=="}]})
+        content_type = "application/vnd.kafka.binary.v2+json; charset=utf-8"
+        await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
+        first, second = map(json.loads, (await web.get("/topics/orders/records")).body.splitlines())
+        assert (first["key"], first["value_base64"]) == ("key", "/w==")
+        assert first["headers"] == [["source", "shop"], ["none", None]]
+        assert (second["value"], "headers" in second) == ("x", False)
+        wrong_headers: list[Any] = [{"a": 1}, [1], [{}], [{"name": "a", "value": "?"}], [{"name": "a", "more": 1}]]
+        for wrong in wrong_headers:
+            body = json.dumps({"records": [{"value": "eA==", "headers": wrong}]})
+            answer = await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
+            assert answer.code == "bad_request", wrong

@@ -27,6 +27,7 @@ from dafka.web.records import JsonRecord
 from dafka.web.routes.record_schemas import JSON_RECORD
 from dafka.web.routes.registry import Answer, Needs, Parameter, route
 from dafka.web.schemas import Integer, Text
+from dafka.web.websocket.shared_reads import SharedRead
 
 LIMIT_MAX = 1_000_000
 WAIT_MS_MAX = 60_000
@@ -39,6 +40,9 @@ KEEP_ALIVE_S = 15.0
 
 RETRY_MS = 1000
 """How long a browser waits before it connects again."""
+
+_UNBUFFERED = (("X-Accel-Buffering", "no"),)
+"""Tells nginx to pass each event on at once."""
 
 JOIN_BYTES = 2**16
 """Lines are sent together up to this size."""
@@ -116,7 +120,7 @@ async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) 
     if len(logs) > EVENT_LOGS_MAX:
         raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
     offsets = await find_offsets(request.service, logs, position)
-    return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, is_endless=True)
+    return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, _UNBUFFERED, is_endless=True)
 
 
 def _parse_position(request: Request, text: str) -> Position:
@@ -226,16 +230,23 @@ class _Events:
 
     async def _send_new(self, send: Send) -> None:
         """Send what there is, a part of each log in turn."""
-        bytes_max = self._service.config.kafka.batch_bytes_max
         while any(has_records(self._service, *each) for each in self._offsets.items()):
             self._request.access.check_read(self._topic)
             for log, offset in list(self._offsets.items()):
-                read = await read_committed(self._service, log, offset)
-                events: list[bytes] = []
-                for each in read.objects(bytes_max):
-                    if each["offset"] >= offset:
-                        self._offsets[log] = each["offset"] + 1
-                        events.append(b"id: %s\ndata: %s\n\n" % (self._position(), _encode(log, each)))
-                self._offsets[log] = max(read.next_offset, self._offsets[log])
-                self._request.web.counters.consumed[self._topic] += len(events)
-                await send(b"".join(events))
+                read = await self._request.web.reads.read(log, offset)
+                if len(self._offsets) == 1:
+                    data, count = read.events(), read.read.record_count
+                    self._offsets[log] = max(read.read.next_offset, offset)
+                else:
+                    data, count = self._encode(log, read), len(read.lines())
+                await send(data)
+                self._request.web.counters.consumed[self._topic] += count
+
+    def _encode(self, log: LogState, read: SharedRead) -> bytes:
+        """Return events, each of which says where all logs are."""
+        events: list[bytes] = []
+        for offset, line in read.lines():
+            self._offsets[log] = offset + 1
+            events.append(b"id: %s\ndata: %s\n\n" % (self._position(), line))
+        self._offsets[log] = max(read.read.next_offset, self._offsets[log])
+        return b"".join(events)

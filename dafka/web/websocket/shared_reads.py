@@ -80,6 +80,8 @@ class SharedRead:
         self._bytes_max = bytes_max
         self._texts: Sequence[EncodedRecords] | None = None
         self._binary: EncodedRecords | None = None
+        self._lines: Sequence[tuple[int, bytes]] | None = None
+        self._events: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -91,6 +93,23 @@ class SharedRead:
         if self._texts is None:
             self._texts = list(self._encode_texts())
         return self._texts
+
+    def lines(self) -> Sequence[tuple[int, bytes]]:
+        """Return each record with its offset, as a JSON object with the number of the log."""
+        if self._lines is None:
+            self._lines = [
+                (each["offset"], encode_document({"log": self._log, **each}))
+                for each in self.read.objects(self._bytes_max)
+            ]
+        return self._lines
+
+    def events(self) -> bytes:
+        """Return the records as server-sent events of a stream with this log alone."""
+        if self._events is None:
+            self._events = b"".join(
+                b"id: %d=%d\ndata: %b\n\n" % (self._log, offset + 1, line) for offset, line in self.lines()
+            )
+        return self._events
 
     def binary(self) -> EncodedRecords:
         """Return the message with the record batches."""

@@ -148,8 +148,10 @@ class Subscription:
             for message in read.texts():
                 if self.credit <= 0 or self._is_stopping:
                     break
-                is_whole = message.record_count <= self.credit
-                await self._send(log, message if is_whole else read.text_of(message.offset, self.credit))
+                if message.record_count > self.credit:
+                    await self._send(log, read.text_of(message.offset, self.credit))
+                    break  # there may be further credit already, but the next message does not follow
+                await self._send(log, message)
         # The other logs come first when there is credit again.
         self._offsets[log] = self._offsets.pop(log)
 

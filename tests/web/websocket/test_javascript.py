@@ -7,17 +7,23 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 import dafka.web
+from dafka import Config
 from dafka.protocol.logs import log_of_key
+from dafka.users import Permissions, create_token, read_users, write_users
+from tests.listener.broker_process import free_port
+from tests.listener.secured import write_user_file
 from tests.web.running import RunningWeb, open_web
+from tests.web.websocket.broker_process import BrokerProcess
 
 SCRIPTS = Path(__file__).parent / "node"
 MODULE = Path(dafka.web.__file__).parent / "console" / "dafka.js"
@@ -131,3 +137,47 @@ async def test_resources_commits_and_errors(node_folder: Path) -> None:
         assert error == {"error": "topic_not_found"}
         found = web.broker.service.groups.fetch_offsets("group", None, require_stable=False)
         assert [each.offset for each in found.values()] == [1]
+
+
+async def test_login(node_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    write_user_file(path, ada=Permissions(write=("orders",)))
+    users = read_users(path)
+    secret, token = create_token()
+    write_users(path, {"ada": attrs.evolve(users["ada"], tokens=(token,))})
+    async with open_web(config=Config().with_clients(users=str(path))) as web:
+        assert await run(node_folder, "login", web, "orders", DAFKA_TOKEN=secret) == ["published"]
+        assert await run(node_folder, "login", web, "orders", DAFKA_TOKEN="x", count=2) == ["unauthenticated"] * 2
+        assert await run(node_folder, "login", web, "orders", count=2) == ["unauthenticated"] * 2
+
+
+@pytest.mark.parametrize("storage", ["filelog:{}/log", "sqlite:{}/broker.db"], ids=["filelog", "sqlite"])
+async def test_broker_that_is_killed_while_records_flow(node_folder: Path, tmp_path: Path, storage: str) -> None:
+    """Each record is stored once, and the subscriber gets each of them once, in order."""
+    port = free_port()
+    broker = BrokerProcess(storage.format(tmp_path), port)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await trio.to_thread.run_sync(broker.start)
+        async with AsyncExitStack() as stack:
+            publisher = await stack.enter_async_context(run_node(node_folder, "count", url, "orders"))
+            published = Lines(publisher)
+            assert await published.next() == "begun"
+            subscriber = await stack.enter_async_context(run_node(node_folder, "follow", url, "orders"))
+            followed = Lines(subscriber)
+            assert await followed.next() == "following"
+            for _ in range(3):
+                await trio.sleep(0.7)
+                broker.kill()
+                await trio.to_thread.run_sync(broker.start)
+            await trio.sleep(1)
+            assert publisher.stdin is not None
+            assert subscriber.stdin is not None
+            await publisher.stdin.send_all(b"stop\n")
+            count = await published.next()
+            await subscriber.stdin.send_all(b"%d\n" % count)
+            found = await followed.next()
+        assert count > 1000
+        assert found == [[number, f"{number}"] for number in range(count)]
+    finally:
+        broker.kill()

@@ -128,6 +128,22 @@ async def test_no_more_records_are_sent_than_there_is_credit() -> None:
         assert (message["offset"], message["next_offset"], len(message["records"])) == (44, 100, 56)
 
 
+async def test_credit_that_comes_while_a_part_is_sent_leaves_nothing_out() -> None:
+    async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
+        for _ in range(4):
+            await publisher.publish("orders", *["x"] * 2000)
+        identifier = await client.subscribe("orders", credit=1)
+        for _ in range(80):
+            await client.send("credit", id=identifier, records=100)
+        found: list[int] = []
+        while len(found) < 8000:
+            message = await client.expect("records")
+            assert message["offset"] == len(found)
+            found += [each["offset"] for each in message["records"]]
+            assert message["next_offset"] == len(found)
+        assert found == [*range(8000)]
+
+
 async def test_resuming_leaves_nothing_out_and_repeats_nothing() -> None:
     async with open_web() as web:
         async with open_client(web) as client:

@@ -6,6 +6,11 @@ const [, , scenario, module, url, ...given] = process.argv;
 const { DafkaClient } = await import(pathToFileURL(module));
 const credentials = process.env.DAFKA_TOKEN ? { token: process.env.DAFKA_TOKEN } : {};
 const print = (value) => process.stdout.write(`${JSON.stringify(value)}\n`);
+/** Exit when everything is printed. */
+const end = () => {
+  client.close();
+  process.stdout.write("", () => process.exit(0));
+};
 const client = new DafkaClient({ url, WebSocket, ...credentials });
 
 const scenarios = {
@@ -31,10 +36,11 @@ const scenarios = {
       published++;
     };
     const pending = new Set();
-    for (let number = 0; !ended; number++) {
+    await publish(0);
+    print("begun");
+    for (let number = 1; !ended; number++) {
       const each = publish(number).finally(() => pending.delete(each));
       pending.add(each);
-      if (number === 0) print("begun");
       if (pending.size >= 200) await Promise.race(pending);
     }
     await Promise.all(pending);
@@ -48,8 +54,7 @@ const scenarios = {
     const finish = () => {
       if (found.length < wanted) return;
       print(found);
-      client.close();
-      process.exit(0);
+      end();
     };
     process.stdin.on("data", (data) => {
       wanted = Number(data);
@@ -123,5 +128,4 @@ try {
 } catch (error) {
   print({ error: error.code ?? String(error) });
 }
-client.close();
-process.exit(0);
+end();
