@@ -15,10 +15,10 @@ from dafka.cli.terminal import UsageMistake
 from dafka.errors import ConfigError, MissingExtraError
 
 COMMANDS = {
-    "up": ("dafka.cli.daemons", "Run a tower and a store, or with --kafka a broker, in one process."),
+    "up": ("dafka.cli.daemons", "Run a tower and a store, or with --kafka or --http a broker, in one process."),
     "tower": ("dafka.cli.daemons", "Run a tower, which introduces nodes to each other."),
     "store": ("dafka.cli.daemons", "Run a store, which keeps every record and acknowledges it."),
-    "broker": ("dafka.cli.daemons", "Run a broker, which is a store and serves clients of Kafka."),
+    "broker": ("dafka.cli.daemons", "Run a broker, which is a store and serves clients of Kafka, WebSocket and HTTP."),
     "produce": ("dafka.cli.produce", "Publish each line as a record of TOPIC."),
     "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
     "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, and each store's lag."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import ShellComplete, get_completion_class
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -20,4 +20,5 @@ def completion(shell: str) -> None:
     """
     found = get_completion_class(shell)
     assert found is not None, shell
-    click.echo(found(click.get_current_context().find_root().command, {}, "dafka", "_DAFKA_COMPLETE").source())
+    complete = found(click.get_current_context().find_root().command, {}, "dafka", "_DAFKA_COMPLETE")
+    click.echo(ShellComplete.source(complete))  # click's own for bash warns where there is no bash

@@ -9,7 +9,6 @@ from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 
 import trio
 
@@ -152,15 +151,15 @@ class Authenticator:
 
 
 def session_of(headers: Mapping[str, str]) -> str | None:
-    """Return the secret of the session in a request's cookie; None if there is none."""
-    text = headers.get("cookie", "")
-    if COOKIE not in text:
-        return None
-    try:
-        found = SimpleCookie(text).get(COOKIE)
-    except CookieError:
-        return None
-    return None if found is None else found.value
+    """Return the secret of the session in a request's cookie; None if there is none.
+
+    Browsers send the cookies of all programs on the same host, whatever these have in them.
+    """
+    for each in headers.get("cookie", "").split(";"):
+        name, _, value = each.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return None
 
 
 def _check_private(what: str, is_private: bool) -> None:

@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dafka.batches import RecordColumns
+from dafka.batches import Headers, RecordColumns
 from dafka.contents import Repeated
 from dafka.web.documents import decode_document, encode_document
 from dafka.web.errors import WebError
@@ -33,12 +33,14 @@ class RestRecord(NamedTuple):
         key: The key.
         value: The value.
         timestamp: When it was made, in milliseconds since 1970.
+        headers: The headers.
     """
 
     log: int | None
     key: bytes | None
     value: bytes | None
     timestamp: int
+    headers: Headers
 
 
 def make_record(value: bytes, key: str | None, now_ms: int) -> RecordColumns:
@@ -70,9 +72,8 @@ def parse_rest_records(body: bytes, now_ms: int, *, is_binary: bool) -> list[Res
 def _parse(number: int, record: Any, is_binary: bool, now_ms: int) -> RestRecord:
     where = f"record {number}"
     if not isinstance(record, Mapping) or not record.keys() <= _FIELDS:
-        raise WebError("bad_request", f"{where}: expected an object with key, value, partition and timestamp")
-    if record.get("headers"):
-        raise WebError("bad_request", f"{where}: expected no headers; JSON Lines (application/x-ndjson) can have them")
+        expected = "expected an object with key, value, headers, partition and timestamp"
+        raise WebError("bad_request", f"{where}: {expected}")
     log, timestamp = record.get("partition"), record.get("timestamp")
     if log is not None and (not isinstance(log, int) or isinstance(log, bool)):
         raise WebError("bad_request", f"{where}: expected a number as partition")
@@ -84,7 +85,22 @@ def _parse(number: int, record: Any, is_binary: bool, now_ms: int) -> RestRecord
     for name in ("key", "value"):
         given = record.get(name)
         contents.append(None if given is None else _encode(given, f"{where}.{name}", is_binary))
-    return RestRecord(log, contents[0], contents[1], now_ms if timestamp is None else timestamp)
+    headers = _parse_headers(record.get("headers"), f"{where}.headers")
+    return RestRecord(log, contents[0], contents[1], now_ms if timestamp is None else timestamp, headers)
+
+
+def _parse_headers(given: Any, where: str) -> Headers:
+    """Return headers: objects with a `name` (or `key`), and a `value` in base64 or null."""
+    found = []
+    if given is not None and not isinstance(given, list):
+        raise WebError("bad_request", f"{where}: expected a list")
+    for each in given or ():
+        name = each.get("name", each.get("key")) if isinstance(each, Mapping) else None
+        if not isinstance(name, str) or not each.keys() <= {"name", "key", "value"}:
+            raise WebError("bad_request", f"{where}: expected objects with a name, and a value in base64")
+        value = each.get("value")
+        found.append((name, None if value is None else _encode(value, f"{where}.{name[:100]}", is_binary=True)))
+    return tuple(found)
 
 
 def _encode(given: Any, where: str, is_binary: bool) -> bytes:
@@ -104,7 +120,7 @@ def join_rest_records(records: Sequence[RestRecord]) -> RecordColumns:
     return RecordColumns(
         [each.value for each in records],
         keys if any(each is not None for each in keys) else None,
-        None,
+        [each.headers for each in records] if any(each.headers for each in records) else None,
         [each.timestamp for each in records],
     )
 

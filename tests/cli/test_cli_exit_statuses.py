@@ -37,6 +37,7 @@ DONE = {
     "keys new": ["{folder}/new.key"],
     "keys show": ["{folder}/node.key"],
     "keys authorize": ["{folder}/node.pub", "--authorized-keys", "{folder}/list"],
+    "completion": ["zsh"],
 }
 """Arguments with which a command does its job."""
 
@@ -91,6 +92,9 @@ REFUSED = {
     "user change": ["name", "--users", "{folder}/none"],
     "user list": ["--users", "{folder}/none"],
     "user remove": ["name", "--users", "{folder}/none"],
+    "user token": ["name", "--users", "{folder}/none"],
+    "user revoke-token": ["name", "0", "--users", "{folder}/none"],
+    "completion": ["csh"],
 }
 """Arguments that name something wrong."""
 

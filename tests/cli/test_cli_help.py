@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ NODE = (
     | COMMON
 )
 STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
-KAFKA = {"--kafka", "--advertised-listener", "--log-count"} | {
+KAFKA = {"--kafka", "--http", "--advertised-listener", "--log-count"} | {
     "--users",
     "--tls-certificate",
     "--tls-key",
@@ -86,7 +87,7 @@ def options_of(command: str) -> list[click.Option]:
 
 def test_commands_are_listed_in_the_order_of_their_use() -> None:
     assert main.list_commands(CONTEXT) == list(OPTIONS)
-    listed = [line.split()[0] for line in show_help().partition("Commands:\n")[2].splitlines()]
+    listed = re.findall(r"^  (\S+)", show_help().partition("Commands:\n")[2], re.MULTILINE)
     assert listed == list(OPTIONS)
 
 

@@ -137,6 +137,13 @@ def test_users_and_keys_are_made(isolated: Dafka, root: Path) -> None:
     assert (root / "node.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_without_any_shell(isolated: Dafka, shell: str) -> None:
+    done = isolated.run("completion", shell)
+    assert (done.status, b"_DAFKA_COMPLETE" in done.output) == (0, True)
+    assert done.errors == ""
+
+
 @pytest.mark.parametrize("command", ["spark", "bench", "demo"])
 def test_what_needs_python_says_so(isolated: Dafka, command: str) -> None:
     done = isolated.run(command)

@@ -102,6 +102,8 @@ def test_records_stay_in_the_volume(image: str, volume: str) -> None:
     Confluent().write(f"127.0.0.1:{port}", "orders", [Message(b"one")], "lz4")
     consumed = run("exec", volume, "dafka", "consume", "orders", "--from-beginning", "--count", "1")
     assert consumed == "one\n"
+    fetch = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/').status)"
+    assert run("exec", volume, "python3", "-c", fetch) == "200\n"
     assert run("exec", volume, "id", "-u") == f"{USER}\n"
     run("stop", "--time", "30", volume)
     assert run("inspect", "--format", "{{.State.ExitCode}}", volume) == "0\n"

@@ -275,3 +275,20 @@ async def test_kafka_rest_says_what_has_become_of_each_record() -> None:
         assert found == [(1, 0, None), (0, None, 1), (0, None, 1), (7, None, 1), (1, 1, None)]
         lines = (await web.get("/topics/orders/records?log=1")).body.splitlines()
         assert [json.loads(line)["value"] for line in lines] == ['{"a":[1,null]}', None]
+
+
+async def test_records_of_kafka_rest_have_keys_and_headers() -> None:
+    async with open_web() as web:
+        headers = [{"name": "source", "value": "c2hvcA=="}, {"key": "none", "value": None}]
+        body = json.dumps({"records": [{"key": "a2V5", "value": "/w==", "headers": headers}, {"value": "eA=="}]})
+        content_type = "application/vnd.kafka.binary.v2+json; charset=utf-8"
+        await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
+        first, second = map(json.loads, (await web.get("/topics/orders/records")).body.splitlines())
+        assert (first["key"], first["value_base64"]) == ("key", "/w==")
+        assert first["headers"] == [["source", "shop"], ["none", None]]
+        assert (second["value"], "headers" in second) == ("x", False)
+        wrong_headers: list[Any] = [{"a": 1}, [1], [{}], [{"name": "a", "value": "?"}], [{"name": "a", "more": 1}]]
+        for wrong in wrong_headers:
+            body = json.dumps({"records": [{"value": "eA==", "headers": wrong}]})
+            answer = await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
+            assert answer.code == "bad_request", wrong

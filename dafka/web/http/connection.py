@@ -121,8 +121,9 @@ class HttpConnection:
         body = BodyReader(framing, head, self._received, self._receive, self._send)
         settings, room = self._settings, self._web.receiving
 
-        async def read_body() -> bytes:
-            return await body.read(settings.body_bytes_max, settings.receive_ms, room, self._client.host)
+        async def read_body(bytes_max: int | None) -> bytes:
+            limit = min(bytes_max or settings.body_bytes_max, settings.body_bytes_max)
+            return await body.read(limit, settings.receive_ms, room, self._client.host)
 
         request.read_body, request.wait_end = read_body, self._wait_end
         response = await answer_request(request)

@@ -26,7 +26,7 @@ Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a part of a body. It waits until the client takes it."""
 
 
-async def read_nothing() -> bytes:
+async def read_nothing(_bytes_max: int | None = None) -> bytes:
     """Read the body of a request that has none."""
     return b""
 
@@ -41,7 +41,7 @@ class Request:
         access: The user, and what it may do.
         host: The address of the client.
         is_private: Whether nobody on the way reads what the client sends: the connection is encrypted or local.
-        read_body: Reads the body. Raises `WebError` if it is too large.
+        read_body: Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large.
         wait_end: Waits until the client sends nothing else, which is mostly because it has gone.
         arguments: The values of the names in the route's path.
         query: The values of the route's parameters; those that were not given have their default.
@@ -54,7 +54,7 @@ class Request:
     access: Access
     host: str = ""
     is_private: bool = False
-    read_body: Callable[[], Awaitable[bytes]] = read_nothing
+    read_body: Callable[[int | None], Awaitable[bytes]] = read_nothing
     wait_end: Callable[[], Awaitable[None]] = trio.sleep_forever
     arguments: Mapping[str, str] = attrs.field(factory=dict)
     query: Mapping[str, Any] = attrs.field(factory=dict)

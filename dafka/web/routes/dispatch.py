@@ -12,6 +12,9 @@ from dafka.web.http.head import parse_target
 from dafka.web.http.messages import JSON, AnyResponse, Request, Response, respond_error
 from dafka.web.routes.registry import find_route
 
+DOCUMENT_BYTES_MAX = 2**20
+"""The largest JSON document of a request. Records may be larger."""
+
 _LOGGER = logging.getLogger("dafka.web")
 
 
@@ -61,5 +64,7 @@ async def _answer(request: Request) -> AnyResponse:
     if route.document is not None:
         if request.content_type != JSON:
             raise WebError("unsupported", f"expected the header Content-Type: {JSON}")
-        request.document = route.document.check(decode_document(await request.read_body()), "the body")
+        request.document = route.document.check(
+            decode_document(await request.read_body(DOCUMENT_BYTES_MAX)), "the body"
+        )
     return await route.handler(request)

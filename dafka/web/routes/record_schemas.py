@@ -38,6 +38,16 @@ _PLACE = Object(
 
 PUBLISHED = Object("Published", {"offsets": Array(_PLACE)}, description="Where the records are.")
 
+_REST_HEADER = Object(
+    "KafkaRestHeader",
+    {
+        "name": Text("The name."),
+        "key": Text("The name, too: some clients call it so."),
+        "value": Nullable(Text("The value in base64.")),
+    },
+    optional=("name", "key", "value"),
+)
+
 _REST_RECORD = Object(
     "KafkaRestRecord",
     {
@@ -45,7 +55,7 @@ _REST_RECORD = Object(
         "value": AnyValue("The value: any JSON value, or base64."),
         "partition": Nullable(_LOG),
         "timestamp": Nullable(_TIMESTAMP),
-        "headers": Nullable(Array(AnyValue(), "None: JSON Lines can have headers.")),
+        "headers": Nullable(Array(_REST_HEADER, "The headers.")),
     },
     optional=("key", "value", "partition", "timestamp", "headers"),
 )

@@ -78,7 +78,7 @@ async def publish_records(request: Request) -> AnyResponse:
     one value. A topic that does not exist is created, if `[kafka] auto_create_topics` is on.
     """
     topic, log, key = request.arguments["topic"], request.query["log"], request.query["key"]
-    body = await request.read_body()
+    body = await request.read_body(None)
     content_type = request.content_type
     if content_type in _STRUCTURED and key is not None:
         raise WebError("bad_request", "expected keys in the body, and no parameter 'key'")

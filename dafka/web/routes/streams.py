@@ -41,6 +41,9 @@ KEEP_ALIVE_S = 15.0
 RETRY_MS = 1000
 """How long a browser waits before it connects again."""
 
+_UNBUFFERED = (("X-Accel-Buffering", "no"),)
+"""Tells nginx to pass each event on at once."""
+
 JOIN_BYTES = 2**16
 """Lines are sent together up to this size."""
 
@@ -117,7 +120,7 @@ async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) 
     if len(logs) > EVENT_LOGS_MAX:
         raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
     offsets = await find_offsets(request.service, logs, position)
-    return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, is_endless=True)
+    return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, _UNBUFFERED, is_endless=True)
 
 
 def _parse_position(request: Request, text: str) -> Position:
