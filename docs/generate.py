@@ -20,6 +20,7 @@ import attrs
 import click
 from http_page import http_page
 from kafka_page import kafka_page
+from websocket_page import websocket_page
 
 from dafka.cli import main as command_line
 from dafka.cli.options import SettingOption
@@ -247,6 +248,7 @@ def main(arguments: list[str]) -> int:
         "conformance-clauses.md": clauses_page,
         "http.md": http_page,
         "kafka.md": kafka_page,
+        "../spec/websocket.md": websocket_page,
         "../../dafka/web/setting_descriptions.json": setting_descriptions,
     }
     for name, page in pages.items():

@@ -79,6 +79,7 @@ export function useView(path, { intervalMs = 2000 } = {}) {
     const watch = client.watch(`/${path}`, { intervalMs }, (status, body) => {
       watched = true;
       if (status < 300) put(body, null);
+      else if (status === 401) noteUnauthenticated();
       else put(null, new ApiError(status, body?.error?.code ?? "failed", sentence(body?.error?.message ?? "failed")));
     });
     return () => {

@@ -1,5 +1,5 @@
 // The frame around all pages: navigation, connection, session, theme and keyboard shortcuts.
-import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/htm-preact-3.1.1.js";
 import { get, request, whenUnauthenticated } from "./api.js";
 import { openConnection, useConnection } from "./live.js";
 import { href, useRoute } from "./router.js";
@@ -50,6 +50,8 @@ function Page({ name, ...props }) {
     );
     return () => (current = false);
   }, [name]);
+  const [failure] = useErrorBoundary((error) => console.error(error));
+  if (failure) return html`<${Notice} kind="bad" urgent>This page has failed: ${failure.message} Load the console again.<//>`;
   if (loaded.name !== name) return null;
   if (loaded.error) return html`<${Notice} kind="bad" urgent>This page could not be loaded. Load the console again.<//>`;
   return html`<${loaded.component} ...${props} />`;

@@ -69,8 +69,21 @@ function Holder({ holder }) {
   return html`<div class="holder"><span class="mono" title=${holder.store}>${holder.is_self ? "this broker" : holder.store.slice(0, 8)}</span> ${behind}</div>`;
 }
 
-function Partitions({ topic }) {
-  const view = useView(`topics/${segment(topic.name)}/partitions`);
+/** A topic whose name only nodes can use: it has partitions, and no logs. */
+function NodeTopic({ name, crumbs }) {
+  const view = useView(`topics/${segment(name)}/partitions`);
+  const missing = view.error?.code === "topic_not_found";
+  const note = missing
+    ? html`<${Notice} kind="warn" urgent>There is no topic of this name. It may have been deleted.<//>`
+    : html`<${Notice}>Only nodes can use a topic of this name, so it has no logs. The command <code>dafka consume</code> shows its records.<//>`;
+  return html`<${Head} title=${name} crumbs=${crumbs} />${(missing || view.data) && note}${!missing && html`<${Partitions} view=${view} />`}`;
+}
+
+function TopicPartitions({ topic }) {
+  return html`<${Partitions} view=${useView(`topics/${segment(topic.name)}/partitions`)} />`;
+}
+
+function Partitions({ view }) {
   if (!view.data) return html`<${Waiting} view=${view} what="partitions" />`;
   const { partitions } = view.data;
   if (!partitions.length) return html`<div class="panel"><${Empty} title="No partitions yet">Each producer of records has a partition of its own.<//></div>`;
@@ -136,10 +149,10 @@ export function TopicPage({ route, session }) {
   const [reads, writes, administers] = ["read", "write", "admin"].map((permission) => may(session, permission, name));
   const crumbs = html`<a href="#/topics">Topics</a>`;
   if (!topic) {
-    const missing = view.error?.code === "topic_not_found";
-    return html`<${Head} title=${name} crumbs=${crumbs} />
-      ${missing ? html`<${Notice} kind="warn" urgent>There is no topic of this name. It may have been deleted.<//>` : html`<${Waiting} view=${view} what="the topic" />`}`;
+    if (view.error?.code === "topic_not_found") return html`<${NodeTopic} name=${name} crumbs=${crumbs} />`;
+    return html`<${Head} title=${name} crumbs=${crumbs} /><${Waiting} view=${view} what="the topic" />`;
   }
+  if (!topic.log_count) return html`<${NodeTopic} name=${name} crumbs=${crumbs} />`;
   const tabs = TABS.filter(([, , permission]) => permission !== "read" || reads);
   if (writes) tabs.splice(reads ? 1 : 0, 0, ["produce", "Produce", "write"]);
   const tab = tabs.some(([each]) => each === given) ? given : tabs[0][0];
@@ -170,7 +183,7 @@ export function TopicPage({ route, session }) {
     ${tab === "records" && html`<${Records} key=${name} topic=${topic} route=${route} />`}
     ${tab === "produce" && html`<${Produce} key=${name} topic=${topic} />`}
     ${tab === "logs" && html`<${Logs} topic=${topic} />`}
-    ${tab === "partitions" && html`<${Partitions} topic=${topic} />`}
+    ${tab === "partitions" && html`<${TopicPartitions} topic=${topic} />`}
     ${tab === "settings" && html`<${Settings} topic=${topic} administers=${administers} onChange=${() => setDialog("change")} />`}
     ${Shown && html`<${Shown} topic=${topic} onClose=${close} />`}`;
 }

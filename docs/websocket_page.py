@@ -1,0 +1,234 @@
+"""Makes the specification of the WebSocket protocol, with tables from the tables of messages."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from dafka.web.websocket import messages
+from dafka.web.websocket.binary import PUBLISH, RECORDS
+from dafka.web.websocket.session import PING_INTERVAL_S, UNANSWERED_MAX
+from dafka.web.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES, TEXT_BYTES_MAX
+
+PREFACE = f"""\
+# WebSocket
+
+`docs/generate.py` makes the tables of this page from the code. The examples are tests. See
+[Use WebSocket](../how-to/websocket.md) for clients in JavaScript and Python.
+
+A broker with `--http` serves WebSocket (RFC 6455) at the path `/ws` of the same port. With it, a client publishes with
+acknowledgement, subscribes to topics, commits offsets of groups, and watches resources of the [HTTP
+API](../reference/http.md).
+
+## Connection
+
+The client offers one of two subprotocols. One that offers none gets that of JSON.
+
+| subprotocol | messages |
+| --- | --- |
+| `{messages.JSON_PROTOCOL}` | all messages are JSON, for people and browsers |
+| `{messages.BINARY_PROTOCOL}` | `records`, and `publish` if the client wishes, are binary messages with record batches; the others are JSON |
+
+A page must come from the broker's own origin or from one of `[http] origins`. Credentials are those of HTTP: a token or a
+password in the header `Authorization`, or the cookie of a session. A client that cannot send headers sends `authenticate`
+instead, within `[clients] login_ms`. After a wrong login, the broker ends the connection with the code 1008.
+
+The broker sends a ping after {PING_INTERVAL_S:.0f} s without a message. It ends the connection of a client that has neither answered nor read
+anything for `[http] idle_ms`. A client that reads slowly stays connected.
+
+Compression (`permessage-deflate`) is without context takeover in both directions. So an idle connection needs no memory
+for it, and all subscribers of a log share what was compressed once.
+
+## Messages
+
+A message in JSON is an object with a `type`. A request has an `id`: a whole number from 0 to 2^53 - 1, which the client
+chooses, and which the answer repeats. Requests are carried out in their order. A `publish` is answered when its records are
+durable, so that other answers may come before; the `published` of one connection come in order. Numbers are whole numbers.
+Unknown types and unknown fields are refused. Names have at most {TEXT_BYTES_MAX} characters.
+
+The first message comes from the broker:
+
+```
+< {{"type": "welcome", "user": null, "needs_authentication": false, "message_bytes_max": 4194304, "subscriptions_max": 1000}}
+```
+
+### Records
+
+A record is an object with these fields:
+
+| field | content |
+| --- | --- |
+| `value` | text; null for a tombstone |
+| `value_base64` | instead of `value`, if the value is no UTF-8 |
+| `key`, `key_base64` | the key, likewise; absent if there is none |
+| `headers` | pairs of a name and a value: text, null, or `{{"base64": "..."}}`; absent if there are none |
+| `timestamp` | when the record was made, in milliseconds since 1970; the time of arrival if the producer does not say it |
+| `offset` | where it is in its log; ignored in `publish` |
+
+### Publishing
+
+```
+> {{"type": "publish", "id": 1, "topic": "orders", "records": [{{"key": "anne", "value": "2 apples", "timestamp": 1767225600000}}, {{"value_base64": "AP8=", "timestamp": 1767225600001}}]}}
+< {{"type": "published", "id": 1, "offsets": [{{"log": 0, "offset": 0, "count": 2}}]}}
+```
+
+The records are durable when `published` comes. Records with the same key go to the same log, the one that Kafka's clients
+choose. Records without a key go to one log, to another one with each message. The topic is created if there is none and
+`[kafka] auto_create_topics` allows it. A message is published whole or, if it is refused, not at all.
+
+A client that gets no answer, because the connection is lost, publishes again. So that the records are stored once, it asks
+for a producer id first, numbers its records in each log from 0, and names the log. Sent again, the records have the same
+numbers:
+
+```
+> {{"type": "init_producer", "id": 2}}
+< {{"type": "producer", "id": 2, "producer_id": 0, "producer_epoch": 0}}
+> {{"type": "publish", "id": 3, "topic": "orders", "log": 0, "producer_id": 0, "producer_epoch": 0, "base_sequence": 0, "records": [{{"value": "1 pear", "timestamp": 1767225600002}}]}}
+< {{"type": "published", "id": 3, "offsets": [{{"log": 0, "offset": 2, "count": 1}}]}}
+> {{"type": "publish", "id": 4, "topic": "orders", "log": 0, "producer_id": 0, "producer_epoch": 0, "base_sequence": 0, "records": [{{"value": "1 pear", "timestamp": 1767225600002}}]}}
+< {{"type": "published", "id": 4, "offsets": [{{"log": 0, "offset": 2, "count": 1}}]}}
+```
+
+The broker remembers the last five messages of each producer in each log, as Kafka does. A client has at most five messages
+without an answer in each log. If one is refused, those behind it are answered with `conflict`; the client numbers them again
+and sends them again. After the sequence 2^31 - 1 comes 0.
+
+### Subscribing
+
+```
+> {{"type": "subscribe", "id": 5, "topic": "orders", "from": "earliest", "credit": 2}}
+< {{"type": "subscribed", "id": 5, "topic": "orders", "logs": [{{"log": 0, "offset": 0, "start_offset": 0, "end_offset": 3}}]}}
+< {{"type": "records", "id": 5, "log": 0, "offset": 0, "next_offset": 2, "records": [{{"offset": 0, "timestamp": 1767225600000, "key": "anne", "value": "2 apples"}}, {{"offset": 1, "timestamp": 1767225600001, "value_base64": "AP8="}}]}}
+> {{"type": "credit", "id": 5, "records": 10}}
+< {{"type": "records", "id": 5, "log": 0, "offset": 2, "next_offset": 3, "records": [{{"offset": 2, "timestamp": 1767225600002, "value": "1 pear"}}]}}
+> {{"type": "unsubscribe", "id": 5}}
+< {{"type": "unsubscribed", "id": 5}}
+```
+
+`from` says where to begin:
+
+| `from` | begins |
+| --- | --- |
+| `"earliest"` | with the first record that the log has |
+| `"latest"` | with the next record |
+| `{{"offset": 5}}` | with an offset; for a single log |
+| `{{"offsets": {{"0": 5, "1": 0}}}}` | with an offset in each log; with the first record in logs that are not named |
+| `{{"time": 1767225600000}}`, `{{"time": "2026-01-01T00:00:00Z"}}` | with the first record that was made then or later |
+| `{{"group": "billing", "otherwise": "earliest"}}` | with what a group has committed; `otherwise` (`earliest` or `latest`) where it has committed nothing |
+
+Only committed records are sent, those of each log in their order. A subscription to all logs of a topic includes logs that
+the topic gets later.
+
+**Credit.** The broker sends a record only while there is credit, so that a client decides how much is on its way to it.
+Records that wait for credit wait in the log, and take no memory. In binary messages a batch is never cut: the last one may
+have more records than there was credit, and the difference counts against the next credit.
+
+**Resuming.** After a lost connection, a client subscribes again with the `next_offset` of the last message of each log as
+`offsets`. It gets every record once.
+
+**Dropped records.** The `offset` of a message is the `next_offset` of the message before, unless the log has dropped records
+meanwhile (by its retention); then it is larger.
+
+A subscription ends by `unsubscribe`, or by an `error` with its id: the topic was deleted, or the user's permission was taken
+away.
+
+### Groups, topics and resources
+
+```
+> {{"type": "commit", "id": 6, "group": "billing", "topic": "orders", "offsets": {{"0": 3}}}}
+< {{"type": "committed", "id": 6}}
+> {{"type": "describe", "id": 7, "topic": "orders"}}
+< {{"type": "described", "id": 7, "topic": "orders", "logs": [{{"log": 0, "start_offset": 0, "end_offset": 3}}]}}
+> {{"type": "watch", "id": 8, "path": "/topics/orders/offsets?time=2026-01-01T00:00:00.002Z", "interval_ms": 500}}
+< {{"type": "view", "id": 8, "status": 200, "body": {{"offsets": [{{"log": 0, "start_offset": 0, "end_offset": 3, "offset": 2}}]}}}}
+> {{"type": "unwatch", "id": 8}}
+< {{"type": "unwatched", "id": 8}}
+```
+
+`commit` is for groups without members; a group of Kafka's consumers refuses it with `conflict`. `watch` sends what `GET`
+answers at first, and again when it has changed.
+
+### Errors
+
+```
+> {{"type": "subscribe", "id": 9, "topic": "none", "from": "earliest", "credit": 1}}
+< {{"type": "error", "id": 9, "code": "topic_not_found", "message": "there is no topic 'none'"}}
+> {{"type": "ping", "id": 10}}
+< {{"type": "pong", "id": 10}}
+```
+
+The codes are [those of HTTP](../reference/http.md#errors). An error ends nothing but its request, subscription or watch.
+Only what is no WebSocket ends the connection, with a code of RFC 6455: 1002 for malformed frames, 1007 for text that is no
+UTF-8, 1009 for a message that is larger than `message_bytes_max`.
+
+## Limits
+
+| limit | what happens beyond it |
+| --- | --- |
+| `[http] message_bytes_max`, uncompressed | the connection ends with the code 1009 |
+| `[http] receive_ms`, and a second for each MiB, to send a message above 16 KiB | the connection ends |
+| `[http] receiving_bytes_max` for messages above 16 KiB of all clients | reading waits; the addresses of clients take turns |
+| `[http] subscriptions_max` subscriptions and watches | `too_many_requests` |
+| {UNANSWERED_MAX} messages of a connection that are not durable yet | reading waits |
+| `max.message.bytes` of the topic, for the records of one message in one log | `too_large` |
+| 4096 fragments of a message | the connection ends with the code 1009 |
+
+## Binary messages
+
+Numbers are big-endian. The batches are Kafka's record batches, version 2 ([record
+batches](../reference/record-batches.md)), one after the other. Their base offsets are those of the log; in `publish` they do
+not matter. A batch of an idempotent producer has its producer id, epoch and sequence in its header, and comes alone.
+
+`publish`, from the client:
+
+| bytes | content |
+| --- | --- |
+| 1 | {PUBLISH} |
+| 1 | 0 |
+| 2 | the size of the topic |
+| 4 | the log |
+| 8 | the id |
+| | the topic, in UTF-8 |
+| | record batches |
+
+`records`, from the broker:
+
+| bytes | content |
+| --- | --- |
+| 1 | {RECORDS} |
+| 3 | 0 |
+| 4 | the log |
+| 8 | the id of the subscription |
+| 8 | `offset` |
+| 8 | `next_offset` |
+| | record batches; none if all records were of aborted transactions |
+"""
+
+
+def websocket_page() -> str:
+    """Return the page."""
+    return "\n".join(
+        [
+            PREFACE,
+            "## Messages of clients\n",
+            *_tables(CLIENT_MESSAGES),
+            "## Messages of brokers\n",
+            *_tables(SERVER_MESSAGES),
+        ]
+    )
+
+
+def _tables(found: Mapping[str, type[attrs.AttrsInstance]]) -> Iterator[str]:
+    for name, message in found.items():
+        yield f"### `{name}`\n"
+        yield f"{inspect.cleandoc(message.__doc__ or '')}\n"
+        yield "| field | | content |"
+        yield "| --- | --- | --- |"
+        for field in attrs.fields(message):
+            is_required = "" if field.default is attrs.NOTHING else "optional"
+            kind = field.metadata["kind"].expected
+            content = field.metadata["description"] + (f": {kind}" if kind != "anything" else "")
+            yield f"| `{field.metadata['name'] or field.name}` | {is_required} | {content} |"
+        yield ""
