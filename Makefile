@@ -46,14 +46,15 @@ dist: .venv/dev ## Build the source distribution and the wheels into dist/
 	$(BIN)/python -m build --outdir dist
 	DAFKA_BUILD_ACCELERATOR=off $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist dist/dafka-*.tar.gz
 
-# In an environment of its own, so that nothing else that is installed gets into it.
+# In an environment of its own, so that nothing else that is installed gets into it; `python -m` would look here first.
 BINARY_BUILD ?= build/binary
 BINARY_DIST ?= dist
 binary: ## Build dist/dafka, one file that runs without Python
 	$(PYTHON) -m venv --clear $(BINARY_BUILD)/venv
 	$(BINARY_BUILD)/venv/bin/python -m pip install --quiet '.[binary]'
-	$(BINARY_BUILD)/venv/bin/python -m PyInstaller --noconfirm --log-level WARN \
+	$(BINARY_BUILD)/venv/bin/pyinstaller --noconfirm --log-level WARN \
 		--distpath $(BINARY_DIST) --workpath $(BINARY_BUILD)/work deploy/binary/dafka.spec
+	$(BINARY_DIST)/dafka --version
 
 format: .venv/dev ## Format the code
 	$(BIN)/ruff check --fix

@@ -18,7 +18,7 @@ from dafka.broker import Service
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.topics import TopicPartition
-from dafka.protocol.logs import LogState
+from dafka.protocol.logs import LogState, find_name_problem
 from dafka.web.errors import WebError, log_not_found, topic_not_found
 from dafka.web.records import TIMESTAMP_MAX, JsonRecord, is_integer, record_objects
 
@@ -189,6 +189,8 @@ def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None
         WebError: There is no such topic or log.
     """
     logs = service.broker.order.logs(topic)
+    if not logs and service.broker.inventory.record_count(topic):
+        raise WebError("topic_not_found", f"the topic {topic!r} has no logs: {find_name_problem(topic)}")
     if not logs:
         raise topic_not_found(topic)
     if numbers is None:

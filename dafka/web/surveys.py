@@ -77,6 +77,11 @@ class Surveys:
                 self.problem = f"the nodes cannot be observed: {error}"
                 _LOGGER.warning("%s", self.problem)
                 await trio.sleep(RETRY_S)
+            except Exception:
+                # A mistake of this program must not end the broker.
+                self.problem = "the nodes cannot be observed; the broker's log has the reason"
+                _LOGGER.exception("The nodes cannot be observed")
+                await trio.sleep(RETRY_S)
             self._newest = None
             self._asked = trio.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal, TypeAlias
 
 import trio
@@ -11,6 +12,8 @@ from dafka.storage import Storage
 from dafka.storage.base import Damage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.verify import verify_storage
+
+_LOGGER = logging.getLogger("dafka.web")
 
 State: TypeAlias = Literal["none", "running", "done", "failed"]
 
@@ -66,6 +69,10 @@ class StorageVerification:
                 found = await verify_storage(self._storage, progress=self._note_progress)
             except StorageError as error:
                 self.state, self.error = "failed", str(error)
+            except Exception:
+                # A mistake of this program, or of a plugin, must not end the broker.
+                self.state, self.error = "failed", "the broker's log has the reason"
+                _LOGGER.exception("The verification of the storage failed")
             else:
                 self.records_read = found.records
                 self.partitions, self.damages = found.partitions, found.damages

@@ -41,9 +41,15 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         pytest.skip("PyInstaller needs a Python that is a shared library")
     folder = tmp_path_factory.mktemp("binary")
+    project = folder / "project"  # as in a fresh clone, where nothing is compiled
+    shutil.copytree(PROJECT / "dafka", project / "dafka", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for name in ("conformance", "deploy"):
+        shutil.copytree(PROJECT / name, project / name)
+    for name in ("Makefile", "LICENSE", "README.md", "hatch_build.py", "pyproject.toml"):
+        shutil.copy(PROJECT / name, project)
     settings = [f"PYTHON={sys.executable}", f"BINARY_BUILD={folder / 'build'}", f"BINARY_DIST={folder}"]
     command = ["make", "--no-print-directory", "binary", *settings]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=550)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(folder / "build")
     return folder / "dafka"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,12 +20,14 @@ from dafka.protocol.observing.cluster_survey import (
     NodeState,
     NodeView,
     PartitionView,
+    TowerView,
 )
 from dafka.records import Partition
 from dafka.roles import Observer, open_observer
 from dafka.users import Permissions
 from dafka.web.activity import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Activity, Totals
 from dafka.web.routes.nodes import find_connections
+from dafka.web.routes.overview import LAG_MAX, find_survey_problems
 from dafka.web.routes.settings import describe_config
 from dafka.web.routes.storage import hide_password
 from tests.listener.secured import PASSWORD, write_user_file
@@ -153,6 +156,45 @@ def test_connections_add_up_the_partitions_of_a_node() -> None:
         {"from": "P", "to": "B", "kind": "stored", "partitions": 2, "lag": 5},
         {"from": "B", "to": "C", "kind": "connected", "partitions": 0, "lag": 0},
     ]
+
+
+def test_problems_are_towers_and_stores_that_are_gone_or_behind() -> None:
+    nodes = (
+        _node("B", "store"),
+        _node("C", "consumer", NodeState.SILENT),
+        _node("L", "store"),
+        _node("P", "producer", NodeState.SILENT),
+        _node("S", "store", NodeState.SILENT),
+        attrs.evolve(_node("U", "", NodeState.UNCONNECTED), roles=()),
+    )
+    towers = (TowerView("tcp://tower:1", True, 6), TowerView("tcp://tower:2", False, 0))
+    behind = (HolderView("B", 0, 5000), HolderView("L", 0, LAG_MAX), HolderView("S", 0, 5000))
+    first = PartitionView(Partition("one", "P"), True, 5000, behind)
+    second = PartitionView(Partition("two", "P"), True, 5000, (HolderView("L", 4999, 1),))
+    survey = ClusterSurvey(0, towers, nodes, (), (first,), ())
+    expected = [
+        "no message from the tower at tcp://tower:2",
+        r"the store at tcp://host:S went silent \d+ s ago",
+        "the node at tcp://host:U has not connected, .*",
+    ]
+    for found, wanted in zip(find_survey_problems(survey, "B"), expected, strict=True):
+        assert re.fullmatch(wanted, found)
+    *_, last = find_survey_problems(attrs.evolve(survey, partitions=(first, second)), "B")
+    assert last == f"the store at tcp://host:L is {LAG_MAX + 1} records behind"
+
+
+async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("dafka.web.verification.verify_storage", fail)
+    monkeypatch.setattr("dafka.web.surveys.open_observer", lambda *_: 1 / 0)
+    async with open_web() as web:
+        await web.request("POST", "/storage/verification")
+        done = await wait_until(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")
+        assert done["error"] == "the broker's log has the reason"
+        found = await wait_until(lambda: web.get("/nodes"), lambda found: bool(found["note"]))
+        assert [each["is_self"] for each in found["nodes"]] == [True]
 
 
 async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:

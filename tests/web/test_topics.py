@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.web.running import open_web
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from dafka import open_producer
+from tests.web.running import DEADLINE_S, open_web
 
 
 async def test_a_topic_is_created_described_changed_and_deleted() -> None:
@@ -37,3 +43,38 @@ async def test_topics_are_listed_page_by_page() -> None:
         second = (await web.get(f"/topics?prefix=orders&limit=2&after={first['next']}")).document
         assert [each["name"] for each in second["topics"]] == ["orders-3"]
         assert second["next"] is None
+
+
+@pytest.mark.parametrize("name", ["<script>", "a/b", "€ %2F", "..", "a b?c=d#e"])
+async def test_topics_whose_names_only_nodes_can_use_are_listed_without_logs(name: str) -> None:
+    async with open_web() as web:
+        path = f"/topics/{quote(name, safe='')}"
+        with trio.fail_after(DEADLINE_S):
+            async with open_producer(name, web.config) as producer:
+                await producer.send(b"x")
+                await producer.wait_acknowledged()
+        (listed,) = (await web.get("/topics?sizes=true")).document["topics"]
+        assert (listed["name"], listed["log_count"], listed["record_count"], listed["bytes"]) == (name, 0, 1, 1)
+        described = (await web.get(path)).document
+        assert (described["name"], described["logs"], described["record_count"]) == (name, [], 1)
+        (partition,) = (await web.get(f"{path}/partitions")).document["partitions"]
+        assert (partition["end_sequence"], partition["head_sequence"], partition["lag"]) == (1, 1, 0)
+        refused = await web.get(f"{path}/records")
+        assert refused.code == "topic_not_found"
+        assert "has no logs" in refused.document["error"]["message"]
+        for method, target in (("PATCH", path), ("DELETE", path), ("POST", f"{path}/records")):
+            answer = await web.request(method, target, b"{}", Content_Type="application/json")
+            assert answer.code in {"topic_not_found", "bad_request"}
+
+
+async def test_records_of_native_producers_are_read_in_their_log() -> None:
+    async with open_web() as web:
+        with trio.fail_after(DEADLINE_S):
+            async with open_producer("orders", web.config) as producer:
+                await producer.send(b"native", key=b"k")
+                await producer.wait_acknowledged()
+            while b"native" not in (await web.get("/topics/orders/records")).body:
+                pass
+        assert (await web.request("POST", "/topics/orders/records", b"http")).document["offsets"][0]["offset"] == 1
+        partitions = (await web.get("/topics/orders/partitions")).document["partitions"]
+        assert sorted(each["is_own"] for each in partitions) == [False, True]

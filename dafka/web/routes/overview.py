@@ -150,11 +150,19 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
         yield f"this broker is {lag} records behind the producers of {len(statistics.lag)} partitions"
     survey = web.surveys.newest()
     if survey is not None:
-        yield from _find_survey_problems(survey, broker.address)
+        yield from find_survey_problems(survey, broker.address)
 
 
-def _find_survey_problems(survey: ClusterSurvey, own_address: str) -> Iterator[str]:
-    """Yield what a survey has found. Producers and consumers come and go; towers and stores have to stay."""
+def find_survey_problems(survey: ClusterSurvey, own_address: str) -> Iterator[str]:
+    """Yield what a survey has found. Producers and consumers come and go; towers and stores have to stay.
+
+    Args:
+        survey: The survey.
+        own_address: The address of this broker.
+
+    Yields:
+        A sentence for each problem.
+    """
     for tower in survey.towers:
         if not tower.is_heard:
             yield tower.refusal or f"no message from the tower at {tower.endpoint}"

@@ -72,7 +72,7 @@ TOPIC = Object(
     "Topic",
     {
         "name": NAME,
-        "topic_id": Text("An id that no other topic ever has, whatever its name."),
+        "topic_id": Text("An id that no other topic ever has, whatever its name; empty if it has no logs."),
         "log_count": Integer("The number of its logs."),
         "record_count": Integer("The number of its offsets from the start of each log to its end."),
         "logs": Array(LOG),
@@ -235,13 +235,31 @@ async def create_topic(request: Request) -> AnyResponse:
     errors=("topic_not_found",),
 )
 async def describe_topic(request: Request) -> AnyResponse:
-    """Describe a topic with its logs and its settings."""
+    """Describe a topic with its logs and its settings.
+
+    A topic whose name only nodes can use has neither.
+    """
+    name, inventory = request.arguments["topic"], request.service.broker.inventory
+    if request.service.broker.find_topic(name) is None and inventory.record_count(name):
+        return respond(_describe_without_logs(request, name))
     found = await _describe(request, find_topic(request))
     if request.query["times"]:
         broker = request.service.broker
         for log, described in zip(broker.order.logs(found["name"]), found["logs"], strict=False):
             described["last_timestamp"] = await broker.reader.find_last_timestamp(log)
     return respond(found)
+
+
+def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": "",
+        "log_count": 0,
+        "record_count": request.service.broker.inventory.record_count(name),
+        "logs": [],
+        "settings": [],
+        "permissions": list_permissions(request.access, name),
+    }
 
 
 async def _describe(request: Request, topic: Topic) -> dict[str, Any]:

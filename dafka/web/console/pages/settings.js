@@ -1,7 +1,15 @@
 // The settings that hold, without secrets.
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
+import * as format from "../format.js";
 import { useView } from "../live.js";
 import { Empty, Head, Notice, Panel, Search, Waiting } from "../widgets.js";
+
+/** Return a value in a larger unit, if its name says in which unit it is. */
+function readable({ name, value }) {
+  if (typeof value !== "number" || value < 1000) return "";
+  if (/_bytes(_|$)/.test(name)) return format.bytes(value);
+  return name.endsWith("_ms") ? format.duration(value) : "";
+}
 
 const shownValue = (value) => (Array.isArray(value) ? value.join(", ") || "none" : value === "" || value === null ? "not set" : String(value));
 
@@ -19,6 +27,7 @@ function Section({ section }) {
               <th scope="row" class="mono">${breakable(each.name)}</th>
               <td class="mono break">
                 <span class=${each.value === "" || each.value === null ? "muted" : ""}>${shownValue(each.value)}</span>
+                ${readable(each) && html` <span class="muted readable">${readable(each)}</span>`}
                 ${!each.is_default && html` <span class="tag warn">changed</span>`}
               </td>
               <td class="muted wide">${each.description}</td>

@@ -152,6 +152,7 @@ export function TopicPage({ route, session }) {
     if (view.error?.code === "topic_not_found") return html`<${NodeTopic} name=${name} crumbs=${crumbs} />`;
     return html`<${Head} title=${name} crumbs=${crumbs} /><${Waiting} view=${view} what="the topic" />`;
   }
+  if (!topic.log_count) return html`<${NodeTopic} name=${name} crumbs=${crumbs} />`;
   const tabs = TABS.filter(([, , permission]) => permission !== "read" || reads);
   if (writes) tabs.splice(reads ? 1 : 0, 0, ["produce", "Produce", "write"]);
   const tab = tabs.some(([each]) => each === given) ? given : tabs[0][0];
