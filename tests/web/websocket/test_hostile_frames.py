@@ -25,6 +25,7 @@ from tests.web.websocket.raw import (
     TEXT,
     RawClient,
     frame,
+    handshake,
     open_raw,
 )
 
@@ -245,3 +246,17 @@ async def test_connection_that_is_cut_anywhere_is_forgotten(data: bytes) -> None
         with trio.fail_after(DEADLINE_S):
             while len(web.broker.web.crowd):  # noqa: ASYNC110
                 await trio.sleep(0.01)
+
+
+async def test_close_that_comes_with_the_handshake_is_answered() -> None:
+    async with open_web() as web:
+        for _ in range(5):
+            stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+            async with stream:
+                await stream.send_all(handshake(web) + frame(CLOSE, b"\x03\xe8"))
+                received = b""
+                with trio.fail_after(DEADLINE_S):
+                    while data := await stream.receive_some():
+                        received += data
+            assert received.startswith(b"HTTP/1.1 101")
+            assert received.endswith(b"\x88\x02\x03\xe8")
