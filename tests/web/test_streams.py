@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,6 +136,27 @@ def test_events_go_on_after_a_broker_was_killed(storage: str, tmp_path: Path, da
                     last_event_id = event_id
         up.end(signal.SIGKILL)
     assert [found[offset] for offset in sorted(found)] == acknowledged
+
+
+async def test_followers_that_go_abruptly_while_records_flow_disturb_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    source = EventSource()
+    async with open_web() as web:
+        assert web.broker.web is not None
+        counters = web.broker.web.counters
+        await publish(web, "orders", range(1000))
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, "/topics/orders/records") as kept:
+                for number in range(40):
+                    async with EventSource().connect(web, "/topics/orders/records") as stream:
+                        await stream.receive_some(100)
+                        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    await publish(web, "orders", range(1000 + 10 * number, 1010 + 10 * number))
+                await source.read(kept, 1400)
+            while counters.disconnected["gone"] < 41:
+                assert await web.is_alive()
+        assert source.values() == [f"{value}" for value in range(1400)]
+        assert counters.disconnected.keys() == {"gone"}
+    assert not [each for each in caplog.records if each.name == "dafka.web"]
 
 
 async def test_each_event_says_where_all_logs_are() -> None:

@@ -209,11 +209,12 @@ class HttpConnection:
             if data:
                 await self._send(framing.send(h11.Data(data=data)) or b"")
 
+        has_gone = trio.Event()
         try:
             with single_exception():
                 async with trio.open_nursery() as nursery:
                     if response.is_endless:
-                        nursery.start_soon(self._watch)
+                        nursery.start_soon(self._watch, has_gone, nursery.cancel_scope)
                     await response.produce(send)
                     nursery.cancel_scope.cancel()
         except (DisconnectError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -224,11 +225,14 @@ class HttpConnection:
             # The client must not take what it has for the whole body: the connection ends without its end.
             _LOGGER.exception("a response to the client at %s failed", self._client.host)
             raise DisconnectError("failed response") from None
+        if has_gone.is_set():
+            raise DisconnectError("gone")
 
-    async def _watch(self) -> None:
-        """Raise `DisconnectError` when the client has gone."""
+    async def _watch(self, has_gone: trio.Event, scope: trio.CancelScope) -> None:
+        """Set an event and cancel a scope when the client has gone."""
         await self._wait_end()
-        raise DisconnectError("gone")
+        has_gone.set()
+        scope.cancel()
 
     async def _wait_end(self) -> None:
         """Wait until the client sends nothing else. Further requests wait meanwhile."""
