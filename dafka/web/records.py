@@ -99,12 +99,16 @@ def encode_records(records: RecordColumns, base_offset: int) -> bytes:
     if values is None:
         return encode_document(record_objects(records, base_offset))[1:-1]
     # One call formats all records, so that no object is made for any of them but its value.
-    count = len(values)
-    arguments: list[Any] = [None] * (3 * count)
-    arguments[::3] = range(base_offset, base_offset + count)
-    arguments[1::3] = records.timestamps
-    arguments[2::3] = values
-    return (_PLAIN_RECORD * count % tuple(arguments))[:-1]
+    count, times = len(values), records.timestamps
+    columns: list[Sequence[Any]] = [range(base_offset, base_offset + count), times, values]
+    template = _PLAIN_RECORD
+    if isinstance(times, Repeated):
+        template = template.replace(b'"timestamp":%d', b'"timestamp":%d' % times.value)
+        del columns[1]
+    arguments: list[Any] = [None] * (len(columns) * count)
+    for number, column in enumerate(columns):
+        arguments[number :: len(columns)] = column
+    return (template * count % tuple(arguments))[:-1]
 
 
 def _escape(records: RecordColumns) -> list[bytes] | None:
@@ -112,7 +116,10 @@ def _escape(records: RecordColumns) -> list[bytes] | None:
     values = records.values
     if records.keys is not None or records.headers is not None or not isinstance(values, PackedContents):
         return None
-    if _SEPARATOR in values.data or NO_TIMESTAMP in records.timestamps:
+    times = records.timestamps
+    if (times.value == NO_TIMESTAMP) if isinstance(times, Repeated) else (NO_TIMESTAMP in times):
+        return None
+    if _SEPARATOR in values.data:
         return None
     try:
         joined = _SEPARATOR.join(values).decode()

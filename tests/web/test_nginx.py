@@ -171,7 +171,14 @@ async def open_websocket(proxy: Proxy) -> AsyncIterator[Client]:
     """Connect by WebSocket through the proxy, as a page of the broker's does."""
     url = f"wss://localhost:{proxy.port}/ws"
     own = Origin(f"https://localhost:{proxy.port}")
-    async with connect(url, ssl=proxy.tls, origin=own, subprotocols=[Subprotocol(JSON)], proxy=None) as connection:
+    async with connect(
+        url,
+        ssl=proxy.tls,
+        origin=own,
+        subprotocols=[Subprotocol(JSON)],
+        ping_interval=None,  # as browsers, which send none
+        proxy=None,
+    ) as connection:
         welcome = json.loads(await connection.recv())
         assert welcome["type"] == "welcome"
         yield Client(connection, welcome)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from http import HTTPStatus
 
 import trio
 from websockets.exceptions import ConnectionClosed, NegotiationError
-from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -35,7 +35,8 @@ async def serve_websocket(stream: trio.abc.Stream, request: Request) -> None:
         connection = Connection(nursery, client, _select_subprotocol, settings.message_bytes_max)
         with trio.move_on_after(settings.receive_ms / 1000):
             await connection.handshake(server_header=None)
-        if connection.state is not State.OPEN:
+        # A client that ends the connection at once gets its close frame answered by the session.
+        if connection.response is None or connection.response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             web.counters.disconnected["refused handshake"] += 1
             await connection.end()
             return

@@ -86,21 +86,26 @@ class RawClient:
         return True
 
 
+def handshake(web: RunningWeb, *headers: str) -> bytes:
+    """Return the request of a handshake."""
+    lines = [
+        "GET /ws HTTP/1.1",
+        f"Host: 127.0.0.1:{web.port}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Key: {KEY}",
+        "Sec-WebSocket-Version: 13",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
 @asynccontextmanager
 async def open_raw(web: RunningWeb, *headers: str) -> AsyncIterator[RawClient]:
     """Connect, and do the handshake."""
     stream = await trio.open_tcp_stream("127.0.0.1", web.port)
     async with stream:
-        lines = [
-            "GET /ws HTTP/1.1",
-            f"Host: 127.0.0.1:{web.port}",
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            f"Sec-WebSocket-Key: {KEY}",
-            "Sec-WebSocket-Version: 13",
-            *headers,
-        ]
-        await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+        await stream.send_all(handshake(web, *headers))
         received = b""
         with trio.fail_after(DEADLINE_S):
             while b"\r\n\r\n" not in received:

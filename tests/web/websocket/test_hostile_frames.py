@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from dafka import Config
+from dafka.web.websocket.client_stream import ClientStream
 from tests.web.running import RunningWeb, open_web
 from tests.web.websocket.clients import open_client
 from tests.web.websocket.raw import (
@@ -25,6 +26,7 @@ from tests.web.websocket.raw import (
     TEXT,
     RawClient,
     frame,
+    handshake,
     open_raw,
 )
 
@@ -245,3 +247,26 @@ async def test_connection_that_is_cut_anywhere_is_forgotten(data: bytes) -> None
         with trio.fail_after(DEADLINE_S):
             while len(web.broker.web.crowd):  # noqa: ASYNC110
                 await trio.sleep(0.01)
+
+
+async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    send_all = ClientStream.send_all
+
+    async def send_slowly(stream: ClientStream, data: bytes) -> None:
+        await send_all(stream, data)
+        if data.startswith(b"HTTP"):
+            await trio.sleep(0.1)  # meanwhile the client's frame comes
+
+    monkeypatch.setattr(ClientStream, "send_all", send_slowly)
+    async with open_web() as web:
+        stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+        async with stream:
+            await stream.send_all(handshake(web))
+            received = b""
+            with trio.fail_after(DEADLINE_S):
+                while b"\r\n\r\n" not in received:
+                    received += await stream.receive_some()
+                await stream.send_all(frame(CLOSE, b"\x03\xe8"))
+                while data := await stream.receive_some():
+                    received += data
+        assert received.endswith(b"\x88\x02\x03\xe8"), received
