@@ -1,12 +1,14 @@
 """Measures WebSocket: a broker with JSON and with binary messages, beside NATS's WebSocket listener.
 
-100-byte records, published by one client and received live by another. All clients use Python's `websockets` and do the
-least that a program must: publishing, they put the bytes or the text of each record into messages of the same number of
-records; receiving, they take each record out again and compare it. The broker stores every record in a file log and
-acknowledges it. NATS stores nothing and acknowledges nothing; its client waits for a PONG behind the last record.
-Server, publisher and subscriber are processes of their own. Run on a quiet machine with `nats-server` in the path:
+One client publishes 100-byte records, and others receive all of them live. The publisher, the subscribers and the
+server are three processes. The clients do as little as possible while time is measured, so that the servers are
+compared: messages are made before, subscribers count what they receive, and what one of them received is taken apart
+and compared after. The broker stores every record in a file log and acknowledges it. NATS stores nothing and
+acknowledges nothing; its client waits for a PONG behind the last record. `lz4` is the binary subprotocol with batches
+that the publisher has compressed; the values are JSON with numbers that differ. Run on a quiet machine with
+`nats-server` in the path:
 
-    python benchmarks/web_rates.py [RECORDS] [ROUNDS] [RECORDS_IN_A_MESSAGE]
+    python benchmarks/web_rates.py [RECORDS] [ROUNDS] [RECORDS_IN_A_MESSAGE] [SUBSCRIBERS]
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import asyncio
 import itertools
 import json
 import multiprocessing
+import random
+import selectors
 import shutil
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -31,21 +36,33 @@ from typing import Any
 import orjson
 import trio
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.client import ClientProtocol
+from websockets.frames import Frame
+from websockets.uri import parse_uri
 
-from dafka.batches import encode_batch, iter_batches
+from dafka.batches import Compression, encode_batch, iter_batches
 from dafka.batches.decoding import decode_batches
 from dafka.listeners import ListeningBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 from dafka.web.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 
 CONTENT_BYTES = 100
+NATS_RECORD_BYTES = len(b"MSG orders 1 %d\r\n" % CONTENT_BYTES) + CONTENT_BYTES + 2
+NATS_PING = b"PING\r\n"
+HEAD_BYTES = 128
+SUBPROTOCOLS: dict[str, Any] = {"json": "dafka.json.v1", "binary": "dafka.binary.v1", "lz4": "dafka.binary.v1"}
 UNDER_WAY_MAX = 200
 """How many messages a publisher of the broker has under way."""
-SYSTEMS = ("nats", "json", "binary")
+SYSTEMS = ("nats", "json", "binary", "lz4")
 
 
 def contents(records: int) -> list[bytes]:
-    return [b"%09d " % number + b"abcdefghi " * 9 for number in range(records)]
+    draw = random.Random(1)
+    return [
+        b'{"id":%09d,"user":%06d,"amount":%08d,"currency":"EUR","country":"NL","state":"completed"}'
+        % (number, draw.randrange(10**6), draw.randrange(10**8))
+        for number in range(records)
+    ]
 
 
 @contextmanager
@@ -95,36 +112,47 @@ def serve_dafka(folder: str) -> Iterator[str]:
 
 
 def open_socket(url: str, system: str) -> Any:
-    subprotocol: Any = {"json": "dafka.json.v1", "binary": "dafka.binary.v1"}.get(system)
-    subprotocols = None if subprotocol is None else [subprotocol]
+    subprotocols = [SUBPROTOCOLS[system]] if system in SUBPROTOCOLS else None
     return connect(url, subprotocols=subprotocols, compression=None, max_size=None, max_queue=None, proxy=None)
 
 
-async def publish_nats(socket: ClientConnection, values: list[bytes], per_message: int) -> None:
-    await socket.recv()
-    await socket.send(b'CONNECT {"verbose":false}\r\nPING\r\n')
-    await socket.recv()
-    head = b"PUB orders %d\r\n" % CONTENT_BYTES
-    for start in range(0, len(values), per_message):
-        part = values[start : start + per_message]
-        await socket.send(b"".join([head + value + b"\r\n" for value in part]))
+def make_messages(system: str, values: list[bytes], per_message: int) -> list[Any]:
+    """Return the messages that publish these records."""
+    parts = [values[start : start + per_message] for start in range(0, len(values), per_message)]
+    if system == "nats":
+        head = b"PUB orders %d\r\n" % CONTENT_BYTES
+        return [b"".join([head + value + b"\r\n" for value in part]) for part in parts]
+    if system == "json":
+        return [
+            orjson.dumps(
+                {
+                    "type": "publish",
+                    "id": number,
+                    "topic": "orders",
+                    "records": [{"value": value.decode()} for value in part],
+                }
+            )
+            for number, part in enumerate(parts)
+        ]
+    time_ms, compression = 1_700_000_000_000, Compression.LZ4 if system == "lz4" else Compression.NONE
+    return [
+        encode_publish(number, "orders", 0, encode_batch(0, part, timestamps=time_ms, compression=compression))
+        for number, part in enumerate(parts)
+    ]
+
+
+async def publish_nats(socket: ClientConnection, messages: list[bytes]) -> None:
+    for message in messages:
+        await socket.send(message)
     await socket.send(b"PING\r\n")
     while b"PONG" not in await socket.recv():
         pass
 
 
-async def publish_dafka(socket: ClientConnection, system: str, values: list[bytes], per_message: int) -> None:
-    await socket.recv()
+async def publish_dafka(socket: ClientConnection, system: str, messages: list[bytes]) -> None:
     under_way = 0
-    for number, start in enumerate(range(0, len(values), per_message)):
-        part = values[start : start + per_message]
-        if system == "json":
-            records = [{"value": value.decode()} for value in part]
-            message = {"type": "publish", "id": number, "topic": "orders", "records": records}
-            await socket.send(orjson.dumps(message), text=True)
-        else:
-            batch = encode_batch(0, part, timestamps=1_700_000_000_000)
-            await socket.send(encode_publish(number, "orders", 0, batch))
+    for message in messages:
+        await socket.send(message, text=system == "json")
         under_way += 1
         while under_way >= UNDER_WAY_MAX:
             under_way -= acknowledged(await socket.recv())
@@ -139,91 +167,173 @@ def acknowledged(message: Any) -> int:
 
 
 def publish(url: str, system: str, records: int, per_message: int, gate: Connection) -> None:
-    values = contents(records)
+    messages = make_messages(system, contents(records), per_message)
 
     async def run() -> None:
         async with open_socket(url, system) as socket:
+            await socket.recv()
+            if system == "nats":
+                await socket.send(b'CONNECT {"verbose":false}\r\nPING\r\n')
+                await socket.recv()
             gate.send("ready")
             gate.recv()
             begun = time.perf_counter()
             if system == "nats":
-                await publish_nats(socket, values, per_message)
+                await publish_nats(socket, messages)
             else:
-                await publish_dafka(socket, system, values, per_message)
+                await publish_dafka(socket, system, messages)
             gate.send((begun, time.perf_counter()))
 
     asyncio.run(run())
 
 
-async def receive_nats(socket: ClientConnection, expected: list[bytes], gate: Connection) -> None:
-    await socket.recv()
-    await socket.send(b'CONNECT {"verbose":false}\r\nSUB orders 1\r\nPING\r\n')
-    while b"PONG" not in await socket.recv():
-        pass
-    gate.send("ready")
-    count = 0
-    left = b""
-    while count < len(expected):
-        found = []
-        data = left + await socket.recv()  # type: ignore[operator]
-        position = 0
-        while (end := data.find(b"\r\n", position)) >= 0:
-            if data.startswith(b"PING", position):
-                await socket.send(b"PONG\r\n")
-                position = end + 2
-                continue
-            size = int(data[data.rfind(b" ", position, end) + 1 : end])
-            if len(data) < end + size + 4:
-                break
-            found.append(data[end + 2 : end + 2 + size])
-            position = end + size + 4
-        left = data[position:]
-        assert found == expected[count : count + len(found)]
-        count += len(found)
+class Subscriber:
+    """A connection that subscribes, and counts what it receives.
 
+    Attributes:
+        received: What it has received, if it keeps that.
+        is_done: Whether it has received everything.
+    """
 
-async def receive_dafka(socket: ClientConnection, system: str, expected: list[Any], gate: Connection) -> None:
-    await socket.recv()
-    credit = 100_000
-    subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": credit}
-    await socket.send(json.dumps(subscribe))
-    assert json.loads(await socket.recv())["type"] == "subscribed"
-    gate.send("ready")
-    count = owed = 0
-    while count < len(expected):
-        message = await socket.recv(decode=False)
-        if system == "json":
-            found = [record["value"] for record in orjson.loads(message)["records"]]
+    def __init__(self, url: str, system: str, records: int, *, keeps: bool) -> None:
+        host, _, port = url.removeprefix("ws://").removesuffix("/ws").rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.received = bytearray()
+        self.is_done = False
+        self._system = system
+        self._records = records
+        self._keeps = keeps
+        self._payload_left = 0
+        self._counted = 0
+        self._start = b""
+        self._protocol = ClientProtocol(
+            parse_uri(url), subprotocols=[SUBPROTOCOLS[system]] if system in SUBPROTOCOLS else None
+        )
+        self._protocol.send_request(self._protocol.connect())
+        self._flush()
+        self._wait(1)
+        if system == "nats":
+            self._send(b'CONNECT {"verbose":false}\r\nSUB orders 1\r\nPING\r\n')
+            self._wait(1)
         else:
-            data = memoryview(message)[RECORDS_HEAD_BYTES:]
-            batches = [(header, data[at : at + header.size]) for at, header in iter_batches(data)]
-            found = list(decode_batches(batches, bytes_max=2**24).values)
-        assert found == expected[count : count + len(found)]
-        count += len(found)
-        owed += len(found)
-        if owed >= credit // 2:
-            await socket.send(json.dumps({"type": "credit", "id": 1, "records": owed}))
-            owed = 0
+            subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 2**31 - 1}
+            self._send(json.dumps(subscribe).encode())
+            self._wait(1)
+        self.socket.setblocking(False)
+
+    def _send(self, data: bytes) -> None:
+        self._protocol.send_text(data) if self._system != "nats" else self._protocol.send_binary(data)
+        self._flush()
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            self.socket.sendall(data)
+
+    def _wait(self, messages: int) -> None:
+        while messages > 0:
+            self._protocol.receive_data(self.socket.recv(2**16))
+            messages -= sum(isinstance(each, Frame) for each in self._protocol.events_received())
+
+    def receive(self, room: memoryview) -> None:
+        """Receive what is there, and go through its frames."""
+        size = self.socket.recv_into(room)
+        assert size, "the server has closed the connection"
+        if self._keeps:
+            self.received += room[:size]
+        position = 0
+        while position < size:
+            if self._payload_left:
+                taken = min(self._payload_left, size - position)
+                self._payload_left -= taken
+                position += taken
+                continue
+            # The longest head of a frame, and the fixed header of a binary message or the beginning of a JSON one.
+            head = self._start + bytes(room[position : min(position + HEAD_BYTES - len(self._start), size)])
+            length, start = frame_length(head)
+            needed = start + min(length, len(NATS_PING) if self._system == "nats" else HEAD_BYTES - start)
+            if start == 0 or len(head) < needed:
+                self._start = head
+                return
+            self._count(head, start, length)
+            position += start - len(self._start)
+            self._start = b""
+            self._payload_left = length
+            if position < 0:  # a part of the payload came with the beginning
+                self._payload_left += position
+                position = 0
+
+    def _count(self, head: bytes, start: int, length: int) -> None:
+        if self._system == "nats":
+            self._counted += length - len(NATS_PING) * (head[start : start + len(NATS_PING)] == NATS_PING)
+            self.is_done = self._counted >= self._records * NATS_RECORD_BYTES
+        elif self._system == "json":
+            at = head.find(b'"next_offset":') + len(b'"next_offset":')
+            self.is_done = int(head[at : head.find(b",", at)]) >= self._records
+        else:
+            (end,) = struct.unpack_from(">q", head, start + RECORDS_HEAD_BYTES - 8)
+            self.is_done = end >= self._records
+
+    def payloads(self) -> Iterator[bytes]:
+        """Yield the payloads of the frames received."""
+        position = 0
+        while position < len(self.received):
+            length, start = frame_length(self.received[position : position + 10])
+            yield bytes(self.received[position + start : position + start + length])
+            position += start + length
 
 
-def receive(url: str, system: str, records: int, gate: Connection) -> None:
-    expected: list[Any] = contents(records)
+def frame_length(head: bytes | bytearray) -> tuple[int, int]:
+    """Return the length of a frame's payload and of the head before it; 0 and 0 if too little of the head is there."""
+    if len(head) < 10:
+        return 0, 0
+    length = head[1]
+    if length < 126:
+        return length, 2
+    if length == 126:
+        return int.from_bytes(head[2:4], "big"), 4
+    return int.from_bytes(head[2:10], "big"), 10
+
+
+def read_values(system: str, payloads: Iterator[bytes]) -> list[Any]:
+    """Return the values in what a subscriber has received."""
+    if system == "nats":
+        data = b"".join(payloads).replace(NATS_PING, b"")
+        head = NATS_RECORD_BYTES - CONTENT_BYTES - 2
+        return [data[at + head : at + head + CONTENT_BYTES] for at in range(0, len(data), NATS_RECORD_BYTES)]
     if system == "json":
-        expected = [each.decode() for each in expected]
-
-    async def run() -> None:
-        async with open_socket(url, system) as socket:
-            if system == "nats":
-                await receive_nats(socket, expected, gate)
-            else:
-                await receive_dafka(socket, system, expected, gate)
-            gate.send(time.perf_counter())
-
-    asyncio.run(run())
+        return [record["value"].encode() for each in payloads for record in orjson.loads(each)["records"]]
+    found: list[Any] = []
+    for each in payloads:
+        part = memoryview(each)[RECORDS_HEAD_BYTES:]
+        batches = [(header, part[at : at + header.size]) for at, header in iter_batches(part)]
+        found += decode_batches(batches, bytes_max=2**26).values
+    return found
 
 
-def measure(system: str, records: int, per_message: int) -> tuple[float, float]:
-    """Return how many records are published in a second, and how many are received live."""
+def receive(url: str, system: str, records: int, subscribers: int, gate: Connection) -> None:
+    connections = [Subscriber(url, system, records, keeps=number == 0) for number in range(subscribers)]
+    gate.send("ready")
+    room = memoryview(bytearray(2**18))
+    with selectors.DefaultSelector() as selector:
+        for each in connections:
+            selector.register(each.socket, selectors.EVENT_READ, each)
+        left = subscribers
+        while left:
+            for key, _ in selector.select():
+                key.data.receive(room)
+                if key.data.is_done:
+                    selector.unregister(key.fileobj)
+                    left -= 1
+    gate.send(time.perf_counter())
+    first = connections[0]
+    first.socket.setblocking(True)
+    while first._payload_left:
+        first.receive(room)
+    assert read_values(system, first.payloads()) == contents(records)
+
+
+def measure(system: str, records: int, per_message: int, subscribers: int) -> tuple[float, float]:
+    """Return how many records are published in a second, and how many all subscribers receive together."""
     serve = serve_nats if system == "nats" else serve_dafka
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, serve(folder) as url:
         if system != "nats":
@@ -231,7 +341,7 @@ def measure(system: str, records: int, per_message: int) -> tuple[float, float]:
         publishing, its_end = multiprocessing.Pipe()
         receiving, other_end = multiprocessing.Pipe()
         clients = [
-            multiprocessing.Process(target=receive, args=(url, system, records, other_end)),
+            multiprocessing.Process(target=receive, args=(url, system, records, subscribers, other_end)),
             multiprocessing.Process(target=publish, args=(url, system, records, per_message, its_end)),
         ]
         for client in clients:
@@ -243,7 +353,8 @@ def measure(system: str, records: int, per_message: int) -> tuple[float, float]:
         received = receiving.recv()
         for client in clients:
             client.join()
-        return records / (published - begun), records / (received - begun)
+            assert client.exitcode == 0
+        return records / (published - begun), subscribers * records / (received - begun)
 
 
 def warm_up(url: str) -> None:
@@ -258,10 +369,10 @@ def warm_up(url: str) -> None:
     asyncio.run(create())
 
 
-def main(records: int, rounds: int, per_message: int) -> None:
+def main(records: int, rounds: int, per_message: int, subscribers: int) -> None:
     rates: dict[str, list[tuple[float, float]]] = {system: [] for system in SYSTEMS}
     for number, system in itertools.product(range(rounds), SYSTEMS):
-        rates[system].append(measure(system, records, per_message))
+        rates[system].append(measure(system, records, per_message, subscribers))
         published, received = rates[system][-1]
         print(
             f"round {number + 1}: {system:6} published {published:10,.0f}/s  received {received:10,.0f}/s", flush=True
@@ -277,4 +388,4 @@ if __name__ == "__main__":
         trio.run(serve_broker, sys.argv[2])
     else:
         given = [int(each) for each in sys.argv[1:]]
-        main(*(given + [300_000, 3, 500][len(given) :]))
+        main(*(given + [300_000, 3, 500, 1][len(given) :]))
