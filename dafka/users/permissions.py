@@ -45,7 +45,27 @@ class Permissions:
         patterns: tuple[str, ...] = getattr(self, permission.value)
         return any(_matches(pattern, name) for pattern in patterns)
 
-    def allow_seeing(self, topic: str) -> bool:
+    def may_read(self, topic: str) -> bool:
+        """Return whether the user may read a topic."""
+        return self.allow(Permission.READ, topic)
+
+    def may_write(self, topic: str) -> bool:
+        """Return whether the user may publish to a topic."""
+        return self.allow(Permission.WRITE, topic)
+
+    def may_administer(self, topic: str) -> bool:
+        """Return whether the user may create, change and delete a topic."""
+        return self.allow(Permission.ADMIN, topic)
+
+    def may_use_group(self, group: str) -> bool:
+        """Return whether the user may use a group."""
+        return self.allow(Permission.GROUPS, group)
+
+    def may_use_transaction(self, transactional_id: str) -> bool:
+        """Return whether the user may use a transactional id."""
+        return self.allow(Permission.TRANSACTIONS, transactional_id)
+
+    def may_see(self, topic: str) -> bool:
         """Return whether the user may know of a topic: whether it has any permission for it."""
         return any(self.allow(permission, topic) for permission in _TOPIC_PERMISSIONS)
 

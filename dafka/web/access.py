@@ -47,45 +47,25 @@ class Access:
             raise WebError("unauthenticated", f"what proved that this is {self.user!r} does not count any more")
         return user.permissions
 
-    def may_read(self, topic: str) -> bool:
-        """Return whether the user may read a topic."""
-        return self.permissions.allow(Permission.READ, topic)
-
-    def may_write(self, topic: str) -> bool:
-        """Return whether the user may publish to a topic."""
-        return self.permissions.allow(Permission.WRITE, topic)
-
-    def may_administer(self, topic: str) -> bool:
-        """Return whether the user may create, change and delete a topic."""
-        return self.permissions.allow(Permission.ADMIN, topic)
-
-    def may_see(self, topic: str) -> bool:
-        """Return whether the user may know of a topic."""
-        return self.permissions.allow_seeing(topic)
-
-    def may_use_group(self, group: str) -> bool:
-        """Return whether the user may use a group."""
-        return self.permissions.allow(Permission.GROUPS, group)
-
     def check_read(self, topic: str) -> None:
         """Raise `WebError` if the user may not read a topic."""
-        _check(self.may_read(topic), "read", "topic", topic)
+        _check(self.permissions.may_read(topic), "read", "topic", topic)
 
     def check_write(self, topic: str) -> None:
         """Raise `WebError` if the user may not publish to a topic."""
-        _check(self.may_write(topic), "write", "topic", topic)
+        _check(self.permissions.may_write(topic), "write", "topic", topic)
 
     def check_admin(self, topic: str) -> None:
         """Raise `WebError` if the user may not create, change and delete a topic."""
-        _check(self.may_administer(topic), "admin", "topic", topic)
+        _check(self.permissions.may_administer(topic), "admin", "topic", topic)
 
     def check_see(self, topic: str) -> None:
         """Raise `WebError` if the user may not know of a topic."""
-        _check(self.may_see(topic), "read, write or admin", "topic", topic)
+        _check(self.permissions.may_see(topic), "read, write or admin", "topic", topic)
 
     def check_group(self, group: str) -> None:
         """Raise `WebError` if the user may not use a group."""
-        _check(self.may_use_group(group), "groups", "group", group)
+        _check(self.permissions.may_use_group(group), "groups", "group", group)
 
     def check_administrator(self) -> None:
         """Raise `WebError` if the user may not do what concerns the whole broker."""

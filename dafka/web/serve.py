@@ -47,11 +47,11 @@ async def serve_web(
         await accept_clients(listeners, web.crowd, serve_client)
 
 
-async def _continue_with_websocket(stream: trio.abc.Stream, head: bytes, request: Request) -> None:
-    """Serve a connection that continues with WebSocket. `stream` begins with the request's head again."""
+async def _continue_with_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
+    """Serve a connection that continues with WebSocket."""
     counters = request.web.counters
     counters.websocket_connections += 1
     try:
-        await serve_websocket(stream, request)
+        await serve_websocket(stream, received, request)
     finally:
         counters.websocket_connections -= 1

@@ -184,8 +184,8 @@ def test_weak_credentials_are_refused(path: Path) -> None:
 )
 def test_patterns(pattern: str, name: str, is_permitted: bool) -> None:
     assert Permissions(read=(pattern,)).allow(Permission.READ, name) is is_permitted
-    assert Permissions(read=(pattern,)).allow_seeing(name) is is_permitted
-    assert not Permissions(groups=(pattern,)).allow_seeing(name)
+    assert Permissions(read=(pattern,)).may_see(name) is is_permitted
+    assert not Permissions(groups=(pattern,)).may_see(name)
 
 
 def test_long_names_take_no_time() -> None:

@@ -60,20 +60,20 @@ def guard_create(access: Access, request: CreateTopicsRequest) -> Verdict:
     def answer(each: CreatableTopic) -> CreatableTopicResult:
         return CreatableTopicResult(name=each.name, error_code=TOPIC_REFUSED)
 
-    refused = take_refused(request, "topics", lambda each: access.may_administer(each.name))
+    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "topics", answer)
 
 
 @guards(DeleteTopicsRequest)
 def guard_delete(access: Access, request: DeleteTopicsRequest) -> Verdict:
     """Permit to administer. What the user may not see is answered by its id only, if the request had the id."""
-    refused: list[Any] = take_refused(request, "topic_names", access.may_administer)
+    refused: list[Any] = take_refused(request, "topic_names", access.user.may_administer)
     refused += take_refused(
         request,
         "topics",
         lambda each: (
             (each.name is None and not access.name_of(None, each.topic_id))
-            or access.may_administer(access.name_of(each.name, each.topic_id))
+            or access.user.may_administer(access.name_of(each.name, each.topic_id))
         ),
     )
 
@@ -92,7 +92,7 @@ def guard_create_partitions(access: Access, request: CreatePartitionsRequest) ->
     def answer(each: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         return CreatePartitionsTopicResult(name=each.name, error_code=TOPIC_REFUSED)
 
-    refused = take_refused(request, "topics", lambda each: access.may_administer(each.name))
+    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "results", answer)
 
 
@@ -111,7 +111,7 @@ def guard_describe_configs(access: Access, request: DescribeConfigsRequest) -> V
 
     def is_permitted(each: DescribeConfigsResource) -> bool:
         is_topic = each.resource_type == TOPIC
-        return access.may_see(each.resource_name) if is_topic else access.permissions.is_administrator
+        return access.user.may_see(each.resource_name) if is_topic else access.user.is_administrator
 
     return add_refused(take_refused(request, "resources", is_permitted), "results", answer)
 
@@ -131,7 +131,7 @@ def guard_alter_configs(access: Access, request: AlterConfigsRequest | Increment
 
     def is_permitted(each: Any) -> bool:
         is_topic = each.resource_type == TOPIC
-        return access.may_administer(each.resource_name) if is_topic else access.permissions.is_administrator
+        return access.user.may_administer(each.resource_name) if is_topic else access.user.is_administrator
 
     return add_refused(take_refused(request, "resources", is_permitted), "responses", answer)
 
@@ -146,7 +146,7 @@ def guard_topic_partitions(access: Access, request: DescribeTopicPartitionsReque
     """Permit to see topics."""
     if not request.topics:
         names = access.client.service.broker.order.topics
-        request.topics = [TopicRequest(name=name) for name in names if access.may_see(name)]
+        request.topics = [TopicRequest(name=name) for name in names if access.user.may_see(name)]
         return None if request.topics else DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[])
 
     def answer(each: TopicRequest) -> DescribeTopicPartitionsResponseTopic:
@@ -154,7 +154,7 @@ def guard_topic_partitions(access: Access, request: DescribeTopicPartitionsReque
             error_code=TOPIC_REFUSED, name=each.name, topic_id=NIL, partitions=[]
         )
 
-    refused = take_refused(request, "topics", lambda each: access.may_see(each.name))
+    refused = take_refused(request, "topics", lambda each: access.user.may_see(each.name))
     if not request.topics:
         return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[answer(each) for each in refused])
     return add_refused(refused, "topics", answer)
@@ -169,9 +169,7 @@ def guard_config_resources(access: Access, _request: ListConfigResourcesRequest)
             each
             for each in response.config_resources
             if (
-                access.may_see(each.resource_name)
-                if each.resource_type == TOPIC
-                else access.permissions.is_administrator
+                access.user.may_see(each.resource_name) if each.resource_type == TOPIC else access.user.is_administrator
             )
         ]
 
@@ -181,7 +179,7 @@ def guard_config_resources(access: Access, _request: ListConfigResourcesRequest)
 @guards(DescribeLogDirsRequest)
 def guard_log_dirs(access: Access, _request: DescribeLogDirsRequest) -> Verdict:
     """Permit administrators."""
-    if access.permissions.is_administrator:
+    if access.user.is_administrator:
         return None
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=CLUSTER_REFUSED, results=[])
 
@@ -189,7 +187,7 @@ def guard_log_dirs(access: Access, _request: DescribeLogDirsRequest) -> Verdict:
 @guards(WriteTxnMarkersRequest)
 def guard_markers(access: Access, request: WriteTxnMarkersRequest) -> Verdict:
     """Permit administrators."""
-    if access.permissions.is_administrator:
+    if access.user.is_administrator:
         return None
     return WriteTxnMarkersResponse(
         markers=[

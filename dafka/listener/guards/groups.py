@@ -63,7 +63,7 @@ def guard_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdic
     """Permit the groups or the transactional ids that are named."""
     is_group = request.key_type == GROUP_KEY
     error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
-    is_permitted = access.may_use_group if is_group else access.may_use_transaction
+    is_permitted = access.user.may_use_group if is_group else access.user.may_use_transaction
     if access.client.header.api_version < _BATCHED_VERSION:
         if is_permitted(request.key):
             return None
@@ -79,7 +79,7 @@ def guard_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdic
 @guards(JoinGroupRequest)
 def guard_join(access: Access, request: JoinGroupRequest) -> Verdict:
     """Permit to use the group."""
-    if access.may_use_group(request.group_id):
+    if access.user.may_use_group(request.group_id):
         return None
     return JoinGroupResponse(error_code=GROUP_REFUSED, protocol_name="", leader="", member_id="", members=[])
 
@@ -87,20 +87,20 @@ def guard_join(access: Access, request: JoinGroupRequest) -> Verdict:
 @guards(SyncGroupRequest)
 def guard_sync(access: Access, request: SyncGroupRequest) -> Verdict:
     """Permit to use the group."""
-    is_permitted = access.may_use_group(request.group_id)
+    is_permitted = access.user.may_use_group(request.group_id)
     return None if is_permitted else SyncGroupResponse(error_code=GROUP_REFUSED, assignment=b"")
 
 
 @guards(HeartbeatRequest)
 def guard_heartbeat(access: Access, request: HeartbeatRequest) -> Verdict:
     """Permit to use the group."""
-    return None if access.may_use_group(request.group_id) else HeartbeatResponse(error_code=GROUP_REFUSED)
+    return None if access.user.may_use_group(request.group_id) else HeartbeatResponse(error_code=GROUP_REFUSED)
 
 
 @guards(LeaveGroupRequest)
 def guard_leave(access: Access, request: LeaveGroupRequest) -> Verdict:
     """Permit to use the group."""
-    return None if access.may_use_group(request.group_id) else LeaveGroupResponse(error_code=GROUP_REFUSED)
+    return None if access.user.may_use_group(request.group_id) else LeaveGroupResponse(error_code=GROUP_REFUSED)
 
 
 @guards(ListGroupsRequest)
@@ -108,7 +108,7 @@ def guard_list_groups(access: Access, _request: ListGroupsRequest) -> Amendment:
     """Show the groups that the user may use."""
 
     def amend(response: ListGroupsResponse) -> None:
-        response.groups = [each for each in response.groups if access.may_use_group(each.group_id)]
+        response.groups = [each for each in response.groups if access.user.may_use_group(each.group_id)]
 
     return amend
 
@@ -122,7 +122,7 @@ def guard_describe_groups(access: Access, request: DescribeGroupsRequest) -> Ver
             error_code=GROUP_REFUSED, group_id=group_id, group_state="", protocol_type="", protocol_data="", members=[]
         )
 
-    return add_refused(take_refused(request, "groups", access.may_use_group), "groups", answer)
+    return add_refused(take_refused(request, "groups", access.user.may_use_group), "groups", answer)
 
 
 @guards(DeleteGroupsRequest)
@@ -132,13 +132,13 @@ def guard_delete_groups(access: Access, request: DeleteGroupsRequest) -> Verdict
     def answer(group_id: str) -> DeletableGroupResult:
         return DeletableGroupResult(group_id=group_id, error_code=GROUP_REFUSED)
 
-    return add_refused(take_refused(request, "groups_names", access.may_use_group), "results", answer)
+    return add_refused(take_refused(request, "groups_names", access.user.may_use_group), "results", answer)
 
 
 @guards(OffsetCommitRequest)
 def guard_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
     """Permit to use the group, and to read the topics."""
-    is_permitted = access.may_use_group(request.group_id)
+    is_permitted = access.user.may_use_group(request.group_id)
     error = TOPIC_REFUSED if is_permitted else GROUP_REFUSED
 
     def answer(each: Any) -> OffsetCommitResponseTopic:
@@ -150,7 +150,9 @@ def guard_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
 
     if not is_permitted:
         return OffsetCommitResponse(topics=[answer(each) for each in request.topics])
-    refused = take_refused(request, "topics", lambda each: access.may_read(access.name_of(each.name, each.topic_id)))
+    refused = take_refused(
+        request, "topics", lambda each: access.user.may_read(access.name_of(each.name, each.topic_id))
+    )
     return add_refused(refused, "topics", answer)
 
 
@@ -167,23 +169,25 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
         ]
         return OffsetFetchResponseTopic(name=each.name, partitions=parts)
 
-    if not access.may_use_group(request.group_id):
+    if not access.user.may_use_group(request.group_id):
         topics = [answer(each, GROUP_REFUSED) for each in request.topics or ()]
         return OffsetFetchResponse(error_code=GROUP_REFUSED, topics=topics)
     if request.topics is not None:
-        return add_refused(take_refused(request, "topics", lambda each: access.may_see(each.name)), "topics", answer)
+        return add_refused(
+            take_refused(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer
+        )
 
     def hide(response: OffsetFetchResponse) -> None:
-        response.topics = [each for each in response.topics if access.may_see(each.name)]
+        response.topics = [each for each in response.topics if access.user.may_see(each.name)]
 
     return hide
 
 
 def _guard_groups_offsets(access: Access, request: OffsetFetchRequest) -> Amendment:
-    refused = take_refused(request, "groups", lambda each: access.may_use_group(each.group_id))
+    refused = take_refused(request, "groups", lambda each: access.user.may_use_group(each.group_id))
 
     def is_permitted(each: Any) -> bool:
-        return access.may_see(access.name_of(each.name, each.topic_id))
+        return access.user.may_see(access.name_of(each.name, each.topic_id))
 
     hidden = {
         each.group_id: take_refused(each, "topics", is_permitted) for each in request.groups if each.topics is not None
@@ -212,7 +216,7 @@ def _guard_groups_offsets(access: Access, request: OffsetFetchRequest) -> Amendm
 @guards(OffsetDeleteRequest)
 def guard_delete_offsets(access: Access, request: OffsetDeleteRequest) -> Verdict:
     """Permit to use the group, and to read the topics."""
-    if not access.may_use_group(request.group_id):
+    if not access.user.may_use_group(request.group_id):
         return OffsetDeleteResponse(error_code=GROUP_REFUSED, throttle_time_ms=0, topics=[])
 
     def answer(each: Any) -> OffsetDeleteResponseTopic:
@@ -222,4 +226,4 @@ def guard_delete_offsets(access: Access, request: OffsetDeleteRequest) -> Verdic
         ]
         return OffsetDeleteResponseTopic(name=each.name, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.may_read(each.name)), "topics", answer)
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)

@@ -52,10 +52,12 @@ from dafka.listener.guards.registry import (
 def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
     """Permit to write."""
     name = request.transactional_id
-    error = TOPIC_REFUSED if name is None or access.may_use_transaction(name) else TRANSACTION_REFUSED
+    error = TOPIC_REFUSED if name is None or access.user.may_use_transaction(name) else TRANSACTION_REFUSED
     is_known = error is TOPIC_REFUSED
     refused = take_refused(
-        request, "topic_data", lambda each: is_known and access.may_write(access.name_of(each.name, each.topic_id))
+        request,
+        "topic_data",
+        lambda each: is_known and access.user.may_write(access.name_of(each.name, each.topic_id)),
     )
 
     def answer(each: TopicProduceData) -> TopicProduceResponse:
@@ -76,7 +78,7 @@ def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
     """
 
     def is_permitted(each: Any) -> bool:
-        return access.may_read(access.name_of(each.topic, each.topic_id))
+        return access.user.may_read(access.name_of(each.topic, each.topic_id))
 
     refused = take_refused(request, "topics", is_permitted)
     if refused and request.session_epoch > INITIAL_EPOCH:
@@ -113,7 +115,7 @@ def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Verdict:
         ]
         return ListOffsetsTopicResponse(name=each.name, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.may_see(each.name)), "topics", answer)
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer)
 
 
 @guards(OffsetForLeaderEpochRequest)
@@ -127,7 +129,7 @@ def guard_epochs(access: Access, request: OffsetForLeaderEpochRequest) -> Verdic
         ]
         return OffsetForLeaderTopicResult(topic=each.topic, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.may_see(each.topic)), "topics", answer)
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_see(each.topic)), "topics", answer)
 
 
 @guards(DeleteRecordsRequest)
@@ -143,7 +145,7 @@ def guard_delete_records(access: Access, request: DeleteRecordsRequest) -> Verdi
         ]
         return DeleteRecordsTopicResult(name=each.name, partitions=parts)
 
-    refused = take_refused(request, "topics", lambda each: access.may_administer(each.name))
+    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "topics", answer)
 
 
@@ -158,7 +160,7 @@ def guard_producers(access: Access, request: DescribeProducersRequest) -> Verdic
         ]
         return TopicResponse(name=each.name, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.may_read(each.name)), "topics", answer)
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)
 
 
 @guards(MetadataRequest)
@@ -170,11 +172,15 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Verdict:
     version = access.client.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _hide_topics(access)
-    refused = take_refused(request, "topics", lambda each: access.may_see(access.name_of(each.name, each.topic_id)))
+    refused = take_refused(
+        request, "topics", lambda each: access.user.may_see(access.name_of(each.name, each.topic_id))
+    )
     if version == 0 and not request.topics:  # an empty list would be all of them
         request.topics = None
     may_create = all(
-        access.may_write(each.name) or access.may_administer(each.name) for each in request.topics or () if each.name
+        access.user.may_write(each.name) or access.user.may_administer(each.name)
+        for each in request.topics or ()
+        if each.name
     )
     request.allow_auto_topic_creation = request.allow_auto_topic_creation and may_create
     is_none_left = request.topics is None
@@ -193,6 +199,6 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Verdict:
 
 def _hide_topics(access: Access) -> Amendment:
     def amend(response: MetadataResponse) -> None:
-        response.topics = [each for each in response.topics if access.may_see(each.name or "")]
+        response.topics = [each for each in response.topics if access.user.may_see(each.name or "")]
 
     return amend

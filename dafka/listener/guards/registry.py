@@ -15,7 +15,7 @@ import attrs
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL, ApiKey, Request, Response
 from dafka.listener.handlers import Client
-from dafka.users import Permission, Permissions
+from dafka.users import Permissions
 
 Amendment: TypeAlias = Callable[[Any], None]
 """Adds what was refused to a response."""
@@ -33,36 +33,12 @@ class Access:
     """What the user of a request may do, and the names of topics that the request has only the ids of.
 
     Attributes:
-        permissions: The user's permissions.
+        user: What the user may do.
         client: The client's connection.
     """
 
-    permissions: Permissions
+    user: Permissions
     client: Client
-
-    def may_read(self, topic: str) -> bool:
-        """Return whether the user may read a topic."""
-        return self.permissions.allow(Permission.READ, topic)
-
-    def may_write(self, topic: str) -> bool:
-        """Return whether the user may publish to a topic."""
-        return self.permissions.allow(Permission.WRITE, topic)
-
-    def may_administer(self, topic: str) -> bool:
-        """Return whether the user may create, change and delete a topic."""
-        return self.permissions.allow(Permission.ADMIN, topic)
-
-    def may_see(self, topic: str) -> bool:
-        """Return whether the user may know of a topic."""
-        return self.permissions.allow_seeing(topic)
-
-    def may_use_group(self, group_id: str) -> bool:
-        """Return whether the user may use a group."""
-        return self.permissions.allow(Permission.GROUPS, group_id)
-
-    def may_use_transaction(self, transactional_id: str) -> bool:
-        """Return whether the user may use a transactional id."""
-        return self.permissions.allow(Permission.TRANSACTIONS, transactional_id)
 
     def name_of(self, name: str | None, topic_id: uuid.UUID) -> str:
         """Return the name of a topic that a request gives by name or by id; empty if there is none."""

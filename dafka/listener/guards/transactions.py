@@ -46,9 +46,9 @@ def guard_producer_id(access: Access, request: InitProducerIdRequest) -> Verdict
     """Permit the transactional id; without one, permit to write to any topic."""
     name = request.transactional_id
     if name is None:
-        error = ErrorCode.NONE if access.permissions.allow_anywhere(Permission.WRITE) else CLUSTER_REFUSED
+        error = ErrorCode.NONE if access.user.allow_anywhere(Permission.WRITE) else CLUSTER_REFUSED
     else:
-        error = ErrorCode.NONE if access.may_use_transaction(name) else TRANSACTION_REFUSED
+        error = ErrorCode.NONE if access.user.may_use_transaction(name) else TRANSACTION_REFUSED
     if not error:
         return None
     return InitProducerIdResponse(throttle_time_ms=0, error_code=error, producer_id=-1, producer_epoch=-1)
@@ -58,14 +58,14 @@ def guard_producer_id(access: Access, request: InitProducerIdRequest) -> Verdict
 def guard_partitions(access: Access, request: AddPartitionsToTxnRequest) -> Verdict:
     """Permit the transactional id, and to write to the topics: to all of them, or to none."""
     topics = request.v3_and_below_topics
-    is_known = access.may_use_transaction(request.v3_and_below_transactional_id)
-    if is_known and all(access.may_write(each.name) for each in topics):
+    is_known = access.user.may_use_transaction(request.v3_and_below_transactional_id)
+    if is_known and all(access.user.may_write(each.name) for each in topics):
         return None
 
     def error_of(topic: str) -> ErrorCode:
         if not is_known:
             return TRANSACTION_REFUSED
-        return ErrorCode.OPERATION_NOT_ATTEMPTED if access.may_write(topic) else TOPIC_REFUSED
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if access.user.may_write(topic) else TOPIC_REFUSED
 
     return AddPartitionsToTxnResponse(
         throttle_time_ms=0,
@@ -86,9 +86,9 @@ def guard_partitions(access: Access, request: AddPartitionsToTxnRequest) -> Verd
 @guards(AddOffsetsToTxnRequest)
 def guard_offsets(access: Access, request: AddOffsetsToTxnRequest) -> Verdict:
     """Permit the transactional id and the group."""
-    if not access.may_use_transaction(request.transactional_id):
+    if not access.user.may_use_transaction(request.transactional_id):
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=TRANSACTION_REFUSED)
-    if not access.may_use_group(request.group_id):
+    if not access.user.may_use_group(request.group_id):
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=GROUP_REFUSED)
     return None
 
@@ -96,7 +96,7 @@ def guard_offsets(access: Access, request: AddOffsetsToTxnRequest) -> Verdict:
 @guards(EndTxnRequest)
 def guard_end(access: Access, request: EndTxnRequest) -> Verdict:
     """Permit the transactional id."""
-    is_permitted = access.may_use_transaction(request.transactional_id)
+    is_permitted = access.user.may_use_transaction(request.transactional_id)
     return None if is_permitted else EndTxnResponse(throttle_time_ms=0, error_code=TRANSACTION_REFUSED)
 
 
@@ -104,9 +104,9 @@ def guard_end(access: Access, request: EndTxnRequest) -> Verdict:
 def guard_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verdict:
     """Permit the transactional id and the group, and to read the topics."""
     error = TOPIC_REFUSED
-    if not access.may_use_transaction(request.transactional_id):
+    if not access.user.may_use_transaction(request.transactional_id):
         error = TRANSACTION_REFUSED
-    elif not access.may_use_group(request.group_id):
+    elif not access.user.may_use_group(request.group_id):
         error = GROUP_REFUSED
 
     def answer(each: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
@@ -118,13 +118,13 @@ def guard_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verd
 
     if error is not TOPIC_REFUSED:
         return TxnOffsetCommitResponse(throttle_time_ms=0, topics=[answer(each) for each in request.topics])
-    return add_refused(take_refused(request, "topics", lambda each: access.may_read(each.name)), "topics", answer)
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)
 
 
 @guards(DescribeTransactionsRequest)
 def guard_describe(access: Access, request: DescribeTransactionsRequest) -> Verdict:
     """Permit the transactional ids."""
-    refused = take_refused(request, "transactional_ids", access.may_use_transaction)
+    refused = take_refused(request, "transactional_ids", access.user.may_use_transaction)
     return add_refused(refused, "transaction_states", lambda name: describe_nothing(name, TRANSACTION_REFUSED))
 
 
@@ -134,6 +134,8 @@ def guard_list(access: Access, _request: ListTransactionsRequest) -> Amendment:
 
     def amend(response: ListTransactionsResponse) -> None:
         states = response.transaction_states
-        response.transaction_states = [each for each in states if access.may_use_transaction(each.transactional_id)]
+        response.transaction_states = [
+            each for each in states if access.user.may_use_transaction(each.transactional_id)
+        ]
 
     return amend

@@ -21,7 +21,6 @@ from dafka.web.errors import WebError
 from dafka.web.http.body import BodyReader
 from dafka.web.http.head import HEAD_BYTES_MAX, Head, check_head, read_head, take_head
 from dafka.web.http.messages import AnyResponse, Request, StreamedResponse, respond_error
-from dafka.web.http.replay import ReplayingStream
 from dafka.web.http.response_headers import response_headers
 from dafka.web.routes import answer_request, is_websocket_route
 
@@ -51,7 +50,7 @@ class HttpConnection:
     Args:
         web: What all clients share.
         client: The connection.
-        upgrade: Serves a connection that continues with WebSocket.
+        upgrade: Serves a connection that continues with WebSocket, given what was received of it.
     """
 
     def __init__(
@@ -114,9 +113,7 @@ class HttpConnection:
             self._client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
             request.mark_served = self._client.mark_served
-            stream = ReplayingStream(self._stream, raw + bytes(self._received))
-            self._received.clear()
-            await self._upgrade(stream, raw, request)
+            await self._upgrade(self._stream, raw + bytes(self._received), request)
             return False
         body = BodyReader(framing, head, self._received, self._receive, self._send)
         settings, room = self._settings, self._web.receiving

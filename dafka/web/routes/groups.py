@@ -10,7 +10,6 @@ from dafka.kafka.groups import CommitRequest, DescribedGroup, DescribedMember, G
 from dafka.kafka.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
 from dafka.kafka.topics import TopicPartition
 from dafka.storage.plugin_helpers import now_ms
-from dafka.users import Permission
 from dafka.web.errors import WebError, group_not_found
 from dafka.web.http.messages import AnyResponse, Request, Response, respond
 from dafka.web.reading import find_logs, find_offsets, parse_offsets, parse_position
@@ -111,7 +110,7 @@ async def list_groups(request: Request) -> AnyResponse:
     names = sorted(
         each.group_id
         for each in found
-        if each.group_id.startswith(query["prefix"]) and permissions.allow(Permission.GROUPS, each.group_id)
+        if each.group_id.startswith(query["prefix"]) and permissions.may_use_group(each.group_id)
     )
     first = bisect_right(names, query["after"]) if query["after"] else 0
     page = names[first : first + query["limit"]]
@@ -161,7 +160,7 @@ async def _describe(request: Request, name: str) -> dict[str, Any]:
     }
     offsets = []
     for place, committed in sorted(service.groups.fetch_offsets(name, None).items()):
-        if permissions.allow_seeing(place.topic):
+        if permissions.may_see(place.topic):
             log = service.broker.order.find_log(*place)
             end = None if log is None else log.high_watermark
             offsets.append(

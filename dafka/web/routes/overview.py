@@ -120,13 +120,13 @@ def _version() -> str:
 
 
 def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
-    service, access = request.service, request.access
+    service, permissions = request.service, request.access.permissions
     order = service.broker.order
-    topics = [each for each in order.topics.values() if access.may_see(each.name)]
+    topics = [each for each in order.topics.values() if permissions.may_see(each.name)]
     return {
         "topics": len(topics),
         "logs": sum(each.log_count for each in topics),
-        "groups": sum(access.may_use_group(each.group_id) for each in service.groups.list_groups()),
+        "groups": sum(permissions.may_use_group(each.group_id) for each in service.groups.list_groups()),
         "clients": sum(len(each.crowd) for each in service.listeners),
         "peers": statistics.peers,
     }

@@ -168,7 +168,7 @@ async def list_topics(request: Request) -> AnyResponse:
     names = sorted(
         name
         for name in (*broker.order.topics, *broker.inventory.topics_without_logs())
-        if name.startswith(prefix) and permissions.allow_seeing(name)
+        if name.startswith(prefix) and permissions.may_see(name)
     )
     first = bisect_right(names, after) if after else 0
     page = names[first : first + request.query["limit"]]

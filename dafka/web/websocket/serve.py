@@ -22,15 +22,18 @@ _LOGGER = logging.getLogger("dafka.web")
 _INTERNAL_ERROR = 1011
 
 
-async def serve_websocket(stream: trio.abc.Stream, request: Request) -> None:
+async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
     """Serve a client of WebSocket until the connection ends.
 
     Args:
-        stream: The connection, which begins with the request of the handshake.
+        stream: The connection.
+        received: What was received of it: the request of the handshake, and perhaps more.
         request: The same request, whose origin and credentials were checked.
     """
     web, settings = request.web, request.service.config.http
-    client = ClientStream(stream, web.receiving, request.host, settings.message_bytes_max, settings.receive_ms)
+    client = ClientStream(
+        stream, received, web.receiving, request.host, settings.message_bytes_max, settings.receive_ms
+    )
     async with trio.open_nursery() as nursery:
         connection = Connection(nursery, client, _select_subprotocol, settings.message_bytes_max)
         with trio.move_on_after(settings.receive_ms / 1000):
