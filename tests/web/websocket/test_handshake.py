@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import attrs
@@ -17,6 +18,8 @@ from tests.web.running import RunningWeb, open_web
 from tests.web.test_permissions import basic
 from tests.web.websocket.clients import BINARY, JSON, open_client
 from tests.web.websocket.raw import KEY
+
+CURL_FEATURES = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True).stdout
 
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": KEY}
 
@@ -81,10 +84,8 @@ async def test_subprotocol_is_chosen(offered: str | None) -> None:
         assert client.connection.subprotocol == offered
 
 
+@pytest.mark.skipif(" ws" not in CURL_FEATURES, reason="this curl has no WebSocket")
 async def test_curl_speaks_websocket_where_it_can() -> None:
-    version = await trio.run_process(["curl", "--version"], capture_stdout=True)
-    if b" ws" not in version.stdout:
-        pytest.skip("this curl has no WebSocket")
     async with open_web() as web:
         command = ["curl", "--silent", "--max-time", "2", f"ws://127.0.0.1:{web.port}/ws"]
         result = await trio.run_process(command, capture_stdout=True, check=False)
