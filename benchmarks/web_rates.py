@@ -50,7 +50,11 @@ CONTENT_BYTES = 100
 NATS_RECORD_BYTES = len(b"MSG orders 1 %d\r\n" % CONTENT_BYTES) + CONTENT_BYTES + 2
 NATS_PING = b"PING\r\n"
 HEAD_BYTES = 128
-SUBPROTOCOLS: dict[str, Any] = {"json": "dafka.json.v1", "binary": "dafka.binary.v1", "lz4": "dafka.binary.v1"}
+SUBPROTOCOLS: dict[str, Any] = {
+    "json": ["dafka.json.v1"],
+    "binary": ["dafka.binary.v1"],
+    "lz4": ["dafka.binary.v1"],
+}
 UNDER_WAY_MAX = 200
 """How many messages a publisher of the broker has under way."""
 SYSTEMS = ("nats", "json", "binary", "lz4")
@@ -112,8 +116,9 @@ def serve_dafka(folder: str) -> Iterator[str]:
 
 
 def open_socket(url: str, system: str) -> Any:
-    subprotocols = [SUBPROTOCOLS[system]] if system in SUBPROTOCOLS else None
-    return connect(url, subprotocols=subprotocols, compression=None, max_size=None, max_queue=None, proxy=None)
+    return connect(
+        url, subprotocols=SUBPROTOCOLS.get(system), compression=None, max_size=None, max_queue=None, proxy=None
+    )
 
 
 def make_messages(system: str, values: list[bytes], per_message: int) -> list[Any]:
@@ -191,7 +196,7 @@ class Subscriber:
     """A connection that subscribes, and counts what it receives.
 
     Attributes:
-        received: What it has received, if it keeps that.
+        received: The bytes received, if this subscriber keeps them.
         is_done: Whether it has received everything.
     """
 
@@ -206,9 +211,7 @@ class Subscriber:
         self._payload_left = 0
         self._counted = 0
         self._start = b""
-        self._protocol = ClientProtocol(
-            parse_uri(url), subprotocols=[SUBPROTOCOLS[system]] if system in SUBPROTOCOLS else None
-        )
+        self._protocol = ClientProtocol(parse_uri(url), subprotocols=SUBPROTOCOLS.get(system))
         self._protocol.send_request(self._protocol.connect())
         self._flush()
         self._wait(1)
@@ -222,7 +225,10 @@ class Subscriber:
         self.socket.setblocking(False)
 
     def _send(self, data: bytes) -> None:
-        self._protocol.send_text(data) if self._system != "nats" else self._protocol.send_binary(data)
+        if self._system == "nats":
+            self._protocol.send_binary(data)
+        else:
+            self._protocol.send_text(data)
         self._flush()
 
     def _flush(self) -> None:

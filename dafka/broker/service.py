@@ -58,7 +58,7 @@ class Listener(Protocol):
 
     @property
     def counters(self) -> ListenerCounters:
-        """What it has done."""
+        """The counters of the listener."""
 
 
 class Service:

@@ -73,7 +73,7 @@ class Broker(Store):
         events: The events of the broker since it was started; an async iterable.
         order: The topics and their logs, for reading.
         reader: Reads the logs.
-        inventory: What it has stored, by topic.
+        inventory: The stored partitions, by topic.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Schema(ABC):
 
         Args:
             value: The value.
-            where: What it is the value of, for the message.
+            where: The name of the value, for the message.
 
         Returns:
             The value, converted.
@@ -246,7 +246,7 @@ class Object(Schema):
         name: The name of the schema in the OpenAPI description.
         fields: The schema of each field.
         optional: The fields that may be missing.
-        description: What it is.
+        description: A description of the value.
     """
 
     name: str

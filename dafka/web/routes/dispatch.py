@@ -41,7 +41,7 @@ async def answer_get(request: Request, target: str, access: Access) -> AnyRespon
     Args:
         request: The request with which it has connected.
         target: The path and the query.
-        access: What it may do.
+        access: The permissions of the client.
 
     Returns:
         The response.

@@ -67,7 +67,7 @@ class Answer:
     """An answer of a route, except an error.
 
     Attributes:
-        description: What it is.
+        description: A description of the content.
         schema: What its JSON document looks like; None if it has none.
         others: Further types that its body can have, each with what the body looks like.
     """
@@ -87,7 +87,7 @@ class Body:
     """The body that a route takes, which is no JSON document.
 
     Attributes:
-        description: What it is.
+        description: A description of the content.
         content_types: The types that it may have, each with what its content looks like.
     """
 
@@ -142,7 +142,7 @@ class Route:
 
     @property
     def description(self) -> str:
-        """What it does."""
+        """What the route does."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[2].strip()
 
     def match(self, segments: Sequence[str]) -> dict[str, str] | None:

@@ -24,7 +24,7 @@ SETTING = Object(
         "name": Text("Its name."),
         "value": AnyValue("Its value: a text, a number, true, false or a list of texts."),
         "is_default": Boolean("Whether that is its default."),
-        "description": Text("What it does."),
+        "description": Text("What the setting does."),
     },
 )
 

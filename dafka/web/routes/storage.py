@@ -50,7 +50,7 @@ DAMAGE = Object(
     "Damage",
     {
         "location": Text("Where it is."),
-        "reason": Text("What it is."),
+        "reason": Text("What is damaged."),
         "topic": Text("The topic of the records affected; empty if none are."),
         "address": Text("The producer of the records affected; empty if none are."),
         "first_sequence": Integer("The sequence of the first record affected."),

@@ -1,4 +1,4 @@
-"""The route of WebSocket. A client that does not ask for it is told so."""
+"""The route of WebSocket. A request without an upgrade is refused."""
 
 from __future__ import annotations
 
