@@ -10,6 +10,8 @@
         await nursery.start(dafka.serve_tower)
         await nursery.start(dafka.serve_store)
 
+This is for programs on Trio. `dafka.asyncio` and `dafka.blocking` have the same names for other programs.
+
 The classes of events are in `dafka.events`, those of exceptions in `dafka.errors`.
 
 A name's module is imported when the name is first used, so that `import dafka` takes no time.
@@ -123,8 +125,8 @@ __all__ = [
     "serve_tower",
 ]
 
-_SUBMODULES = ("config", "errors", "events", "records", "roles")
-_SOURCES = (*_SUBMODULES, "protocol.observing.cluster_survey")
+_SUBMODULES = ("asyncio", "blocking", "config", "errors", "events", "records", "roles")
+_SOURCES = ("config", "errors", "events", "records", "roles", "protocol.observing.cluster_survey")
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ __all__ = [
     "EncodingError",
     "LocalError",
     "MissingExtraError",
+    "NotLeaderError",
     "RecordError",
     "RemoteError",
     "StorageBusyError",
@@ -30,6 +31,7 @@ __all__ = [
     "UnansweredError",
     "UnsupportedRequestError",
     "WireError",
+    "WrongContextError",
 ]
 
 
@@ -51,6 +53,10 @@ class ConfigError(LocalError, ValueError):
 
 class MissingExtraError(LocalError, ImportError):
     """A part of dafka needs packages that are not installed. The message says how to install them."""
+
+
+class WrongContextError(LocalError, RuntimeError):
+    """A function cannot work where it was called, such as after a fork. The message says what to use instead."""
 
 
 class RecordError(LocalError, ValueError):
@@ -184,6 +190,22 @@ class StorageSequenceError(StorageError):
 
 class StorageUnsupportedError(StorageError):
     """A storage cannot hold keys, headers or null values. Nothing was written."""
+
+
+class NotLeaderError(LocalError):
+    """Another broker leads a log, or none does at present.
+
+    Args:
+        message: What was not done.
+        leader: The address of the broker that leads the log; empty if there is none.
+
+    Attributes:
+        leader: The address of the broker that leads the log; empty if there is none.
+    """
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class UnacknowledgedError(LocalError):

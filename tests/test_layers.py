@@ -31,6 +31,11 @@ MAY_IMPORT = {
     "roles": PROTOCOL | PLUGINS,
     "events": {"protocol"},
     TOP: ROLES | {"events"},
+    "serializers": VOCABULARY,
+    "tracing": VOCABULARY,
+    "clients": ROLES,
+    "blocking": ROLES | {"clients"},
+    "asyncio": ROLES | {"clients"},
     "operations": ROLES,
     "cli": OPERATIONS | {TOP, "bench", "spark", "listener", "listeners", "kafka", "users", "web"},
     "bench": ROLES | {TOP},
@@ -52,6 +57,7 @@ PROTOCOL_FOLDERS = {
     "answering": set(),
     "observing": set(),
     "logs": set(),
+    "replication": {"logs"},
     "machines": {"presence", "ordering", "answering"},
 }
 """The folders of the protocol that each folder may import. All may import the modules outside the folders, which import

@@ -14,6 +14,7 @@ from dafka.cli.lines import StreamError, wait_reader_gone, write_bytes
 from dafka.cli.options import DURATION, node_options, setting_option
 from dafka.cli.record_lines import NULL, Formatter, make_formatter, parse_template
 from dafka.cli.runner import Supervisor, require_tower, run
+from dafka.cli.selection import SelectedRecords, Selection, selection_options
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.records import RecordBatch
@@ -35,7 +36,7 @@ class _OutputChoice(click.Choice[str]):
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--from-beginning", is_flag=True, help="Begin at the earliest record: --offset-reset earliest.")
+@selection_options
 @setting_option("consumer", "offset_reset", "", "Begin at the next record, or at the earliest one.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
 @click.option(
@@ -59,20 +60,20 @@ class _OutputChoice(click.Choice[str]):
 def consume(
     config: Config,
     topics: tuple[str, ...],
-    from_beginning: bool,
     count: int | None,
     idle_exit: int | None,
     output: str | None,
     template: str | None,
     null_as: str | None,
+    **selected: Any,
 ) -> None:
     """Print the records of TOPICs, one per line.
 
     The records of each partition are printed in order, without gaps and without duplicates.
     """
     formatter = _choose_formatter(output, template, null_as)
-    if from_beginning:
-        config = config.with_consumer(offset_reset="earliest")
+    selection = Selection(**selected)
+    config = selection.apply_to(config)
     supervisor = Supervisor(config, "consumer")
 
     async def program() -> int:
@@ -89,13 +90,15 @@ def consume(
             async with open_consumer(topics, config) as consumer, require_tower(consumer.events, config, consumer):
                 with supervisor.monitor.watching(consumer):
                     await supervisor.wait_unless_stopping(consumer.wait_settled)
+                    records = await supervisor.wait_unless_stopping(partial(selection.begin, consumer))
                     consumer.events.log.write(Following(topics))
-                    printer = _Printer(consumer, fd, formatter, is_saving=bool(config.consumer.name))
-                    await printer.print_records(
-                        supervisor,
-                        math.inf if count is None else count,
-                        math.inf if idle_exit is None else idle_exit / 1000,
-                    )
+                    if records is not None:
+                        printer = _Printer(consumer, records, fd, formatter, is_saving=bool(config.consumer.name))
+                        await printer.print_records(
+                            supervisor,
+                            math.inf if count is None else count,
+                            math.inf if idle_exit is None else idle_exit / 1000,
+                        )
             nursery.cancel_scope.cancel()
         return 0
 
@@ -118,15 +121,18 @@ def _choose_formatter(output: str | None, template: str | None, null_as: str | N
 class _Printer:
     """Writes records to a file descriptor. A consumer with a name saves the positions up to which it has written."""
 
-    def __init__(self, consumer: Consumer, fd: int, formatter: Formatter, *, is_saving: bool) -> None:
+    def __init__(
+        self, consumer: Consumer, records: SelectedRecords, fd: int, formatter: Formatter, *, is_saving: bool
+    ) -> None:
         self._consumer = consumer
+        self._records = records
         self._fd = fd
         self._formatter = formatter
         self._is_saving = is_saving
         self._save_due = trio.current_time() + SAVE_S
 
     async def print_records(self, supervisor: Supervisor, count: float, idle_exit_s: float) -> None:
-        """Write `count` records; fewer if none comes for `idle_exit_s`, or a signal stops the command."""
+        """Write `count` records; fewer if they end, none comes for `idle_exit_s`, or a signal stops it."""
         while count > 0:
             batch = await supervisor.wait_unless_stopping(partial(self._next_batch, count, idle_exit_s))
             if batch is None:
@@ -140,7 +146,7 @@ class _Printer:
 
     async def _next_batch(self, count: float, idle_exit_s: float) -> RecordBatch | None:
         with trio.move_on_after(idle_exit_s):
-            return await self._consumer.next_batch(None if count == math.inf else int(count))
+            return await self._records.next_batch(None if count == math.inf else int(count))
         return None
 
     async def _save(self) -> None:

@@ -1,11 +1,11 @@
-"""`dafka produce`: publishes the lines of a file or of standard input as records."""
+"""`dafka produce`: publishes messages, or the lines of a file or of standard input, as records."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ class InputLeftError(LocalError):
 
 @click.command()
 @click.argument("topic")
+@click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
 @click.option("--file", "path", type=click.Path(), metavar="PATH", help="The file to read.  [default: standard input]")
 @click.option(
     "--key-separator",
@@ -72,20 +73,23 @@ class InputLeftError(LocalError):
 def produce(
     config: Config,
     topic: str,
+    messages: tuple[str, ...],
     path: str | None,
     key_separator: bytes | None,
     headers: tuple[Header, ...],
     timestamp: int | None,
     null_as: str | None,
 ) -> None:
-    """Publish each line as a record of TOPIC.
+    """Publish each line, or each MESSAGE, as a record of TOPIC.
 
     Exits with 0 when the required number of stores has acknowledged every record. Otherwise prints how many records are
     not acknowledged, and exits with 1. With --spool, the next run publishes those again first.
     """
     config = _with_spool_url(config)
     line_format = LineFormat(key_separator, headers, timestamp, None if null_as is None else os.fsencode(null_as))
-    fd = _open_input(path)
+    if messages and path is not None:
+        raise UsageMistake("--file: expected this or messages, not both")
+    fd = None if messages else _open_input(path)
     opened: list[Producer] = []
     supervisor = Supervisor(config, "producer")
     is_read = False
@@ -95,7 +99,9 @@ def produce(
         async with supervisor.open(), open_producer(topic, config) as producer:
             opened.append(producer)
             with supervisor.monitor.watching(producer):
-                is_read = await _publish(producer, fd, line_format, config, supervisor)
+                lines = _give_lines(messages) if fd is None else read_lines(fd)
+                async with _show_progress(producer, fd):
+                    is_read = await _publish(producer, lines, line_format, config, supervisor)
         return interrupted() if supervisor.is_stopping else 0
 
     def interrupted() -> int:
@@ -103,7 +109,7 @@ def produce(
             _report_interruption(producer)
         is_all_stored = not any(producer.statistics().unacknowledged for producer in opened)
         # The rest of a file was not published. A pipe or a terminal has no such rest.
-        is_left = not is_read and stat.S_ISREG(os.fstat(fd).st_mode)
+        is_left = not is_read and (fd is None or stat.S_ISREG(os.fstat(fd).st_mode))
         return 0 if is_all_stored and not is_left else 1
 
     run(program, interrupted=interrupted, shutdown=supervisor.shutdown(is_graceful=True))
@@ -128,14 +134,22 @@ def _open_input(path: str | None) -> int:
         raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
 
 
+async def _give_lines(messages: tuple[str, ...]) -> AsyncGenerator[list[bytes], None]:
+    yield [os.fsencode(message) for message in messages]
+
+
 async def _publish(
-    producer: Producer, fd: int, line_format: LineFormat, config: Config, supervisor: Supervisor
+    producer: Producer,
+    lines_read: AsyncGenerator[list[bytes], None],
+    line_format: LineFormat,
+    config: Config,
+    supervisor: Supervisor,
 ) -> bool:
     """Publish the input until it ends or a signal stops the command, wait for ACKs, and return whether all was read."""
     is_all_sent = is_read = False
     try:
-        async with require_tower(producer.events, config, producer), _show_progress(producer, fd):
-            async with aclosing(read_lines(fd)) as batches:
+        async with require_tower(producer.events, config, producer):
+            async with aclosing(lines_read) as batches:
                 while lines := await supervisor.wait_unless_stopping(partial(anext, batches, None)):
                     await _send(producer, line_format.to_records(lines), config)
             is_all_sent, is_read = True, not supervisor.is_stopping
@@ -186,12 +200,12 @@ def _report_interruption(producer: Producer) -> None:
 
 
 @asynccontextmanager
-async def _show_progress(producer: Producer, fd: int) -> AsyncIterator[None]:
+async def _show_progress(producer: Producer, fd: int | None) -> AsyncIterator[None]:
     """Show on a terminal how much of the input is read, and how many records are published and stored.
 
     A bar would overwrite the lines that are typed at a terminal.
     """
-    if not error_is_terminal() or os.isatty(fd):
+    if fd is None or not error_is_terminal() or os.isatty(fd):
         yield
         return
     status = os.fstat(fd)

@@ -8,6 +8,7 @@ from dafka.config.configuration import Config
 from dafka.config.settings import (
     DEFAULT_KAFKA_LISTEN,
     BeaconConfig,
+    BrokerConfig,
     ClientsConfig,
     CompressionName,
     ConsumerConfig,
@@ -33,6 +34,7 @@ from dafka.config.values import split_listen_address
 __all__ = [
     "DEFAULT_KAFKA_LISTEN",
     "BeaconConfig",
+    "BrokerConfig",
     "ClientsConfig",
     "CompressionName",
     "Config",

@@ -13,6 +13,7 @@ import attrs
 from dafka.config.loading import log_unknown_variables, read_environment, read_file
 from dafka.config.settings import (
     BeaconConfig,
+    BrokerConfig,
     ClientsConfig,
     ConsumerConfig,
     FetchConfig,
@@ -59,6 +60,7 @@ class Config:
         producer: `[producer]`, how records are published.
         consumer: `[consumer]`, where a consumer begins.
         store: `[store]`, where records are kept.
+        broker: `[broker]`, how a broker shares logs with others.
         kafka: `[kafka]`, how a broker serves clients of Kafka.
         http: `[http]`, how a broker serves WebSocket, HTTP and the console.
         clients: `[clients]`, how a broker identifies its clients.
@@ -74,6 +76,7 @@ class Config:
     producer: ProducerConfig = attrs.field(factory=ProducerConfig)
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
+    broker: BrokerConfig = attrs.field(factory=BrokerConfig)
     kafka: KafkaConfig = attrs.field(factory=KafkaConfig)
     http: HttpConfig = attrs.field(factory=HttpConfig)
     clients: ClientsConfig = attrs.field(factory=ClientsConfig)
@@ -138,6 +141,11 @@ class Config:
         """Return a copy with some settings of `[store]` changed."""
         return change_section(self, "store", settings)
 
+    @_takes_settings_of(BrokerConfig)
+    def with_broker(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[broker]` changed."""
+        return change_section(self, "broker", settings)
+
     @_takes_settings_of(KafkaConfig)
     def with_kafka(self, **settings: Any) -> Config:
         """Return a copy with some settings of `[kafka]` changed."""
@@ -177,6 +185,7 @@ SECTIONS: dict[str, type[Any]] = {
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
     "store": StoreConfig,
+    "broker": BrokerConfig,
     "kafka": KafkaConfig,
     "http": HttpConfig,
     "clients": ClientsConfig,

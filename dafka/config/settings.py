@@ -311,12 +311,45 @@ class KafkaConfig:
 
 
 @attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """`[broker]`: how a broker shares logs with the other brokers of its cluster."""
+
+    number: int = attrs.field(default=-1, validator=check_count(-1))
+    """The broker's number, by which clients of Kafka know it, from 0 to 1023. -1: the smallest that no other broker has
+    when it starts for the first time; it then stays."""
+    rack: str = attrs.field(default="", validator=check_text)
+    """The rack or zone in which the broker is. The replicas of a log are spread over as many as there are."""
+    replicas: int = attrs.field(default=3, validator=check_count(1))
+    """On how many brokers the logs of a new topic are kept, unless its creator says otherwise. While there are fewer
+    brokers, all of them keep it."""
+    heartbeat_ms: int = attrs.field(default=250, converter=to_milliseconds, validator=check_milliseconds(1))
+    """The time between two signs of life."""
+    leader_timeout_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """After how long without a sign of life others take over the logs of a broker."""
+    move_after_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a broker that has come back holds everything until it leads the logs again that it is preferred for."""
+    mend_after_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a broker may be away until others keep its logs in its place."""
+    full_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
+    """A broker with less free space than this gets no further replicas, and hands the logs that it leads to others."""
+    secret_file: str = attrs.field(default="", validator=check_text)
+    """A file with a secret of at least 32 characters that all brokers of the cluster have. With it, brokers prove to
+    each other who they are when they forward requests of clients. Needed with `[clients] users`."""
+    tls_ca: str = attrs.field(default="", validator=check_text)
+    """A file with certificates of authorities, in PEM format, of which other brokers have theirs. Empty: those of the
+    system, and those in `[clients] tls_client_ca`."""
+
+
+@attrs.frozen(kw_only=True)
 class HttpConfig:
     """`[http]`: how a broker serves WebSocket, HTTP and the console."""
 
     listen: str = attrs.field(default="", validator=check_listen_address)
     """Where `dafka up` and `dafka broker` listen to HTTP: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free
     port. Empty: they do not."""
+    advertised_url: str = attrs.field(default="", validator=check_text)
+    """Where other brokers reach this one, to forward requests to it: `http://HOST:PORT`, or `https://HOST:PORT`. Empty:
+    the address at which it listens, or that of `[node] bind` if it listens at all addresses."""
     connections_max: int = attrs.field(default=10_000, validator=check_count(1))
     """How many clients may be connected. A further one takes the place of a client that has not sent a request yet, or
     is disconnected."""

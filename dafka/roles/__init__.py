@@ -1,6 +1,7 @@
 """The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
 
-from dafka.roles.broker import Appended, Broker, serve_broker
+from dafka.roles.broker import Appended, Broker
+from dafka.roles.broker_loading import serve_broker
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.events import EventFeed
 from dafka.roles.observer import Observer, open_observer

@@ -78,6 +78,19 @@ def check_positions(positions: Mapping[Partition, int]) -> None:
             raise ConfigError(f"positions: expected a sequence from 0 on for {partition}, not {sequence!r}")
 
 
+def ephemeral(config: Config) -> Config:
+    """Return the configuration of a further node of the same program, which listens at any free port.
+
+    Args:
+        config: The configuration of the program's node.
+
+    Returns:
+        The configuration.
+    """
+    host, separator, _ = config.node.bind.rpartition(":")
+    return config.with_node(bind=f"{host}{separator}*")
+
+
 def check_identity(address: str | None, next_sequence: int, config: Config) -> None:
     """Check the partition that a producer continues.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import attrs
 import trio
@@ -13,7 +13,9 @@ from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.records import Partition, Record, RecordBatch, new_address
-from dafka.roles.arguments import check_positions, check_topic, check_topics
+from dafka.roles.arguments import check_positions, check_topic, check_topics, ephemeral
+from dafka.roles.blocks import trio_block
+from dafka.roles.reader import open_reader
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import Storage, open_storage
@@ -70,6 +72,7 @@ class Consumer(NodeRole):
         self._saved = saved
         self._delivery = DeliveryBuffer(machine)
         self._arrived = trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()
         self._is_closed = False
 
     @property
@@ -94,13 +97,23 @@ class Consumer(NodeRole):
         self._node.act(self._machine.unsubscribe(topic))
         self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
 
-    def batches(self) -> AsyncIterator[RecordBatch]:
+    def batches(self, *, until: Mapping[Partition, int] | None = None) -> AsyncIterator[RecordBatch]:
         """Return an iterator over batches of records, which waits for further ones.
 
         Each batch holds consecutive records of one partition. Iterating raises `trio.ClosedResourceError` after the
         consumer's block.
+
+        Args:
+            until: By partition, the sequence after the last record to return, such as `await consumer.ends()`. The
+                iterator ends there, and leaves later records and other partitions to others. None: it does not end.
+
+        Returns:
+            The iterator.
+
+        Raises:
+            ConfigError: A partition, its topic or a sequence in `until` is invalid.
         """
-        return _Batches(self)
+        return _Batches(self, None if until is None else self._check_ends(until))
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Return an iterator over records. It executes a checkpoint for each batch received, not for each record."""
@@ -109,6 +122,80 @@ class Consumer(NodeRole):
     def positions(self) -> dict[Partition, int]:
         """Return, by partition, the sequence after the last record that the program received."""
         return dict(self._delivery.positions)
+
+    def lag(self) -> dict[Partition, int]:
+        """Return, by partition, how many records are known to exist that the program has not received; 0 if none."""
+        cursors = self._machine.reassembler.cursors
+        waiting = self._delivery.waiting_positions()
+        return {
+            partition: max(cursor.known_end - waiting.get(partition, cursor.next_sequence), 0)
+            for partition, cursor in cursors.items()
+        }
+
+    async def ends(self) -> dict[Partition, int]:
+        """Ask the stores how much they hold of the consumer's topics.
+
+        A node of its own asks, which takes a fraction of a second.
+
+        Returns:
+            By partition, the sequence after the last record that a store holds.
+
+        Raises:
+            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+        """
+        async with open_reader(self.topics, ephemeral(self._config)) as reader:
+            await reader.wait_ready()
+            return reader.ends()
+
+    def seek(self, positions: Mapping[Partition, int]) -> None:
+        """Continue partitions at other records, earlier or later ones.
+
+        If no node holds the record any more, the partition continues at the earliest one that a node holds.
+
+        Args:
+            positions: By partition, the sequence of the next record to receive. The consumer is subscribed to the
+                topics.
+
+        Raises:
+            ConfigError: A partition, its topic or a sequence is invalid.
+        """
+        for partition, sequence in self._check_ends(positions).items():
+            self._node.act(self._delivery.seek(partition, sequence, trio.current_time()))
+
+    async def seek_tail(self, count: int) -> None:
+        """Continue each partition that stores hold so that its last records come next.
+
+        Args:
+            count: How many records of each partition, at least 0.
+
+        Raises:
+            ConfigError: The count is invalid.
+            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+        """
+        if type(count) is not int or count < 0:
+            raise ConfigError(f"count: expected a whole number from 0 on, not {count!r}")
+        self.seek({partition: max(end - count, 0) for partition, end in (await self.ends()).items()})
+
+    def pause(self, *selected: Partition | str) -> None:
+        """Receive no further records of partitions until `resume`. They fill no buffer, and their lag grows.
+
+        Args:
+            *selected: Partitions, and topics, whose future partitions are paused too.
+        """
+        self._node.act(self._delivery.pause(selected, trio.current_time()))
+
+    def resume(self, *selected: Partition | str) -> None:
+        """Receive records of paused partitions again, from the one on at which they were paused.
+
+        Args:
+            *selected: The same partitions and topics as those of `pause`.
+        """
+        self._node.act(self._machine.resume(selected, trio.current_time()))
+
+    @property
+    def paused(self) -> frozenset[Partition | str]:
+        """The partitions and topics that are paused."""
+        return frozenset(self._machine.reassembler.paused)
 
     async def save_positions(self) -> None:
         """Make `positions()` durable under the consumer's name. A consumer opened with that name continues from there.
@@ -167,15 +254,51 @@ class Consumer(NodeRole):
             trio.ClosedResourceError: The consumer's block has been left.
         """
         while (record := self._delivery.next_record()) is None:
-            self._delivery.open_run(await self._next_batch())
+            await self._open_run()
         return record
+
+    async def _open_run(self, ends: dict[Partition, int] | None = None) -> bool:
+        """Wait for records. `_delivery` then hands them over, also in another thread than Trio's.
+
+        Args:
+            ends: By partition, the sequence after the last record to return. Complete ones are removed. None: no end.
+
+        Returns:
+            Whether there are records; False if all ends have been reached.
+        """
+        await trio.lowlevel.checkpoint()
+        while (found := self._open_run_nowait(ends)) is None:
+            if self._is_closed:
+                raise trio.ClosedResourceError("this consumer is closed")
+            await (self._arrived if ends is None else self._changed).park()
+        return found
+
+    def _open_run_nowait(self, ends: dict[Partition, int] | None = None) -> bool | None:
+        """Do the same without waiting. Return None if that is necessary."""
+        if (batch := self._take_run(ends)) is None:
+            return False if ends is not None and self._delivery.is_complete(ends) else None
+        self._delivery.open_run(batch)
+        return True
 
     async def _next_batch(self) -> RecordBatch:
         await trio.lowlevel.checkpoint()
-        while (taken := self._delivery.take_run(trio.current_time())) is None:
+        while (batch := self._take_run()) is None:
             if self._is_closed:
                 raise trio.ClosedResourceError("this consumer is closed")
             await self._arrived.park()
+        return batch
+
+    def _check_ends(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
+        check_positions(sequences)
+        for partition in sequences:
+            if partition.topic not in self._machine.topics:
+                raise ConfigError(f"{partition}: expected a topic that the consumer is subscribed to: {self.topics}")
+        return dict(sequences)
+
+    def _take_run(self, ends: Mapping[Partition, int] | None = None) -> RecordBatch | None:
+        taken = self._delivery.take_run(trio.current_time(), ends)
+        if taken is None:
+            return None
         batch, actions = taken
         if actions:
             self._node.act(actions)
@@ -185,21 +308,31 @@ class Consumer(NodeRole):
         self._delivery.put_records(batch)
         self._arrived.unpark_all()
 
+    def _on_change(self) -> None:
+        self._changed.unpark_all()  # unrecoverable records may complete a read that ends
+
     def _close(self) -> None:
         """Make waiting for records raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._arrived.unpark_all()
+        self._changed.unpark_all()
 
 
 class _Batches:
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, ends: dict[Partition, int] | None) -> None:
         self._consumer = consumer
+        self._ends = ends
 
     def __aiter__(self) -> _Batches:
         return self
 
     async def __anext__(self) -> RecordBatch:
-        return await self._consumer.next_batch()
+        if self._ends is None:
+            return await self._consumer.next_batch()
+        while await self._consumer._open_run(self._ends):
+            if (batch := self._consumer._delivery.next_batch()) is not None:
+                return batch
+        raise StopAsyncIteration
 
 
 class _Records:
@@ -213,7 +346,7 @@ class _Records:
         return await self._consumer.next_record()
 
 
-@asynccontextmanager
+@trio_block
 async def open_consumer(
     topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
 ) -> AsyncIterator[Consumer]:

@@ -163,8 +163,14 @@ class EventFeed:
 
     async def wait_event(self, seen: int) -> tuple[Event, int]:
         """Return the event after the first `seen` ones, and how many have been seen with it."""
-        while seen >= self._count:
+        while (kept := self.kept_event(seen)) is None:
             await self._readers.park()
+        return kept
+
+    def kept_event(self, seen: int) -> tuple[Event, int] | None:
+        """Return the same without waiting; None if there is no further event yet."""
+        if seen >= self._count:
+            return None
         seen = max(seen, self._count - len(self._events))
         return self._events[seen - self._count], seen + 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -18,6 +18,7 @@ from dafka.groups import single_exception
 from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
 from dafka.roles.arguments import check_topics
+from dafka.roles.blocks import trio_block
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.transport import listen, open_context, open_security
@@ -154,7 +155,7 @@ class Observer(NodeRole):
             await listen(self._context, self._security, peer, prefixes, receive, note_connected, ignore_refusal)
 
 
-@asynccontextmanager
+@trio_block
 async def open_observer(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Observer]:
     """Open an observer for the length of a block.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ from dafka.groups import single_exception
 from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
 from dafka.roles.arguments import check_identity, check_topic, make_batch
+from dafka.roles.blocks import trio_block
 from dafka.roles.events import EventFeed
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.producer_partition import (
@@ -175,7 +176,23 @@ class Producer(NodeRole):
                 published.
             trio.ClosedResourceError: The producer's block has been left.
         """
-        batch = make_batch(self.partition, records, round(time.time() * 1000), self._content_bytes_max)
+        return await self._send_batch(self._make_batch(records))
+
+    def _make_batch(self, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record]) -> RecordBatch:
+        return make_batch(self.partition, records, round(time.time() * 1000), self._content_bytes_max)
+
+    def _send_nowait(self, batch: RecordBatch) -> range | None:
+        """Publish a batch as `_send_batch` does, and return None if it would have to wait."""
+        is_free = not (self._sending.locked() or self._publishing.locked() or self._spool is not None)
+        is_short = len(batch) <= RUN_RECORDS_MAX and batch.content_bytes <= RUN_BYTES_MAX
+        if not (is_free and is_short and self._machine.has_room()) or self._sockets.compresses_aside(batch):
+            return None
+        self._check_open()
+        self._check_stored()
+        self._publish(move_records(batch, self.partition, self._machine.next_sequence))
+        return range(self._machine.next_sequence - len(batch), self._machine.next_sequence)
+
+    async def _send_batch(self, batch: RecordBatch) -> range:
         async with self._sending:
             start = 0
             while start < len(batch):
@@ -298,15 +315,16 @@ class Producer(NodeRole):
             async with self._publishing:
                 self._check_open()
                 if self._machine.has_room():
-                    await self._publish(move_records(run, self.partition, self._machine.next_sequence))
+                    batch = move_records(run, self.partition, self._machine.next_sequence)
+                    self._check_stored()
+                    if self._spool is not None:
+                        with trio.CancelScope(shield=True):
+                            await self._spool.append([batch])
+                    self._publish(batch)
                     return
             await self._progress.park()
 
-    async def _publish(self, batch: RecordBatch) -> None:
-        self._check_stored()
-        if self._spool is not None:
-            with trio.CancelScope(shield=True):
-                await self._spool.append([batch])
+    def _publish(self, batch: RecordBatch) -> None:
         self._node.act(self._machine.publish(batch, trio.current_time()))
         self._records += len(batch)
         self._bytes += batch.content_bytes
@@ -362,7 +380,7 @@ class Producer(NodeRole):
                 self.events.put(StorageFailed(str(error)))
 
 
-@asynccontextmanager
+@trio_block
 async def open_producer(
     topic: str, config: Config | None = None, *, address: str | None = None, next_sequence: int = 0
 ) -> AsyncIterator[Producer]:

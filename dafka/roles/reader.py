@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
 
 import trio
 
@@ -13,6 +12,7 @@ from dafka.groups import single_exception
 from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.arguments import check_topics
+from dafka.roles.blocks import trio_block
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.wire import Role
@@ -306,7 +306,7 @@ class Range:
         return self._machine.position(self.partition) >= self._end_sequence
 
 
-@asynccontextmanager
+@trio_block
 async def open_reader(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Reader]:
     """Open a reader for the length of a block.
 

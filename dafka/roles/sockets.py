@@ -120,9 +120,13 @@ class NodeSockets:
 
     async def compress(self, batch: RecordBatch) -> RecordBatch:
         """Return records with their record batches, which a thread makes if they are compressed and many."""
-        if batch.content_bytes < COMPRESSED_ASIDE_BYTES or not self._encoder.compresses(batch.partition.topic):
+        if not self.compresses_aside(batch):
             return batch
         return await trio.to_thread.run_sync(self._encoder.compress, batch)
+
+    def compresses_aside(self, batch: RecordBatch) -> bool:
+        """Return whether `compress` uses a thread."""
+        return batch.content_bytes >= COMPRESSED_ASIDE_BYTES and self._encoder.compresses(batch.partition.topic)
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive messages that begin with this prefix; records also by the batch."""

@@ -21,6 +21,7 @@ from dafka.endpoints import MessageSource, is_local
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
+from dafka.roles.blocks import check_in_trio
 from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.exposure import exposure_warnings
 from dafka.roles.log_events import Started, Stopped
@@ -173,6 +174,7 @@ async def serve_tower(
         AddressInUseError: It cannot listen at an endpoint of `[tower]`.
         ConfigError: The keys of `[security]` are missing or invalid, or both endpoints are the same.
     """
+    check_in_trio("serve_tower")
     config = config or Config()
     _check_endpoints_differ(config.tower)
     security = open_security(config)

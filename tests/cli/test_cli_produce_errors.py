@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 
+from dafka.cli.lines import read_lines
 from dafka.cli.record_lines import LineFormat
 from dafka.cli.runner import Supervisor, run
 from dafka.config import Config
@@ -88,7 +89,9 @@ def test_no_failure_looks_like_success(
 
     async def program() -> int:
         with (tmp_path / "input").open() as file:
-            await produce._publish(producer, file.fileno(), LineFormat(), config, Supervisor(config, "producer"))
+            await produce._publish(
+                producer, read_lines(file.fileno()), LineFormat(), config, Supervisor(config, "producer")
+            )
         return 0
 
     with pytest.raises(SystemExit) as ended:

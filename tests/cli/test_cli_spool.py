@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from dafka.cli.lines import read_lines
 from dafka.cli.produce import InputLeftError, _publish, _send
 from dafka.cli.record_lines import LineFormat
 from dafka.cli.runner import Supervisor
@@ -91,7 +92,9 @@ async def test_a_full_spool_is_reported_with_what_is_not_acknowledged(monkeypatc
 
                 async def publish() -> None:
                     with expected:
-                        await _publish(producer, reader, LineFormat(), config, Supervisor(config, "producer"))
+                        await _publish(
+                            producer, read_lines(reader), LineFormat(), config, Supervisor(config, "producer")
+                        )
                     scope.cancel()
 
                 nursery.start_soon(publish)

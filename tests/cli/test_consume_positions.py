@@ -15,6 +15,7 @@ from dafka.cli.consume import _Printer
 from dafka.cli.lines import StreamError
 from dafka.cli.record_lines import make_formatter
 from dafka.cli.runner import Supervisor
+from dafka.cli.selection import SelectedRecords
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Consumer
 
@@ -59,7 +60,9 @@ async def test_positions_are_saved_after_the_output(save_s: float, monkeypatch: 
         return written
 
     records = Records(3, count_written)
-    printer = _Printer(cast(Consumer, records), writing, make_formatter("value"), is_saving=True)
+    printer = _Printer(
+        cast(Consumer, records), cast(SelectedRecords, records), writing, make_formatter("value"), is_saving=True
+    )
     with trio.fail_after(30):
         await printer.print_records(cast(Supervisor, Unstopped()), 30, 1000)
     os.close(reading)
@@ -84,7 +87,9 @@ async def test_positions_are_saved_when_it_is_stopped(monkeypatch: pytest.Monkey
     monkeypatch.setattr(consume, "SAVE_S", 1000.0)
     records = Records(3, lambda: 20)
     fd = os.open(os.devnull, os.O_WRONLY)
-    printer = _Printer(cast(Consumer, records), fd, make_formatter("value"), is_saving=True)
+    printer = _Printer(
+        cast(Consumer, records), cast(SelectedRecords, records), fd, make_formatter("value"), is_saving=True
+    )
     with trio.fail_after(30):
         await printer.print_records(cast(Supervisor, StoppedByASignal()), 1000, 1000.0)
     os.close(fd)
@@ -95,7 +100,9 @@ async def test_nothing_is_saved_when_the_output_cannot_be_written(monkeypatch: p
     monkeypatch.setattr(consume, "SAVE_S", 0.0)
     records = Records(1, lambda: 0)
     fd = os.open("/dev/null", os.O_RDONLY)
-    printer = _Printer(cast(Consumer, records), fd, make_formatter("value"), is_saving=True)
+    printer = _Printer(
+        cast(Consumer, records), cast(SelectedRecords, records), fd, make_formatter("value"), is_saving=True
+    )
     with trio.fail_after(30), pytest.raises(StreamError):
         await printer.print_records(cast(Supervisor, Unstopped()), 10, 1000)
     os.close(fd)

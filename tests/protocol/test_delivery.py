@@ -51,6 +51,24 @@ def test_after_a_part_the_rest_can_be_taken_record_by_record(records_max: int) -
     assert delivery.positions == {PARTITION: 10}
 
 
+def test_an_open_run_waits_until_its_records_are_handed_over() -> None:
+    delivery, _ = make_delivery(10)
+    taken = delivery.take_run(0.0)
+    assert taken is not None
+    delivery.open_run(taken[0])
+    assert (delivery.positions, delivery.waiting_positions()) == ({PARTITION: 5}, {PARTITION: 5})
+    batch = delivery.next_batch(4)
+    assert batch is not None
+    assert (batch.first_sequence, len(batch), delivery.positions) == (5, 4, {PARTITION: 9})
+    record = delivery.next_record()
+    assert record is not None
+    assert record.sequence == 9
+    batch = delivery.next_batch()
+    assert batch is not None
+    assert (batch.first_sequence, len(batch)) == (10, 5)
+    assert (delivery.next_batch(), delivery.next_record(), delivery.waiting_positions()) == (None, None, {})
+
+
 def test_taking_the_whole_run_leaves_nothing() -> None:
     delivery, _ = make_delivery(3)
     batch = take(delivery, 3)

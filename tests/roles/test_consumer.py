@@ -344,3 +344,105 @@ async def test_invalid_positions_are_refused(positions: Any, message: str) -> No
     with pytest.raises(ConfigError, match=re.escape(message)):
         async with open_consumer(["hello"], positions=positions):
             pass
+
+
+async def test_a_consumer_seeks_backwards_and_forwards(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        await receive_partition(consumer, 0, 100)
+        for position in (10, 99, 0):
+            consumer.seek({producer.partition: position})
+            assert consumer.positions() == {producer.partition: position}
+            assert_records(await take(consumer, 1), position, position + 1)
+        consumer.seek({producer.partition: 105})
+        await producer.send_many(contents(100, 110))
+        await receive_partition(consumer, 105, 110)
+
+
+async def test_the_tail_of_stored_partitions_is_received_also_by_latest(
+    dafka_cluster: Cluster, producer: Producer
+) -> None:
+    async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
+        await consumer.seek_tail(5)
+        await receive_partition(consumer, 95, 100)
+        await producer.send_many(contents(100, 103))
+        await receive_partition(consumer, 100, 103)
+
+
+async def test_a_bounded_read_ends_at_the_stored_end(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello", "empty"]) as consumer:
+        ends = await consumer.ends()
+        assert ends == {producer.partition: 100}
+        await producer.send_many(contents(100, 110))
+        with trio.fail_after(DEADLINE_S):
+            batches = [batch async for batch in consumer.batches(until=ends)]
+            assert [record.value for batch in batches for record in batch] == contents(0, 100)
+            assert [batch async for batch in consumer.batches(until=ends)] == []
+            assert [batch async for batch in consumer.batches(until={})] == []
+        await receive_partition(consumer, 100, 110)
+
+
+async def test_a_bounded_read_leaves_out_what_was_sought_past(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config
+    async with dafka_cluster.producer("hello") as ended:
+        await ended.send_many(contents(0, 100))
+    async with dafka_cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, 10))
+        await producer.wait_stored()
+        async with dafka_cluster.consumer(["hello"], config.with_consumer(offset_reset="earliest")) as consumer:
+            ends = await consumer.ends()
+            assert ends == {ended.partition: 100, producer.partition: 10}
+            consumer.seek({ended.partition: 100})
+            with trio.fail_after(DEADLINE_S):
+                found = [record.value async for batch in consumer.batches(until=ends) for record in batch]
+    assert found == contents(0, 10)
+
+
+async def test_a_bounded_read_that_waits_notices_that_nothing_is_left(
+    dafka_cluster: Cluster, producer: Producer
+) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        await receive_partition(consumer, 0, 100)
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+
+                async def read() -> None:
+                    assert [batch async for batch in consumer.batches(until={producer.partition: 110})] == []
+
+                nursery.start_soon(read)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                consumer.seek({producer.partition: 110})
+
+
+async def test_paused_topics_wait_while_others_are_received(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.producer("other") as other, dafka_cluster.consumer(["hello", "other"]) as consumer:
+        consumer.pause("hello")
+        assert consumer.paused == {"hello"}
+        await other.send_many(contents(0, 50))
+        with trio.fail_after(DEADLINE_S):
+            while consumer.positions().get(other.partition) != 50:
+                assert (await consumer.next_batch()).partition == other.partition
+        await wait_until(lambda: consumer.lag().get(producer.partition) == 100)
+        consumer.resume("hello")
+        await receive_partition(consumer, 0, 100)
+        assert consumer.paused == frozenset()
+        assert consumer.lag() == {producer.partition: 0, other.partition: 0}
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ({Partition("world", "A" * 32): 0}, "expected a topic that the consumer is subscribed to"),
+        ({Partition("hello", "A" * 32): -1}, "expected a sequence from 0 on"),
+        ({"hello": 1}, "expected a Partition"),
+    ],
+)
+async def test_wrong_positions_to_seek_or_to_end_at_are_refused(
+    dafka_cluster: Cluster, positions: Any, message: str
+) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        with pytest.raises(ConfigError, match=message):
+            consumer.seek(positions)
+        with pytest.raises(ConfigError, match=message):
+            consumer.batches(until=positions)
+        with pytest.raises(ConfigError, match="count: expected a whole number"):
+            await consumer.seek_tail(-1)

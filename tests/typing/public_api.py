@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import trio
 
 import dafka
+import dafka.asyncio
+import dafka.blocking
 from dafka import errors, events
 
 
@@ -102,6 +104,44 @@ async def observe(config: dafka.Config) -> list[str]:
     stores = [node.address for node in survey.nodes if node.state is not dafka.NodeState.SILENT]
     behind = [holder.store for partition in survey.partitions for holder in partition.holders if holder.lag]
     return stores + behind
+
+
+def use_threads(config: dafka.Config) -> int:
+    """Use the API for plain threads."""
+    with dafka.blocking.serve_tower(config) as tower, dafka.blocking.serve_store(config) as store:
+        endpoint: str = tower.sub_endpoint
+        print(endpoint, store.statistics().records_stored, store.health().unready)
+        producer: dafka.blocking.Producer = dafka.blocking.open_producer("orders", config)
+        sequences: range = producer.send_many([b"1", b"2"], timeout_s=1)
+        producer.close()
+        with dafka.blocking.open_consumer(["orders"], config) as consumer:
+            batch: dafka.RecordBatch = consumer.next_batch(records_max=10, timeout_s=1.5)
+            for record in consumer:
+                value: bytes | None = record.value
+                print(value)
+                break
+            for event in consumer.events:
+                print(describe_event(event))
+        with dafka.blocking.open_reader(["orders"], config) as reader:
+            batches = [batch for partition, end in reader.ends().items() for batch in reader.read(partition, 0, end)]
+    return len(sequences) + len(batch) + len(batches)
+
+
+async def use_asyncio(config: dafka.Config) -> int:
+    """Use the API for asyncio."""
+    producer: dafka.asyncio.Producer = await dafka.asyncio.open_producer("orders", config)
+    sequence: int = await producer.send(b"1", key=b"k")
+    await producer.aclose()
+    async with dafka.asyncio.open_consumer(["orders"], config) as consumer:
+        batch: dafka.RecordBatch = await consumer.next_batch()
+        async for record in consumer:
+            value: bytes | None = record.value
+            print(value)
+            break
+        statistics: dafka.ConsumerStatistics = await consumer.statistics()
+        async for event in consumer.events:
+            print(describe_event(event))
+    return sequence + len(batch) + len(statistics.lag)
 
 
 async def main() -> None:

@@ -8,7 +8,7 @@ after this consumer had settled, the partition began while the consumer was list
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dafka import wire
 from dafka.config import Config
@@ -95,6 +95,27 @@ class ConsumerMachine:
         for partition in [partition for partition in self.reassembler.cursors if partition.topic == topic]:
             self._forget_partition(partition)
         return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
+
+    def seek(self, partition: Partition, sequence: int, now: float) -> list[Action]:
+        """Continue a partition of a subscribed topic at another record, which may have been received before.
+
+        If the partition is not known yet, it begins there when it is, and the heads are asked for.
+        """
+        cursor = self.reassembler.cursors.get(partition)
+        if cursor is None:
+            self._positions[partition] = sequence
+            self._heads_wanted[partition.topic] = None
+            return self._due_get_heads(now)
+        known_end = cursor.known_end
+        self.reassembler.forget_partition(partition)
+        self.reassembler.follow_partition(partition, sequence)
+        self.reassembler.note_known_end(partition, known_end)
+        return self._due_fetches(now)
+
+    def resume(self, selected: Collection[Partition | str], now: float) -> list[Action]:
+        """Receive records of these partitions and topics again."""
+        self.reassembler.resume(selected)
+        return self._due_fetches(now)
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take records, heads and STORE-HELLOs; discard and count all other messages."""
@@ -221,7 +242,7 @@ class ConsumerMachine:
         else:
             self.reassembler.note_answer(now)
         limit = self._config.consumer.buffer_bytes_max * (1 if run.requestor is None else 2)
-        if self.buffered_bytes + self._arriving_bytes >= limit:
+        if self.buffered_bytes + self._arriving_bytes >= limit or self.reassembler.is_paused(partition):
             self.reassembler.drop_batch(batch)
             return actions
         for ready in self.reassembler.add_batch(batch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from dafka.protocol.actions import Action
 from dafka.protocol.machines.consumer import ConsumerMachine
@@ -43,26 +43,39 @@ class DeliveryBuffer:
             self.positions[record.partition] = record.sequence + 1
         return record
 
+    def next_batch(self, records_max: int | None = None) -> RecordBatch | None:
+        """Hand over the rest of the open run, or its first `records_max` records. None if there is none left."""
+        rest = self._take_rest()
+        return None if rest is None else self.hand_over(rest, records_max)
+
     def open_run(self, batch: RecordBatch) -> None:
-        """Hand over this run, which `take_run` returned, record by record with `next_record`."""
+        """Hand over this run, which `take_run` returned, with `next_record` and `next_batch`."""
+        self.positions[batch.partition] = batch.first_sequence
         self._open_batch, self._open_records = batch, iter(batch)
 
-    def take_run(self, now: float) -> tuple[RecordBatch, list[Action]] | None:
+    def take_run(
+        self, now: float, ends: Mapping[Partition, int] | None = None
+    ) -> tuple[RecordBatch, list[Action]] | None:
         """Take the next run out of the buffer, to be passed to `open_run` or `hand_over`.
 
         Args:
             now: The time in seconds.
+            ends: By partition, the sequence after the last record to take, of no other partitions. None: no limits.
 
         Returns:
             The run, and the actions of the machine now that there is more room. None if no record waits.
         """
         rest = self._take_rest()
-        if rest is not None:
+        if rest is not None and ends is None:
             return rest, []
+        if rest is not None:
+            self._put_back(rest)
         if not self._buffer:
             return None
         buffered = self._buffer.memory_bytes
-        batch = self._buffer.take_batch()
+        batch = self._buffer.take_batch() if ends is None else self._buffer.take_batch_before(ends)
+        if batch is None:
+            return None
         self.records += len(batch)
         self.bytes += batch.content_bytes
         return batch, self._machine.records_taken(buffered - self._buffer.memory_bytes, now)
@@ -81,6 +94,42 @@ class DeliveryBuffer:
             self._take_rest()
         return self._machine.records_taken(self._buffer.drop_topic(topic), now)
 
+    def seek(self, partition: Partition, sequence: int, now: float) -> list[Action]:
+        """Continue a partition at another record; drop those that wait. Return the actions of the machine."""
+        actions = self._drop_partition(partition, now)
+        self.positions[partition] = sequence
+        return actions + self._machine.seek(partition, sequence, now)
+
+    def pause(self, selected: Collection[Partition | str], now: float) -> list[Action]:
+        """Receive no further records of these partitions and topics; those that wait are fetched again later."""
+        self._machine.reassembler.pause(selected)
+        waiting = self.waiting_positions()
+        actions: list[Action] = []
+        for partition, cursor in list(self._machine.reassembler.cursors.items()):
+            if partition in selected or partition.topic in selected:
+                actions += self._drop_partition(partition, now)
+                actions += self._machine.seek(partition, waiting.get(partition, cursor.next_sequence), now)
+        return actions
+
+    def is_complete(self, ends: dict[Partition, int]) -> bool:
+        """Return whether nothing is left before these ends.
+
+        Args:
+            ends: By partition, the sequence after the last record. Those that are complete are removed.
+
+        Returns:
+            Whether all are complete: their records have been handed over, or are unrecoverable.
+        """
+        waiting = self.waiting_positions()
+        cursors = self._machine.reassembler.cursors
+        while ends:
+            partition, end = next(iter(ends.items()))
+            cursor = cursors.get(partition)
+            if end and (cursor is None or waiting.get(partition, cursor.next_sequence) < end):
+                return False
+            del ends[partition]
+        return True
+
     def waiting_positions(self) -> dict[Partition, int]:
         """Return, by partition, the sequence of the first record that waits for the program."""
         waiting = self._buffer.first_sequences()
@@ -97,3 +146,15 @@ class DeliveryBuffer:
             return None
         rest = batch.between(self.positions[batch.partition], batch.end_sequence)
         return rest if len(rest) else None
+
+    def _put_back(self, rest: RecordBatch) -> None:
+        """Put the rest of a run back into the buffer."""
+        self.records -= len(rest)
+        self.bytes -= rest.content_bytes
+        self._buffer.put_back(rest)
+        self._machine.records_buffered(rest.memory_bytes)
+
+    def _drop_partition(self, partition: Partition, now: float) -> list[Action]:
+        if self._open_batch is not None and self._open_batch.partition == partition:
+            self._take_rest()
+        return self._machine.records_taken(self._buffer.drop_partition(partition), now)

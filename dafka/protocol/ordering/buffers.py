@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 
 from dafka.records import Partition, RecordBatch, join
 
@@ -52,6 +53,33 @@ class BatchBuffer:
             self._batches[partition] = batches[count:]
         self.memory_bytes -= sum(batch.memory_bytes for batch in batches[:count])
         return join(batches[:count])
+
+    def take_batch_before(self, ends: Mapping[Partition, int]) -> RecordBatch | None:
+        """Take waiting records of the next partition that has some before its end; None if there are none.
+
+        Args:
+            ends: By partition, the sequence after the last record to take. Other partitions are left alone.
+
+        Returns:
+            The records.
+        """
+        for partition, batches in self._batches.items():
+            first, end = batches[0], ends.get(partition, 0)
+            if first.first_sequence >= end:
+                continue
+            if batches[-1].end_sequence <= end:
+                self._batches.move_to_end(partition, last=False)
+                return self.take_batch()
+            taken, rest = first.between(first.first_sequence, end), first.between(end, first.end_sequence)
+            batches[:1] = [rest] if len(rest) else []
+            self.memory_bytes -= first.memory_bytes - (rest.memory_bytes if len(rest) else 0)
+            return taken
+        return None
+
+    def put_back(self, batch: RecordBatch) -> None:
+        """Put records back that were taken. They come before all batches of their partition in the buffer."""
+        self._batches.setdefault(batch.partition, []).insert(0, batch)
+        self.memory_bytes += batch.memory_bytes
 
     def take_all(self) -> list[RecordBatch]:
         """Take everything, one batch for each partition. There must be no gap in any of them."""

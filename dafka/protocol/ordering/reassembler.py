@@ -8,6 +8,7 @@ fetched when there is room again.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection, Iterable
 
 from dafka import wire
 from dafka.config import FetchConfig
@@ -39,6 +40,7 @@ class Reassembler:
     Attributes:
         cursors: The position in each followed partition.
         gap_resolver: The peers that may still hold the missing records.
+        paused: The partitions, and the topics, that nothing is fetched of.
         fetches_sent: The number of FETCHes returned by `due_fetches`.
     """
 
@@ -53,6 +55,7 @@ class Reassembler:
         self._changed: dict[Partition, None] = {}
         self._unproven: OrderedDict[Partition, float] = OrderedDict()
         self._unproven_max = unproven_max
+        self.paused: set[Partition | str] = set()
 
     def follow_partition(self, partition: Partition, next_sequence: int, since: float | None = None) -> None:
         """Begin to follow a partition from `next_sequence` on.
@@ -65,6 +68,21 @@ class Reassembler:
         self.cursors[partition] = Cursor(next_sequence)
         if since is not None:
             self._unproven[partition] = since
+
+    def pause(self, selected: Iterable[Partition | str]) -> None:
+        """Fetch nothing of these partitions and topics, which the caller follows anew if they are being fetched."""
+        self.paused.update(selected)
+
+    def resume(self, selected: Collection[Partition | str]) -> None:
+        """Fetch what is missing of these partitions and topics again."""
+        self.paused.difference_update(selected)
+        for partition in self.cursors:
+            if partition in selected or partition.topic in selected:
+                self._changed[partition] = None
+
+    def is_paused(self, partition: Partition) -> bool:
+        """Return whether nothing is fetched of a partition."""
+        return bool(self.paused) and (partition in self.paused or partition.topic in self.paused)
 
     def has_room(self) -> bool:
         """Return whether one more partition without records may be followed."""
@@ -206,6 +224,8 @@ class Reassembler:
 
     def _plan(self, partition: Partition, now: float) -> list[wire.Fetch]:
         cursor = self.cursors.get(partition)
+        if self.is_paused(partition):
+            return []
         planned = None if cursor is None else self._planner.plan_fetch(partition, cursor, now)
         if planned is None:
             return []

@@ -1,0 +1,144 @@
+"""Consumers for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+
+from dafka import roles
+from dafka.asyncio.node import Node, Opening
+from dafka.config import Config
+from dafka.records import Partition, Record, RecordBatch
+from dafka.roles import ConsumerStatistics
+
+
+class Consumer(Node[roles.Consumer]):
+    """A consumer of topics, opened by `open_consumer`.
+
+    Iterate over it for records, or over `batches()` for batches of them, which is faster. They may be mixed: each
+    record is returned once. A consumer is used by one task at a time; `statistics` may be called by any.
+    """
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the consumer is subscribed to."""
+        return self._role.topics
+
+    async def subscribe(self, topic: str) -> None:
+        """Follow one more topic; see `dafka.Consumer.subscribe`."""
+        await self._ask(self._role.subscribe, topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop following a topic. No further record of it is returned, even if it was received already."""
+        await self._ask(self._role.unsubscribe, topic)
+
+    def batches(self, *, until: Mapping[Partition, int] | None = None) -> AsyncIterator[RecordBatch]:
+        """Return an iterator over batches of records, which ends at `until`; see `dafka.Consumer.batches`."""
+        return _Batches(self, None if until is None else self._role._check_ends(until))
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return _Records(self)
+
+    async def positions(self) -> dict[Partition, int]:
+        """Return, by partition, the sequence after the last record that the program received."""
+        return await self._ask(self._role.positions)
+
+    async def lag(self) -> dict[Partition, int]:
+        """Return, by partition, how many records are known to exist that the program has not received; 0 if none."""
+        return await self._ask(self._role.lag)
+
+    async def ends(self) -> dict[Partition, int]:
+        """Ask the stores how much they hold of the consumer's topics; see `dafka.Consumer.ends`."""
+        return await self._wait(self._role.ends)
+
+    async def seek(self, positions: Mapping[Partition, int]) -> None:
+        """Continue partitions at other records, earlier or later ones; see `dafka.Consumer.seek`."""
+        await self._ask(self._role.seek, positions)
+
+    async def seek_tail(self, count: int) -> None:
+        """Continue each partition so that its last records come next; see `dafka.Consumer.seek_tail`."""
+        await self._wait(partial(self._role.seek_tail, count))
+
+    async def pause(self, *selected: Partition | str) -> None:
+        """Receive no further records of these partitions and topics until `resume`; see `dafka.Consumer.pause`."""
+        await self._ask(self._role.pause, *selected)
+
+    async def resume(self, *selected: Partition | str) -> None:
+        """Receive records of paused partitions and topics again, from the one on at which they were paused."""
+        await self._ask(self._role.resume, *selected)
+
+    @property
+    def paused(self) -> frozenset[Partition | str]:
+        """The partitions and topics that are paused."""
+        return self._role.paused
+
+    async def save_positions(self) -> None:
+        """Make `positions()` durable under the consumer's name; see `dafka.Consumer.save_positions`."""
+        await self._wait(self._role.save_positions)
+
+    async def statistics(self) -> ConsumerStatistics:
+        """Return the counters so far, the positions, and the lag."""
+        return await self._ask(self._role.statistics)
+
+    async def next_batch(self, records_max: int | None = None) -> RecordBatch:
+        """Wait for the next batch of records; see `dafka.Consumer.next_batch`."""
+        while (batch := self._role._delivery.next_batch(records_max)) is None:
+            await self._wait(self._role._open_run, self._role._open_run_nowait)
+        return batch
+
+    async def next_record(self) -> Record:
+        """Wait for the next record, as iterating over the consumer does."""
+        while (record := self._role._delivery.next_record()) is None:
+            await self._wait(self._role._open_run, self._role._open_run_nowait)
+        return record
+
+    async def _next_batch_before(self, ends: dict[Partition, int] | None) -> RecordBatch | None:
+        if ends is None:
+            return await self.next_batch()
+        wait, attempt = partial(self._role._open_run, ends), partial(self._role._open_run_nowait, ends)
+        while await self._wait(wait, attempt):
+            if (batch := self._role._delivery.next_batch()) is not None:
+                return batch
+        return None
+
+
+class _Batches:
+    def __init__(self, consumer: Consumer, ends: dict[Partition, int] | None) -> None:
+        self._consumer = consumer
+        self._ends = ends
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        batch = await self._consumer._next_batch_before(self._ends)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+class _Records:
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> _Records:
+        return self
+
+    async def __anext__(self) -> Record:
+        return await self._consumer.next_record()
+
+
+def open_consumer(
+    topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
+) -> Opening[Consumer]:
+    """Open a consumer; see `dafka.open_consumer`, whose arguments and exceptions it has.
+
+    Args:
+        topics: The topics to follow; more can be added with `Consumer.subscribe`.
+        config: The configuration; the defaults if None.
+        positions: By partition, the sequence of the first record to receive.
+
+    Returns:
+        The consumer, which `async with` or `await` opens. Leaving the block, or `aclose`, closes it.
+    """
+    return Opening(Consumer, partial(roles.open_consumer, topics, config, positions=positions))

@@ -1,0 +1,258 @@
+"""What all nodes have in common for asyncio: opening, calling, waiting, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import trio
+
+from dafka.clients.hosted_node import HostedNode
+from dafka.errors import WrongContextError
+from dafka.protocol import Event
+from dafka.roles import EventFeed as TrioEventFeed
+from dafka.roles import Health
+from dafka.roles.role import NodeRole
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_RoleT = TypeVar("_RoleT")
+_NodeRoleT = TypeVar("_NodeRoleT", bound=NodeRole)
+_HostedT_co = TypeVar("_HostedT_co", bound="Hosted[Any]", covariant=True)
+
+
+class Hosted(Generic[_RoleT]):
+    """An open role, which runs in the Trio thread."""
+
+    def __init__(self, hosted: HostedNode[_RoleT]) -> None:
+        """Show an open role. Programs call `open_consumer` and its like instead."""
+        self._hosted = hosted
+        self._role = hosted.opened.result()
+        self._is_closed = False
+
+    async def aclose(self) -> None:
+        """Leave the block, as its normal end does. May be called again.
+
+        Raises:
+            UnacknowledgedError: A producer got no ACK for `[producer] close_timeout_ms`, and some are outstanding.
+        """
+        if self._is_closed or self._hosted.thread.is_foreign():
+            return
+        self._is_closed = True
+        self._hosted.thread.check_here()
+        self._hosted.close()
+        try:
+            await _wait_done(self._hosted.closed, self._hosted.abandon)
+        finally:
+            await _wait_closed(self._hosted)
+        self._hosted.closed.result()
+
+    async def _abandon(self) -> None:
+        if not self._is_closed and not self._hosted.thread.is_foreign():
+            self._is_closed = True
+            self._hosted.abandon()
+            await _wait_closed(self._hosted)
+
+    def __del__(self) -> None:
+        hosted = getattr(self, "_hosted", None)
+        if hosted is None or self._is_closed or hosted.is_closed or hosted.thread.is_foreign():
+            return
+        kind = type(self).__name__.lower()
+        warnings.warn(
+            f"unclosed {kind}: use `async with`, or call its aclose()", ResourceWarning, source=self, stacklevel=2
+        )
+        hosted.abandon()
+
+    async def _ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a synchronous function in the Trio thread."""
+        future = self._hosted.ask(function, *args, **kwargs)
+        await _wait_done(future, lambda: None)
+        return future.result()
+
+    async def _wait(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None] = lambda: None) -> _T:
+        """Run an asynchronous function in the Trio thread. It is cancelled if the calling task is."""
+        call = self._hosted.start(function, attempt)
+        await _wait_done(call.future, call.cancel)
+        if isinstance(call.future.exception(), trio.Cancelled):
+            await _wait_done(self._hosted.closed, lambda: None)
+            raise self._hosted.ended_error()
+        return call.future.result()
+
+
+class Opening(Generic[_HostedT_co]):
+    """A node that is about to be opened: `async with open_consumer(...)`, or `await open_consumer(...)`."""
+
+    def __init__(
+        self,
+        kind: Callable[[HostedNode[_RoleT]], _HostedT_co],
+        block: Callable[[], AbstractAsyncContextManager[_RoleT]],
+    ) -> None:
+        """Prepare to open a node. Programs call `open_consumer` and its like instead."""
+        self._open: Callable[[], Coroutine[Any, Any, _HostedT_co]] = partial(_open, kind, block)
+        self._opened: _HostedT_co | None = None
+
+    def __await__(self) -> Generator[object, None, _HostedT_co]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> _HostedT_co:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._opened is not None
+        if error is None:
+            await self._opened.aclose()
+        else:
+            await self._opened._abandon()
+
+
+async def _open(
+    kind: Callable[[HostedNode[_RoleT]], _HostedT_co], block: Callable[[], AbstractAsyncContextManager[_RoleT]]
+) -> _HostedT_co:
+    """Open a node in the Trio thread."""
+    _check_in_asyncio()
+    hosted = HostedNode(block, getattr(kind, "__name__", "node").lower())
+    try:
+        await _wait_done(hosted.opened, hosted.abandon)
+        hosted.opened.result()
+    except BaseException:
+        hosted.abandon()
+        await _wait_closed(hosted)
+        raise
+    return kind(hosted)
+
+
+def _check_in_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise WrongContextError(
+            "dafka.asyncio needs a running event loop of asyncio: programs on Trio use dafka, others dafka.blocking"
+        ) from None
+
+
+async def _wait_done(future: Future[_T], cancel: Callable[[], object]) -> None:
+    """Wait until a future is done. If this task is cancelled, call a function that makes it done soon."""
+    if not future.done():
+        await _wait_called(lambda notify: future.add_done_callback(lambda _: notify()), cancel)
+
+
+async def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
+    """Wait until a node that is being closed is closed, and the thread has ended if it was the last one."""
+    await _wait_done(hosted.closed, lambda: None)
+    if hosted.thread.is_ending():
+        await _wait_called(hosted.thread.on_end, lambda: None)
+        hosted.thread.join()
+
+
+async def _wait_called(register: Callable[[Callable[[], None]], object], cancel: Callable[[], object]) -> None:
+    """Wait until another thread calls the function that is registered. If this task is cancelled, go on waiting.
+
+    Args:
+        register: Registers a function for the other thread to call.
+        cancel: Called once if this task is cancelled, to shorten the wait.
+
+    Raises:
+        asyncio.CancelledError: This task was cancelled, and the function has been called.
+    """
+    loop = asyncio.get_running_loop()
+    called = asyncio.Event()
+
+    def notify() -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(called.set)
+
+    register(notify)
+    cancelled: asyncio.CancelledError | None = None
+    while not called.is_set():
+        try:
+            await called.wait()
+        except asyncio.CancelledError as error:
+            if cancelled is None:
+                cancel()
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+class Node(Hosted[_NodeRoleT]):
+    """A role that is a node of the mesh."""
+
+    @property
+    def address(self) -> str:
+        """The node's address."""
+        return self._role.address
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that other nodes connect to."""
+        return self._role.endpoint
+
+    @property
+    def events(self) -> EventFeed:
+        """The events of the node since it was opened; an async iterable, which ends when the node is closed."""
+        return EventFeed(self, self._role.events)
+
+    async def wait_settled(self) -> None:
+        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
+        await self._wait(self._role.wait_settled)
+
+    async def unheard_towers(self) -> tuple[str, ...]:
+        """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
+        return await self._ask(self._role.unheard_towers)
+
+    async def health(self) -> Health:
+        """Return the node's health: whether it has found its cluster, and hears a tower."""
+        return await self._ask(self._role.health)
+
+    async def discarded(self) -> dict[str, int]:
+        """Return the messages discarded so far, by reason."""
+        return await self._ask(self._role.discarded)
+
+
+class EventFeed:
+    """The events of one node. Each iteration begins with the oldest event kept, and ends when the node is closed."""
+
+    def __init__(self, node: Node[_NodeRoleT], feed: TrioEventFeed) -> None:
+        """Show the events of a node. Programs use its `events` instead."""
+        self._node = node
+        self._feed = feed
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _EventIterator(self._wait_event)
+
+    async def _wait_event(self, seen: int) -> tuple[Event, int]:
+        """Wait for an event. Once the node is closed, return those that are left."""
+        try:
+            return await self._node._wait(partial(self._feed.wait_event, seen))
+        except WrongContextError:
+            raise
+        except Exception as error:
+            await _wait_done(self._node._hosted.closed, lambda: None)
+            kept = self._feed.kept_event(seen)
+            if kept is not None:
+                return kept
+            if isinstance(error, trio.ClosedResourceError):
+                raise StopAsyncIteration from None
+            raise
+
+
+class _EventIterator:
+    def __init__(self, wait_event: Callable[[int], Awaitable[tuple[Event, int]]]) -> None:
+        self._wait_event = wait_event
+        self._seen = 0
+
+    def __aiter__(self) -> _EventIterator:
+        return self
+
+    async def __anext__(self) -> Event:
+        event, self._seen = await self._wait_event(self._seen)
+        return event

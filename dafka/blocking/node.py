@@ -1,0 +1,190 @@
+"""What all nodes have in common for plain threads: opening, calling, waiting, closing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import Generic, ParamSpec, Self, TypeVar
+
+import trio
+
+from dafka.clients.hosted_node import Call, CallCancelledError, HostedNode
+from dafka.errors import WrongContextError
+from dafka.protocol import Event
+from dafka.roles import EventFeed as TrioEventFeed
+from dafka.roles import Health
+from dafka.roles.role import NodeRole
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_RoleT = TypeVar("_RoleT")
+_NodeRoleT = TypeVar("_NodeRoleT", bound=NodeRole)
+
+
+class Hosted(Generic[_RoleT]):
+    """An open role, which runs in the Trio thread."""
+
+    def __init__(self, block: Callable[[], AbstractAsyncContextManager[_RoleT]]) -> None:
+        """Open the role. Programs call `open_consumer` and its like instead."""
+        self._is_closed = False
+        self._hosted = hosted = HostedNode(block, type(self).__name__.lower())
+        try:
+            error = hosted.opened.exception()
+        except BaseException:
+            self._is_closed = True
+            hosted.abandon()
+            _wait_closed(hosted)
+            raise
+        if error is not None:
+            self._is_closed = True
+            _wait_closed(hosted)
+            raise error
+        self._role = hosted.opened.result()
+
+    def close(self) -> None:
+        """Leave the block, as its normal end does. May be called again.
+
+        Raises:
+            UnacknowledgedError: A producer got no ACK for `[producer] close_timeout_ms`, and some are outstanding.
+        """
+        if self._is_closed or self._hosted.thread.is_foreign():
+            return
+        self._is_closed = True
+        self._hosted.thread.check_here()
+        self._hosted.close()
+        try:
+            error = self._hosted.closed.exception()
+        except BaseException:
+            self._hosted.abandon()
+            raise
+        finally:
+            _wait_closed(self._hosted)
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._is_closed and not self._hosted.thread.is_foreign():
+            self._is_closed = True
+            self._hosted.abandon()
+            _wait_closed(self._hosted)
+
+    def __del__(self) -> None:
+        hosted = getattr(self, "_hosted", None)
+        if hosted is None or self._is_closed or hosted.is_closed or hosted.thread.is_foreign():
+            return
+        kind = type(self).__name__.lower()
+        warnings.warn(f"unclosed {kind}: use `with`, or call its close()", ResourceWarning, source=self, stacklevel=2)
+        hosted.abandon()
+
+    def _ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a synchronous function in the Trio thread."""
+        return self._hosted.ask(function, *args, **kwargs).result()
+
+    def _wait(
+        self,
+        timeout_s: float | None,
+        function: Callable[[], Awaitable[_T]],
+        attempt: Callable[[], _T | None] = lambda: None,
+    ) -> _T:
+        """Run an asynchronous function in the Trio thread. It is cancelled if the time is over, and by Ctrl-C."""
+        call = self._hosted.start(function, attempt)
+        try:
+            error = call.future.exception(timeout_s)
+        except TimeoutError:
+            call.cancel()
+            error = call.future.exception()
+            if isinstance(error, CallCancelledError):
+                raise TimeoutError(f"this has not ended within {timeout_s:g} s") from None
+        except BaseException:
+            _cancel(call)
+            raise
+        if isinstance(error, trio.Cancelled):
+            self._hosted.closed.exception()
+            raise self._hosted.ended_error()
+        return call.future.result()
+
+
+def _cancel(call: Call[_T]) -> None:
+    """Cancel a call, and wait until it has ended, so that it does nothing beside the next one."""
+    call.cancel()
+    call.future.exception()
+
+
+def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
+    """Wait until a node that is being closed is closed, and the thread has ended if it was the last one."""
+    hosted.closed.exception()
+    if hosted.thread.is_ending():
+        hosted.thread.join()
+
+
+class Node(Hosted[_NodeRoleT]):
+    """A role that is a node of the mesh."""
+
+    @property
+    def address(self) -> str:
+        """The node's address."""
+        return self._role.address
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that other nodes connect to."""
+        return self._role.endpoint
+
+    @property
+    def events(self) -> EventFeed:
+        """The events of the node since it was opened; an iterable, which ends when the node is closed."""
+        return EventFeed(self, self._role.events)
+
+    def wait_settled(self, *, timeout_s: float | None = None) -> None:
+        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
+        self._wait(timeout_s, self._role.wait_settled)
+
+    def unheard_towers(self) -> tuple[str, ...]:
+        """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
+        return self._ask(self._role.unheard_towers)
+
+    def health(self) -> Health:
+        """Return the node's health: whether it has found its cluster, and hears a tower."""
+        return self._ask(self._role.health)
+
+    def discarded(self) -> dict[str, int]:
+        """Return the messages discarded so far, by reason."""
+        return self._ask(self._role.discarded)
+
+
+class EventFeed:
+    """The events of one node. Each iteration begins with the oldest event kept, and ends when the node is closed."""
+
+    def __init__(self, node: Node[_NodeRoleT], feed: TrioEventFeed) -> None:
+        """Show the events of a node. Programs use its `events` instead."""
+        self._node = node
+        self._feed = feed
+
+    def __iter__(self) -> Iterator[Event]:
+        seen = 0
+        while (found := self._next_event(seen)) is not None:
+            event, seen = found
+            yield event
+
+    def _next_event(self, seen: int) -> tuple[Event, int] | None:
+        """Wait for an event. Once the node is closed, return those that are left, and then None."""
+        try:
+            return self._node._wait(None, partial(self._feed.wait_event, seen))
+        except WrongContextError:
+            raise
+        except Exception as error:
+            self._node._hosted.closed.exception()
+            kept = self._feed.kept_event(seen)
+            if kept is None and not isinstance(error, trio.ClosedResourceError):
+                raise
+            return kept

@@ -1,0 +1,155 @@
+"""Which records `dafka consume` prints: from where, up to where, of which partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import click
+
+from dafka.cli.options import add_options
+from dafka.cli.terminal import UsageMistake
+from dafka.config import Config
+from dafka.records import Partition, RecordBatch
+from dafka.roles import Consumer
+
+
+@attrs.frozen
+class Selection:
+    """What the options of `selection_options` say.
+
+    Attributes:
+        from_beginning: Whether to begin at the earliest record.
+        tail: How many records of each stored partition to begin with; None for another beginning.
+        offset: The sequence to begin at in each stored partition; None for another beginning.
+        partitions: The beginnings of the addresses of the partitions to print; all if empty.
+        exit_at_end: Whether to stop at the end of what stores hold at the start.
+    """
+
+    from_beginning: bool = False
+    tail: int | None = None
+    offset: int | None = None
+    partitions: tuple[str, ...] = ()
+    exit_at_end: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        beginnings = {
+            "--from-beginning": self.from_beginning,
+            "--tail": self.tail is not None,
+            "--offset": self.offset is not None,
+        }
+        given = [option for option, is_given in beginnings.items() if is_given]
+        if len(given) > 1:
+            raise UsageMistake(f"{given[1]}: expected this or {given[0]}, not both")
+
+    def apply_to(self, config: Config) -> Config:
+        """Return the configuration, with the beginning of partitions that have no position."""
+        is_earliest = self.from_beginning or self.offset is not None or (self.exit_at_end and self.tail is None)
+        return config.with_consumer(offset_reset="earliest") if is_earliest else config
+
+    async def begin(self, consumer: Consumer) -> SelectedRecords:
+        """Move a consumer to the first record, and return the records to print.
+
+        Args:
+            consumer: The consumer, which has settled.
+
+        Returns:
+            The records.
+
+        Raises:
+            DiscoveryError: The ends of partitions are needed, and no store was found.
+            UsageMistake: No stored partition is one of those to print.
+        """
+        ends: dict[Partition, int] | None = None
+        if self.exit_at_end or self.tail is not None or self.offset is not None:
+            stored = await consumer.ends()
+            ends = {partition: end for partition, end in stored.items() if self.includes(partition)}
+            if stored and not ends:
+                raise UsageMistake(
+                    f"--partition {self.partitions[0]}: no stored partition of {', '.join(consumer.topics)} begins so; "
+                    "`dafka status TOPIC --partitions` lists them"
+                )
+        if ends is not None and self.tail is not None:
+            consumer.seek({partition: max(end - self.tail, 0) for partition, end in ends.items()})
+        if ends is not None and self.offset is not None:
+            consumer.seek(dict.fromkeys(ends, self.offset))
+        return SelectedRecords(consumer, self.includes, ends if self.exit_at_end else None)
+
+    def includes(self, partition: Partition) -> bool:
+        """Return whether the records of a partition are printed."""
+        return not self.partitions or partition.address.startswith(self.partitions)
+
+
+class SelectedRecords:
+    """The records of a consumer that are printed.
+
+    Args:
+        consumer: The consumer.
+        includes: Returns whether records of a partition are printed.
+        ends: By partition, the sequence after the last record to print. None: there is no end.
+    """
+
+    def __init__(
+        self, consumer: Consumer, includes: Callable[[Partition], bool], ends: dict[Partition, int] | None
+    ) -> None:
+        self._consumer = consumer
+        self._includes = includes
+        self._batches = consumer.batches(until=ends)
+
+    async def next_batch(self, records_max: int | None = None) -> RecordBatch | None:
+        """Wait for the next batch.
+
+        Args:
+            records_max: The maximum number of records to return; None: as many as there are.
+
+        Returns:
+            The batch; None after the last one. Records that are not returned do not count as received.
+        """
+        async for batch in self._batches:
+            if not self._includes(batch.partition):
+                self._consumer.pause(batch.partition)
+                self._consumer.seek({batch.partition: batch.first_sequence})
+                continue
+            given = batch if records_max is None else batch.between(0, batch.first_sequence + records_max)
+            if len(given) < len(batch):
+                self._consumer.seek({batch.partition: given.end_sequence})
+            return given
+        return None
+
+
+def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a `Selection` to a command."""
+    return add_options(
+        command,
+        click.option("--from-beginning", is_flag=True, help="Begin at the earliest record: --offset-reset earliest."),
+        click.option(
+            "--tail",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Begin with the last N records of each partition that stores hold. Each producer has a partition.",
+        ),
+        click.option(
+            "--offset",
+            type=click.IntRange(min=0),
+            metavar="SEQUENCE",
+            help="Begin at this sequence in each partition that stores hold.",
+        ),
+        click.option(
+            "--partition",
+            "partitions",
+            metavar="ADDRESS",
+            multiple=True,
+            callback=_upper,
+            help="Print this partition only; the first digits of its address suffice. May be repeated.",
+        ),
+        click.option(
+            "--exit-at-end",
+            is_flag=True,
+            help="Stop at the end of what stores hold now. Without --tail and --offset, begins at the earliest record.",
+        ),
+    )
+
+
+def _upper(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(value.upper() for value in values)

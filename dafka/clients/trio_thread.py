@@ -1,0 +1,178 @@
+"""The thread that runs Trio while a program that does not run on Trio has nodes open.
+
+All nodes of a process share one thread. It starts with the first node, and ends with the last one. It is not anyio's
+portal, because that makes the calling thread, such as one with asyncio's event loop, wait until Trio has taken a call.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+
+from dafka.errors import WrongContextError
+
+EXIT_S = 5.0
+"""How long the end of the process may wait for the thread, in seconds."""
+
+
+class TrioThread:
+    """A running thread. `join_thread` returns the one of this process, or starts it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._count = 0
+        self._nodes: dict[Callable[[], Awaitable[None]], Callable[[BaseException], None]] = {}
+        self._lock = threading.Lock()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._backlog: list[Callable[[], object]] = []
+        self._on_end: list[Callable[[], object]] = []
+        self._has_ended = False
+        self._idle = trio.Event()
+        self._scope = trio.CancelScope()
+        self._thread = threading.Thread(target=self._run, name="dafka", daemon=True)
+        self._thread.start()
+
+    def check_here(self) -> None:
+        """Check that the calling thread may wait for this one.
+
+        Raises:
+            WrongContextError: The process was forked, or the calling thread is this one.
+        """
+        if self.is_foreign():
+            raise WrongContextError(
+                f"this node was opened in process {self._pid}, which has forked: open another one in process "
+                f"{os.getpid()}"
+            )
+        if threading.get_ident() == self._thread.ident:
+            raise WrongContextError("the thread that runs Trio would wait for itself: call this in another thread")
+
+    def is_foreign(self) -> bool:
+        """Return whether this process is a fork of the one with the thread."""
+        return self._pid != os.getpid()
+
+    def submit(self, function: Callable[[], object]) -> None:
+        """Call a function in the thread soon. Nothing happens if the thread has ended."""
+        with self._lock:
+            if self._token is None:
+                self._backlog.append(function)
+                return
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function)
+
+    def start_node(self, run: Callable[[], Awaitable[None]], end: Callable[[BaseException], None]) -> None:
+        """Start the task of a node in the thread.
+
+        Args:
+            run: The task. At its end it calls `end_node`.
+            end: Called with the exception if Trio itself fails, and the task with it.
+        """
+
+        def start() -> None:
+            assert self._nursery is not None
+            self._nursery.start_soon(run)
+
+        with self._lock:
+            self._nodes[run] = end
+        self.submit(start)
+
+    def end_node(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Note, in the thread, that the task of a node has ended. The thread ends after the last one."""
+        global _current  # noqa: PLW0603
+        with self._lock:
+            del self._nodes[run]
+        with _current_lock:
+            self._count -= 1
+            if not self._count:
+                if _current is self:
+                    _current = None
+                self._idle.set()
+
+    def is_ending(self) -> bool:
+        """Return whether all nodes have been closed."""
+        return self._idle.is_set()
+
+    def on_end(self, function: Callable[[], object]) -> None:
+        """Call a function when the thread has nothing left to do, so that `join` does not wait."""
+        with self._lock:
+            if not self._has_ended:
+                self._on_end.append(function)
+                return
+        function()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout_s)
+
+    def stop(self) -> None:
+        """Close all nodes without waiting for ACKs, and wait for the thread: the process ends."""
+        if self.is_foreign():
+            return
+        self.submit(self._scope.cancel)
+        self.join(EXIT_S)
+
+    def _run(self) -> None:
+        global _current  # noqa: PLW0603
+        error: BaseException = trio.RunFinishedError()
+        try:
+            trio.run(self._main)
+        except BaseException as caught:
+            error = caught
+        with _current_lock:
+            if _current is self:
+                _current = None
+        with self._lock:
+            self._has_ended = True
+            ends = [*self._nodes.values()]
+        for end in ends:
+            end(error)
+        for function in self._on_end:
+            function()
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            with self._lock:
+                self._token = trio.lowlevel.current_trio_token()
+            for function in self._backlog:
+                function()
+            with self._scope:
+                await self._idle.wait()
+            if self._scope.cancelled_caught:
+                nursery.cancel_scope.cancel()
+
+
+_current: TrioThread | None = None
+_current_lock = threading.Lock()
+
+
+def join_thread() -> TrioThread:
+    """Return the thread of this process for one more node, whose task calls `TrioThread.end_node`."""
+    global _current  # noqa: PLW0603
+    with _current_lock:
+        if _current is None:
+            _current = TrioThread()
+            atexit.unregister(_stop_at_exit)
+            atexit.register(_stop_at_exit)
+        _current._count += 1
+        return _current
+
+
+def _stop_at_exit() -> None:
+    if _current is not None:
+        _current.stop()
+
+
+def _forget_after_fork() -> None:
+    """Begin without a thread in a forked process, which has only the thread that forked."""
+    global _current, _current_lock
+    _current, _current_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,116 @@
+"""Which records `dafka consume` prints, and the messages of `dafka produce`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import Dafka, Ended
+
+
+def numbers(first: int, end: int) -> bytes:
+    return b"".join(b"%d\n" % number for number in range(first, end))
+
+
+@pytest.fixture(scope="module")
+def partition(cluster: Dafka) -> str:
+    """Store two partitions of the topic `numbers`; return the address of that with the numbers from 0 to 49."""
+    assert cluster.node("produce", "numbers", stdin=numbers(0, 50)).status == 0
+    first = cluster.node("consume", "numbers", "--exit-at-end", "--output", "json", "--count", "1").output
+    assert cluster.node("produce", "numbers", stdin=numbers(100, 150)).status == 0
+    return str(json.loads(first)["partition"])
+
+
+def check_printed(ended: Ended, *expected: bytes) -> None:
+    assert (ended.status, ended.errors) == (0, "")
+    assert sorted(ended.output.splitlines(keepends=True)) == sorted(b"".join(expected).splitlines(keepends=True))
+
+
+def test_messages_are_published_as_they_are(cluster: Dafka) -> None:
+    produced = cluster.node("produce", "messages", "one", "", "two words\nin two lines", "ключ", stdin=b"not read")
+    assert (produced.status, produced.output) == (0, b"")
+    printed = cluster.node("consume", "messages", "--exit-at-end", "--output", "json").output.splitlines()
+    values = [json.loads(line)["value"] for line in printed]
+    assert values == ["one", "", "two words\nin two lines", "ключ"]
+
+
+def test_messages_have_keys_headers_and_nulls(cluster: Dafka) -> None:
+    options = ("--key-separator", ":", "--null-as", "-", "--header", "a=1")
+    assert cluster.node("produce", "keyed", "k:v", "k:-", *options).status == 0
+    printed = cluster.node("consume", "keyed", "--exit-at-end", "--format", r"%k|%s|%h\n").output
+    assert printed == b"k|v|a=1\nk|NULL|a=1\n"
+
+
+def test_messages_and_a_file_exclude_each_other(dafka: Dafka, tmp_path: Path) -> None:
+    ended = dafka.run("produce", "orders", "message", "--file", str(tmp_path))
+    assert (ended.status, ended.error) == (2, "--file: expected this or messages, not both")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], numbers(0, 50) + numbers(100, 150)),
+        (["--tail", "7"], numbers(43, 50) + numbers(143, 150)),
+        (["--tail", "99"], numbers(0, 50) + numbers(100, 150)),
+        (["--offset", "45"], numbers(45, 50) + numbers(145, 150)),
+    ],
+)
+def test_what_is_stored_is_printed_from_the_beginning_chosen(
+    cluster: Dafka, partition: str, options: list[str], expected: bytes
+) -> None:
+    check_printed(cluster.node("consume", "numbers", "nothing", "--exit-at-end", *options), expected)
+
+
+def test_tail_goes_on_with_new_records(cluster: Dafka) -> None:
+    assert cluster.node("produce", "live", stdin=numbers(0, 50)).status == 0
+    live = cluster.start_consumer("live", "--tail", "2", "--count", "4")
+    live.wait_output(2)
+    assert cluster.node("produce", "live", "new", "newer").status == 0
+    ended = live.wait()
+    assert (ended.status, ended.output) == (0, b"48\n49\nnew\nnewer\n")
+
+
+def test_a_partition_is_printed_alone(cluster: Dafka, partition: str) -> None:
+    chosen = ("--partition", partition[:8].lower())
+    ended = cluster.node("consume", "numbers", *chosen, "--tail", "3", "--exit-at-end")
+    check_printed(ended, numbers(47, 50))
+    live = cluster.start_consumer("numbers", *chosen, "--from-beginning", "--count", "50")
+    assert live.wait().output == numbers(0, 50)
+
+
+def test_a_partition_that_is_not_stored_is_named(cluster: Dafka, partition: str) -> None:
+    ended = cluster.node("consume", "numbers", "--partition", "XYZ", "--exit-at-end")
+    assert ended.status == 2
+    assert ended.error.startswith("--partition XYZ: no stored partition of numbers begins so; ")
+
+
+def test_records_of_other_partitions_do_not_count_as_received(cluster: Dafka, partition: str, tmp_path: Path) -> None:
+    environment = {"DAFKA_CONSUMER_NAME": "billing", "DAFKA_CONSUMER_POSITIONS": f"sqlite:{tmp_path}/billing.db"}
+
+    def consume(*options: str) -> Ended:
+        return cluster.node("consume", "numbers", "--exit-at-end", *options, environment=environment)
+
+    check_printed(consume("--partition", partition, "--count", "10"), numbers(0, 10))
+    check_printed(consume(), numbers(10, 50), numbers(100, 150))
+    check_printed(consume(), b"")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--tail", "1", "--offset", "2"], "--offset: expected this or --tail, not both"),
+        (["--tail", "1", "--from-beginning"], "--tail: expected this or --from-beginning, not both"),
+    ],
+)
+def test_beginnings_exclude_each_other(dafka: Dafka, options: list[str], error: str) -> None:
+    ended = dafka.run("consume", "orders", *options)
+    assert (ended.status, ended.error) == (2, error)
+
+
+def test_an_end_that_no_store_tells_is_an_error(dafka: Dafka) -> None:
+    dafka.start_tower()
+    ended = dafka.node("consume", "orders", "--exit-at-end", environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"})
+    assert ended.status == 1
+    assert "no store was found within 1.5 s" in ended.error

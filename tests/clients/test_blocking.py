@@ -1,0 +1,255 @@
+"""The API for plain threads, with real nodes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka import Config, Partition, ProducerRecord, blocking, events
+from dafka.errors import (
+    ConfigError,
+    RecordError,
+    StorageBusyError,
+    StorageLostError,
+    UnacknowledgedError,
+    WrongContextError,
+)
+from tests.roles.helpers import contents
+
+DEADLINE_S = 20
+
+
+@pytest.fixture
+def stored(config: Config) -> tuple[Config, Partition]:
+    """Store 100 records of a producer that has ended."""
+    with blocking.open_producer("hello", config) as producer:
+        assert producer.send(b"0") == 0
+        assert producer.send_many(contents(1, 100)) == range(1, 100)
+        producer.wait_stored(timeout_s=DEADLINE_S)
+        assert producer.statistics().unacknowledged == 0
+        partition = producer.partition
+    return config, partition
+
+
+def test_records_are_received_one_by_one_and_in_batches_each_once(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+    with blocking.open_consumer(["hello"], config) as consumer:
+        found = []
+        for record in consumer:
+            found.append(record.value)
+            if len(found) == 10:
+                break
+        assert consumer.positions() == {partition: 10}
+        batch = consumer.next_batch(5, timeout_s=DEADLINE_S)
+        assert (batch.first_sequence, len(batch)) == (10, 5)
+        assert consumer.positions() == {partition: 15}
+        found += batch.values
+        for batch in consumer.batches():
+            found += batch.values
+            if len(found) == 100:
+                break
+        assert found == contents(0, 100)
+        assert consumer.statistics().positions == {partition: 100}
+        assert consumer.topics == ("hello",)
+
+
+def test_conveniences_are_those_of_trio(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+    with blocking.open_consumer(["hello"], config) as consumer:
+        ends = consumer.ends(timeout_s=DEADLINE_S)
+        assert ends == {partition: 100}
+        consumer.seek_tail(3, timeout_s=DEADLINE_S)
+        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 97
+        assert consumer.lag() == {partition: 2}
+        consumer.pause("hello")
+        with pytest.raises(TimeoutError):
+            consumer.next_record(timeout_s=0.1)
+        assert consumer.paused == {"hello"}
+        consumer.resume("hello")
+        consumer.seek({partition: 1})
+        found = [value for batch in consumer.batches(until={partition: 90}) for value in batch.values]
+        assert found == contents(1, 90)
+        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 90
+        with pytest.raises(ConfigError, match="expected a topic that"):
+            consumer.batches(until={Partition("other", "A" * 32): 1})
+
+
+def test_whole_records_keep_their_parts(config: Config) -> None:
+    with blocking.open_producer("hello", config) as producer:
+        producer.send(b"v", key=b"k", headers=[("h", b"1")], timestamp=5)
+        producer.send_many([ProducerRecord(None, b"k")])
+    with blocking.open_consumer(["hello"], config) as consumer:
+        first, second = consumer.next_record(timeout_s=DEADLINE_S), consumer.next_record(timeout_s=DEADLINE_S)
+        assert (first.value, first.key, first.headers, first.timestamp) == (b"v", b"k", (("h", b"1"),), 5)
+        assert (second.value, second.key) == (None, b"k")
+
+
+def test_a_call_whose_time_is_over_loses_no_record(config: Config) -> None:
+    with blocking.open_consumer(["hello"], config) as consumer, blocking.open_producer("hello", config) as producer:
+        received: list[bytes | None] = []
+        sending = threading.Thread(target=lambda: [producer.send(value) for value in contents(0, 300)])
+        sending.start()
+        while len(received) < 300:
+            try:
+                received.append(consumer.next_record(timeout_s=0.0001).value)
+            except TimeoutError as error:
+                assert "within 0.0001 s" in str(error)  # noqa: PT017 (the other outcome is a record)
+        sending.join()
+        assert received == contents(0, 300)
+
+
+def test_several_threads_share_a_producer(config: Config) -> None:
+    with blocking.open_producer("hello", config) as producer, ThreadPoolExecutor(8) as threads:
+        sequences = sorted(threads.map(producer.send, contents(0, 200)))
+    assert sequences == [*range(200)]
+
+
+def test_reader_reads_what_is_stored(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+    with blocking.open_reader(["hello"], config) as reader:
+        reader.wait_ready()
+        reader.check_settled()
+        assert reader.ends() == {partition: 100}
+        assert reader.held_end(partition, DEADLINE_S) == 100
+        assert reader.earliest([partition], DEADLINE_S) == {partition: 0}
+        found = reader.read(partition, 10, 20)
+        assert found.first_sequence(timeout_s=DEADLINE_S) == 10
+        with pytest.raises(ValueError, match="close that range first"):
+            reader.read(partition, 0, 1)
+        assert [record.value for batch in found for record in batch] == contents(10, 20)
+        found.close()
+        found.close()
+        assert [len(batch) for batch in reader.read(partition, 0, 1)] == [1]
+
+
+def test_observer_sees_the_cluster(stored: tuple[Config, Partition]) -> None:
+    config, _ = stored
+    with blocking.open_observer([], config) as observer:
+        assert observer.list_topics(DEADLINE_S) == ("hello",)
+        assert [topic.name for topic in observer.survey(DEADLINE_S).topics] == ["hello"]
+
+
+def test_events_end_with_the_node(config: Config) -> None:
+    found: list[object] = []
+    consumer = blocking.open_consumer(["hello"], config)
+    watcher = threading.Thread(target=lambda: found.extend(consumer.events))
+    watcher.start()
+    for event in consumer.events:
+        if isinstance(event, events.PeerJoined):
+            break
+    consumer.wait_settled(timeout_s=DEADLINE_S)
+    assert (consumer.unheard_towers(), consumer.health().unready, consumer.discarded()) == ((), "", {})
+    consumer.close()
+    watcher.join()
+    assert any(isinstance(event, events.PeerJoined) for event in found)
+    assert list(consumer.events) == found
+
+
+def test_exceptions_keep_their_types(config: Config) -> None:
+    with pytest.raises(ConfigError, match="expected several"):
+        blocking.open_consumer("hello", config)
+    with blocking.open_producer("hello", config) as producer, pytest.raises(RecordError, match="encode it first"):
+        producer.send("text")  # type: ignore[arg-type]
+    with pytest.raises(trio.ClosedResourceError, match="this producer is closed"):
+        producer.send(b"late")
+    with pytest.raises(trio.ClosedResourceError, match="this producer is closed"):
+        producer.statistics()
+
+
+def test_saved_positions_are_continued(stored: tuple[Config, Partition], tmp_path: Path) -> None:
+    config, partition = stored
+    named = config.with_consumer(name="billing", positions=f"sqlite:{tmp_path}/p.db")
+    with blocking.open_consumer(["hello"], named) as consumer:
+        consumer.next_batch(30, timeout_s=DEADLINE_S)
+        consumer.save_positions()
+        with pytest.raises(StorageBusyError):
+            blocking.open_consumer(["hello"], named)
+    with blocking.open_consumer(["hello"], named) as consumer:
+        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 30
+        assert partition in consumer.positions()
+
+
+def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(config: Config) -> None:
+    alone = config.with_beacon(tower_sub=("tcp://127.0.0.1:1",), tower_pub=("tcp://127.0.0.1:1",)).with_producer(
+        close_timeout_ms=200
+    )
+    producer = blocking.open_producer("hello", alone)
+    producer.send(b"1")
+    with pytest.raises(UnacknowledgedError):
+        producer.close()
+    producer.close()
+    with pytest.raises(KeyError), blocking.open_producer("hello", alone) as producer:  # noqa: PT012
+        producer.send(b"1")
+        raise KeyError
+
+
+def test_an_unclosed_node_warns_and_is_closed(config: Config) -> None:
+    consumer = blocking.open_consumer(["hello"], config)
+    hosted = consumer._hosted
+    with pytest.warns(ResourceWarning, match="unclosed consumer"):  # noqa: PT031
+        del consumer
+        gc.collect()
+    hosted.closed.result(DEADLINE_S)
+
+
+def test_closing_in_one_thread_ends_the_wait_of_another(config: Config) -> None:
+    consumer = blocking.open_consumer(["nothing"], config)
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            consumer.next_record()
+        except BaseException as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    consumer.close()
+    waiting.join()
+    (error,) = caught
+    assert isinstance(error, trio.ClosedResourceError)
+
+
+def test_a_node_that_ends_by_itself_says_why(config: Config, tmp_path: Path) -> None:
+    store = blocking.serve_store(config.with_store(storage=f"sqlite:{tmp_path}/s.db"))
+    (tmp_path / "s.db").unlink()
+    with pytest.raises(StorageLostError):
+        list(store.events)
+    with pytest.raises(StorageLostError):
+        store.statistics()
+    with pytest.raises(StorageLostError):
+        store.close()
+
+
+class _PublishingHandler(logging.Handler):
+    def __init__(self, producer: blocking.Producer) -> None:
+        super().__init__()
+        self._producer = producer
+        self.errors: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._producer.send(record.getMessage().encode())
+        except WrongContextError as error:
+            self.errors.append(error)
+
+
+def test_a_call_in_the_thread_of_trio_does_not_wait_for_itself(config: Config) -> None:
+    with blocking.open_producer("logs", config) as producer:
+        handler = _PublishingHandler(producer)
+        logger = logging.getLogger("dafka")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            with blocking.open_consumer(["hello"], config):
+                pass
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
+        assert "wait for itself" in str(handler.errors[0])

@@ -1,0 +1,187 @@
+"""Objects become bytes and come back; anything of another type is refused at both ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any, cast
+
+import msgspec
+import pytest
+from google.protobuf import duration_pb2, timestamp_pb2
+
+from dafka.errors import ConfigError, RecordError
+from dafka.records import Partition, ProducerRecord, Record, RecordBatch
+from dafka.serializers import (
+    AvroSerializer,
+    JsonSerializer,
+    MsgspecSerializer,
+    ProtobufSerializer,
+    Serializer,
+    TypedTopic,
+)
+
+PARTITION = Partition("orders", "A" * 32)
+SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "item", "type": "string"}, {"name": "count", "type": "int"}],
+}
+NEWER: dict[str, Any] = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "note", "type": "string", "default": "-"}]}
+
+
+class Order(msgspec.Struct):
+    item: str
+    count: int
+
+
+ORDER = {"item": "tea", "count": 2}
+
+CASES: list[tuple[Serializer[Any], object, str]] = [
+    (JsonSerializer(), [1, "\N{SNOWMAN}", None, {"a": 1.5}], "application/json"),
+    (JsonSerializer(dict), ORDER, "application/json"),
+    (MsgspecSerializer(Order), Order("tea", 2), "application/json"),
+    (MsgspecSerializer(Order, "msgpack"), Order("tea", 2), "application/msgpack"),
+    (AvroSerializer(SCHEMA), ORDER, "application/avro"),
+    (
+        ProtobufSerializer(timestamp_pb2.Timestamp),
+        timestamp_pb2.Timestamp(seconds=5),
+        "application/protobuf; message=google.protobuf.Timestamp",
+    ),
+]
+
+
+def stored(record: ProducerRecord, sequence: int = 0) -> Record:
+    return Record(PARTITION, sequence, record.value, record.key, tuple(record.headers), record.timestamp)
+
+
+@pytest.mark.parametrize(("serializer", "value", "content_type"), CASES)
+def test_a_value_comes_back(serializer: Serializer[Any], value: object, content_type: str) -> None:
+    assert serializer.load(serializer.dump(value)) == value
+    assert serializer.content_type == content_type
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "message"),
+    [
+        (JsonSerializer(dict), [1], "value: expected dict, not list"),
+        (JsonSerializer(), b"bytes", "value: expected something that JSON has"),
+        (JsonSerializer(), float("nan"), "value: expected something that JSON has"),
+        (JsonSerializer(), "\ud800", "value: expected something that JSON has"),
+        (MsgspecSerializer(Order), ORDER, "value: expected Order, not dict"),
+        (MsgspecSerializer(Order), Order("tea", cast(Any, object())), "value: msgspec cannot write it"),
+        (AvroSerializer(SCHEMA), {"item": "tea"}, "value: expected one of the schema"),
+        (AvroSerializer(SCHEMA), {**ORDER, "other": 1}, "value: expected one of the schema"),
+        (ProtobufSerializer(timestamp_pb2.Timestamp), duration_pb2.Duration(), "value: expected Timestamp, not Dur"),
+    ],
+)
+def test_a_value_of_another_type_is_not_written(serializer: Serializer[Any], value: object, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        serializer.dump(value)
+
+
+@pytest.mark.parametrize(
+    ("serializer", "data", "message"),
+    [
+        (JsonSerializer(dict), b"[]", "value: expected dict, not list"),
+        (JsonSerializer(), b"{", "value: expected JSON"),
+        (JsonSerializer(), b"\xff", "value: expected JSON"),
+        (JsonSerializer(), b"[" * 100_000, "value: expected JSON"),
+        (MsgspecSerializer(Order), b'{"item": "tea"}', "value: expected Order: .*`count`"),
+        (MsgspecSerializer(Order), b'{"item": "tea", "count": "2"}', "value: expected Order: .*`int`"),
+        (MsgspecSerializer(Order, "msgpack"), b"\xc1", "value: expected Order"),
+        (AvroSerializer(SCHEMA), b"{}", "single-object encoding"),
+        (
+            AvroSerializer(SCHEMA),
+            AvroSerializer(NEWER).dump({**ORDER, "note": "x"}),
+            "written with another schema, of f",
+        ),
+        (AvroSerializer(SCHEMA), AvroSerializer(SCHEMA).dump(ORDER)[:-2], "value: expected one of the schema"),
+        (ProtobufSerializer(timestamp_pb2.Timestamp), b"\xff", "value: expected google.protobuf.Timestamp"),
+    ],
+)
+def test_bytes_of_another_type_are_not_read(serializer: Serializer[Any], data: bytes, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        serializer.load(data)
+
+
+def test_avro_begins_with_the_fingerprint_of_its_specification() -> None:
+    assert AvroSerializer({"type": "int"}).dump(1) == b"\xc3\x01" + bytes.fromhex("8f5c393f1ad57572") + b"\x02"
+
+
+def test_avro_converts_values_of_older_schemas() -> None:
+    newer = AvroSerializer(NEWER, SCHEMA)
+    assert newer.load(AvroSerializer(SCHEMA).dump(ORDER)) == {**ORDER, "note": "-"}
+    assert newer.load(newer.dump({**ORDER, "note": "x"})) == {**ORDER, "note": "x"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AvroSerializer({"type": "nonsense"}),
+        lambda: MsgspecSerializer(Order, "xml"),  # type: ignore[arg-type]
+        lambda: ProtobufSerializer(dict),
+    ],
+)
+def test_wrong_types_are_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        make()
+
+
+def test_a_typed_topic_makes_records_and_reads_them() -> None:
+    orders = TypedTopic("orders", MsgspecSerializer(Order))
+    made = orders.records([Order("tea", 1), None], key=lambda order: order.item.encode())
+    assert made == [
+        ProducerRecord(b'{"item":"tea","count":1}', b"tea", (("content-type", b"application/json"),)),
+        ProducerRecord(None),
+    ]
+    batch = RecordBatch.from_records(PARTITION, 5, made, 0)
+    assert orders.values(batch) == [Order("tea", 1), None]
+    whole = orders.record(Order("tea", 1), key=b"k", headers=[("h", b"1")], timestamp=7)
+    assert (whole.key, whole.headers, whole.timestamp) == (
+        b"k",
+        (("content-type", b"application/json"), ("h", b"1")),
+        7,
+    )
+    assert orders.record(None, key=b"k", headers=[("h", b"1")]) == ProducerRecord(None, b"k", [("h", b"1")])
+
+
+def test_a_typed_topic_reads_records_without_a_content_type() -> None:
+    orders = TypedTopic("orders", JsonSerializer(dict))
+    assert orders.value(Record(PARTITION, 0, b'{"a":1}')) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (Record(PARTITION, 7, b"[]"), f"record 7 of orders/{'A' * 32}: value: expected dict, not list"),
+        (
+            Record(PARTITION, 7, b"{}", headers=(("content-type", b"application/avro"),)),
+            f"record 7 of orders/{'A' * 32}: expected application/json, not application/avro",
+        ),
+        (Record(PARTITION, 7, b"{}", headers=(("content-type", None),)), ""),
+        (Record(Partition("bills", "B"), 0, b"{}"), "bills/B: expected a record of the topic 'orders'"),
+    ],
+)
+def test_a_typed_topic_names_the_record_that_is_wrong(record: Record, message: str) -> None:
+    orders = TypedTopic("orders", JsonSerializer(dict))
+    if not message:
+        assert orders.value(record) == {}
+        return
+    with pytest.raises(RecordError) as caught:
+        orders.value(record)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "extra"),
+    [
+        ("msgspec", "MsgspecSerializer(dict)", "msgspec"),
+        ("fastavro", "AvroSerializer({'type': 'int'})", "avro"),
+        ("google", "ProtobufSerializer(dict)", "protobuf"),
+    ],
+)
+def test_a_missing_extra_is_named(package: str, call: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None\nfrom dafka.serializers import *\n{call}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.rstrip().endswith(f"pip install 'dafka[{extra}]'")
