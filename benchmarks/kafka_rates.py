@@ -54,7 +54,7 @@ def serve_dafka(folder: str, logs: int) -> None:
 @contextmanager
 def serve(system: str, logs: int) -> Iterator[str]:
     """Run a system, and yield where clients find it."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    with tempfile.TemporaryDirectory(prefix=".rates-", dir=Path.cwd()) as folder:
         program = [sys.executable, __file__, "serve", system, folder, str(logs)]
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -341,7 +341,7 @@ def receive(url: str, system: str, records: int, subscribers: int, gate: Connect
 def measure(system: str, records: int, per_message: int, subscribers: int) -> tuple[float, float]:
     """Return how many records are published in a second, and how many all subscribers receive together."""
     serve = serve_nats if system == "nats" else serve_dafka
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, serve(folder) as url:
+    with tempfile.TemporaryDirectory(prefix=".rates-", dir=Path.cwd()) as folder, serve(folder) as url:
         if system != "nats":
             warm_up(url)
         publishing, its_end = multiprocessing.Pipe()

@@ -23,24 +23,27 @@ The broker names these versions when a client asks for them. Most clients choose
 """
 
 NOTES = {
-    ApiKey.PRODUCE: "records are on disk before the answer, with acks 1 as with all; acks 0 is not answered. From "
+    ApiKey.PRODUCE: "with acks 1, records are on the leader's disk before the answer, and with acks all on those of "
+    "enough replicas; acks 0 is not answered. From "
     "version 3 on, records are record batches; before it, message sets of version 0 and 1. Each batch of an idempotent "
     "producer is appended once",
-    ApiKey.FETCH: "long polls, sessions (KIP-227), both isolation levels; no rack awareness",
+    ApiKey.FETCH: "long polls, sessions (KIP-227), both isolation levels; clients that say their rack read "
+    "from a replica there (KIP-392)",
     ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time",
-    ApiKey.METADATA: "one broker, whose number is 0; topics are created where `[kafka] auto_create_topics` allows it",
+    ApiKey.METADATA: "the living brokers, and who leads which log; topics are created where "
+    "`[kafka] auto_create_topics` allows it",
     ApiKey.OFFSET_COMMIT: "also those of single consumers without a group's coordination",
     ApiKey.FIND_COORDINATOR: "the broker itself, for groups and for transactions",
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
-    ApiKey.CREATE_TOPICS: f"with the settings {', '.join(f'`{name}`' for name in TOPIC_SETTING_NAMES)}",
-    ApiKey.CREATE_PARTITIONS: "their number can only increase",
+    ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log; with the settings "
+    f"{', '.join(f'`{name}`' for name in TOPIC_SETTING_NAMES)}",
+    ApiKey.CREATE_PARTITIONS: "their number can only increase; with the brokers of the further logs, or without",
     ApiKey.DELETE_RECORDS: "records of Dafka's own producers stay in their partitions, and leave the log",
     ApiKey.INIT_PRODUCER_ID: "transactions need a storage that keeps record batches, such as `filelog:`",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "there is one epoch, 0",
     ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
     ApiKey.ALTER_CONFIGS: "topics",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
-    ApiKey.DESCRIBE_LOG_DIRS: "the storage; sizes without compression",
+    ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where users are configured",
     ApiKey.LIST_TRANSACTIONS: "without patterns of names",
     ApiKey.LIST_CONFIG_RESOURCES: "topics and the broker",
@@ -56,10 +59,11 @@ NOT_SERVED = (
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
     ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
     (
-        "ElectLeaders, AlterReplicaLogDirs, AlterPartitionReassignments, ListPartitionReassignments, DescribeQuorum "
-        "(43, 34, 45, 46, 55)",
-        "each topic has one broker",
+        "ElectLeaders (43)",
+        "a preferred leader leads again by itself, `[broker] move_after_ms` after it holds everything",
     ),
+    ("AlterReplicaLogDirs (34)", "a broker has one storage"),
+    ("DescribeQuorum (55)", "there is no controller: topics of the cluster say what all brokers know"),
 )
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""
 

@@ -22,14 +22,16 @@ PAGES = (
     "docs/tutorial/from-python.md",
     "docs/tutorial/surviving-a-crash.md",
     "docs/how-to/asyncio-and-threads.md",
+    "docs/how-to/serializers.md",
 )
+RUNS = re.compile(r"^(trio\.run|asyncio\.run|with dafka\.blocking)\b", re.MULTILINE)
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-records.md"
 
 
 def programs(page: str) -> list[str]:
     """Return the complete programs of a page: those that run something."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    return [block for block in blocks if "import dafka" in block and ("trio.run(" in block or "with blocking" in block)]
+    return [block for block in blocks if "import dafka" in block and RUNS.search(block)]
 
 
 PROGRAMS = [pytest.param(program, id=f"{page}-{n}") for page in PAGES for n, program in enumerate(programs(page))]

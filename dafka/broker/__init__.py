@@ -8,9 +8,11 @@ from dafka.broker.crowd import Crowd
 from dafka.broker.producer_table import ProducerTable
 from dafka.broker.security import ListenerSecurity, is_loopback
 from dafka.broker.service import Service, open_service
+from dafka.broker.slots import CoordinatorError
 
 __all__ = [
     "AcceptedClient",
+    "CoordinatorError",
     "Crowd",
     "ListenerSecurity",
     "ProducerTable",

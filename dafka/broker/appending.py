@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from dafka.batches import BatchHeader, check_crc, iter_batches
+from dafka.broker.producer_table import UNKNOWN_POSITION
 from dafka.broker.service import Service
-from dafka.errors import BatchError, DafkaError
+from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
+from dafka.errors import BatchError, DafkaError, NotLeaderError
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
-from dafka.protocol.logs import OWN, LogState
+from dafka.protocol.logs import LogState
 from dafka.storage.plugin_helpers import now_ms
 
 Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
@@ -38,6 +39,13 @@ class AppendRefusedError(DafkaError):
         self.message = message
 
 
+class WaitOffset(Protocol):
+    """Waits until records are durable."""
+
+    def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
+        """Wait, and return the offset of the first record; see `dafka.roles.broker.Appended.wait_offset`."""
+
+
 @attrs.frozen(eq=False)
 class AppendedBatches:
     """Record batches that a log has, but perhaps not durably yet.
@@ -47,15 +55,14 @@ class AppendedBatches:
         record_count: The number of their records.
         is_duplicate: Whether they were appended before.
         is_durable: Returns whether they are durable.
-        wait_offset: Waits until they are durable, and returns the offset of the first record; -1 if the topic was
-            deleted meanwhile.
+        wait_offset: Waits until they are durable.
     """
 
     log: LogState
     record_count: int
     is_duplicate: bool
     is_durable: Callable[[], bool]
-    wait_offset: Callable[[], Awaitable[int]]
+    wait_offset: WaitOffset
 
 
 def message_bytes_max(service: Service, log: LogState) -> int:
@@ -90,7 +97,12 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
 
 
 def append_batches(
-    service: Service, log: LogState, batches: Sequence[Batch], transactional_id: str = ""
+    service: Service,
+    log: LogState,
+    batches: Sequence[Batch],
+    transactional_id: str = "",
+    *,
+    all_replicas: bool = True,
 ) -> AppendedBatches:
     """Append record batches of a client to a log, unless its producer has appended them before.
 
@@ -99,13 +111,20 @@ def append_batches(
         log: The log.
         batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
         transactional_id: The name of the producer, if the batch belongs to a transaction.
+        all_replicas: Whether the client waits for replicas, so that there must be enough of them.
 
     Returns:
         The batches, to wait for.
 
     Raises:
-        AppendRefusedError: They are malformed or too large, or do not follow what the producer has sent before.
+        AppendRefusedError: They are malformed or too large, or do not follow what the producer has sent before; or too
+            few replicas are alive.
+        NotLeaderError: Another broker leads the log.
     """
+    if not log.leadership.is_led:
+        raise not_leader(log)
+    if all_replicas:
+        _check_replicas(service, log)
     if all(header.producer_id < 0 for header, _ in batches):
         return _append(service, log, batches)
     if len(batches) > 1:
@@ -114,19 +133,45 @@ def append_batches(
     producers = service.producers.of(log)
     if header.is_transactional:
         producer = Producer(header.producer_id, header.producer_epoch)
-        place = TopicPartition(log.topic, log.number)
-        error = service.transactions.check_partition(transactional_id, producer, place)
+        error = service.participants.check_log(log, transactional_id, producer)
         if error:
             raise AppendRefusedError(error)
     check = producers.check_batch(header)
+    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _may_lack_records(service, log):
+        raise AppendRefusedError(
+            ErrorCode.NOT_ENOUGH_REPLICAS, "the records before are on the other side of a split, until both sides meet"
+        )
     if check.error_code:
         raise AppendRefusedError(check.error_code)
     if check.duplicate_of is not None:
-        return _find_duplicate(service, log, check.duplicate_of.base_offset, header.count)
+        return _find_duplicate(service, log, check.duplicate_of.base_offset, header)
     sequence = service.broker.next_sequence(log)
     appended = _append(service, log, batches)
     producers.add_batch(attrs.evolve(header, base_offset=sequence), now_ms())
     return appended
+
+
+def not_leader(log: LogState) -> NotLeaderError:
+    """Return the error of who wants from this broker what only the leader of a log does."""
+    return NotLeaderError(f"another broker leads log {log.number} of the topic {log.topic!r}", log.leadership.leader)
+
+
+def _check_replicas(service: Service, log: LogState) -> None:
+    """Refuse records that would not reach enough replicas at present."""
+    leadership, brokers = log.leadership, service.broker.brokers
+    topic = service.broker.order.topics[log.topic]
+    living = sum(map(brokers.is_alive, leadership.replicas))
+    if availability_of(topic) == MAJORITY and living <= len(leadership.replicas) // 2 and leadership.replicas:
+        raise AppendRefusedError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{living} of {len(leadership.replicas)} replicas are alive, which is no majority",
+        )
+    needed = replicas_min_of(topic)
+    in_sync = max(sum(map(brokers.is_alive, leadership.in_sync)), 1)  # this broker is
+    if in_sync < needed:
+        raise AppendRefusedError(
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, and min.insync.replicas is {needed}"
+        )
 
 
 def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches:
@@ -140,19 +185,49 @@ def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> Append
     )
 
 
-def _find_duplicate(service: Service, log: LogState, sequence: int, count: int) -> AppendedBatches:
-    """Return records that were appended before, from a sequence of the broker's own partition on."""
-    broker = service.broker
+def _may_lack_records(service: Service, log: LogState) -> bool:
+    """Return whether clients may have appended to another branch of a log what this one gets later."""
+    return log.is_replicated and availability_of(service.broker.order.topics[log.topic]) != MAJORITY
 
-    async def wait_offset() -> int:
-        while broker.durable_end(log) <= sequence:
-            if broker.order.find_log(log.topic, log.number) is not log:
-                return -1
+
+def _find_duplicate(service: Service, log: LogState, position: int, header: BatchHeader) -> AppendedBatches:
+    """Return records that were appended before.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        position: Their position in the log, see `LogState.find_offset`; `UNKNOWN_POSITION` if they came from another
+            branch.
+        header: The header of their batch.
+
+    Returns:
+        The records, to wait for.
+    """
+    broker = service.broker
+    is_healed = position == UNKNOWN_POSITION
+
+    def find_offset() -> int:
+        """Return the offset of the first record; -1 if it is not remembered."""
+        if not is_healed:
+            return log.find_offset(position)
+        entry = log.producers.find(header.producer_id, header.producer_epoch, header.base_sequence)
+        return -1 if entry is None else log.find_offset(entry.sequence)
+
+    async def wait_offset(*, all_replicas: bool = True) -> int:
+        while True:
             with broker.watching([log]) as advanced:
+                if broker.order.find_log(log.topic, log.number) is not log:
+                    return -1
+                if not log.leadership.is_led:
+                    raise not_leader(log)
+                if is_durable():
+                    offset = find_offset()
+                    end = log.index.end_offset if offset < 0 else offset + header.count
+                    if not all_replicas or end <= log.high_watermark:
+                        return offset
                 await advanced.wait()
-        return log.index.find_from(OWN, sequence)
 
     def is_durable() -> bool:
-        return broker.durable_end(log) > sequence
+        return not log.healing if is_healed else broker.durable_end(log) > position
 
-    return AppendedBatches(log, count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)
+    return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import attrs
 
 from dafka.batches import BatchHeader, Compression, TimestampType
+from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import LogProducers, Marker, TransactionSettings
-from dafka.protocol.logs import LogState, MarkerEntry, ProducerEntry, RestartEntry
+from dafka.protocol.logs import BatchEntry, LogState, MarkerEntry, ProducerEntry, RestartEntry
 from dafka.protocol.logs.entries import TRANSACTIONAL
 
 _BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
 """The header of a batch of which only the producer is known."""
+
+
+UNKNOWN_POSITION = -1
+"""The position of a batch of another branch in the log that has it now."""
 
 
 class ProducerTable:
@@ -50,14 +55,28 @@ class ProducerTable:
             first = None if entry.first_sequence < 0 else entry.first_sequence
             self.of(log).add_marker(marker, entry.position - 1, entry.timestamp_ms, first)
             return
-        header = attrs.evolve(
-            _BATCH,
-            base_offset=entry.sequence,
-            count=entry.record_count,
-            last_offset_delta=entry.record_count - 1,
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            base_sequence=entry.base_sequence,
-            is_transactional=bool(entry.flags & TRANSACTIONAL),
-        )
-        self.of(log).add_batch(header, entry.timestamp_ms)
+        self.of(log).add_batch(_header_of(entry), entry.timestamp_ms)
+
+    def admit(self, log: LogState, entry: BatchEntry) -> bool:
+        """Note a batch of another branch of a log, and return whether the log lacks it."""
+        producers = self.of(log)
+        header = attrs.evolve(_header_of(entry), base_offset=UNKNOWN_POSITION, is_transactional=False)
+        check = producers.check_batch(header)
+        if check.duplicate_of is not None or check.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return False
+        if not check.error_code:
+            producers.add_batch(header, entry.timestamp_ms)
+        return True
+
+
+def _header_of(entry: BatchEntry) -> BatchHeader:
+    return attrs.evolve(
+        _BATCH,
+        base_offset=entry.sequence,
+        count=entry.record_count,
+        last_offset_delta=entry.record_count - 1,
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        base_sequence=entry.base_sequence,
+        is_transactional=bool(entry.flags & TRANSACTIONAL),
+    )

@@ -52,7 +52,18 @@ def _is_whole(minimum: int) -> Callable[[str], bool]:
     return check
 
 
+MAJORITY, BRANCH = "majority", "branch"
+"""The values of the setting `availability`: who may write to a log while brokers do not reach each other."""
+
+_REPLICAS_MIN = "1"
+
 _RULES = {
+    "availability": _Rule(
+        SettingKind.STRING,
+        lambda _: MAJORITY,
+        lambda value: value in {MAJORITY, BRANCH},
+        f"'{MAJORITY}' or '{BRANCH}'",
+    ),
     "cleanup.policy": _Rule(SettingKind.LIST, lambda _: "delete", lambda value: value == "delete", "'delete'"),
     "max.message.bytes": _Rule(
         SettingKind.INT, lambda config: str(config.kafka.message_bytes_max), _is_whole(0), "a number from 0 on"
@@ -60,6 +71,7 @@ _RULES = {
     "message.timestamp.type": _Rule(
         SettingKind.STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"
     ),
+    "min.insync.replicas": _Rule(SettingKind.INT, lambda _: _REPLICAS_MIN, _is_whole(1), "a number from 1 on"),
     "retention.bytes": _Rule(
         SettingKind.LONG, lambda config: str(config.store.retention_bytes or -1), _is_whole(-1), "a number from -1 on"
     ),
@@ -70,6 +82,16 @@ _RULES = {
 
 TOPIC_SETTING_NAMES = tuple(_RULES)
 """The names of the settings that a topic can have."""
+
+
+def availability_of(topic: Topic) -> str:
+    """Return who may write to a topic's logs while brokers do not reach each other: `MAJORITY` or `BRANCH`."""
+    return topic.settings.get("availability", MAJORITY)
+
+
+def replicas_min_of(topic: Topic) -> int:
+    """Return how many replicas must be in sync to write to a topic's logs with acknowledgements of all."""
+    return int(topic.settings.get("min.insync.replicas", _REPLICAS_MIN))
 
 
 def find_setting_problem(name: str, value: str) -> str:

@@ -127,6 +127,13 @@ def _broker_options(kafka_default: str) -> Callable[[Callable[..., Any]], Callab
                 flag="--http",
                 default="none",
             ),
+            setting_option("broker", "number", "N", "The broker's number, by which clients know it.", default="chosen"),
+            setting_option(
+                "broker", "rack", "NAME", "The rack or zone; replicas are spread over them.", default="none"
+            ),
+            setting_option(
+                "broker", "secret_file", "FILE", "The secret that all brokers of the cluster share.", default="none"
+            ),
             setting_option(
                 "clients", "users", "FILE", "The users of the broker, made by `dafka user add`.", default="none"
             ),
@@ -272,6 +279,10 @@ async def _run_broker(
     from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
 
     found: ListeningBroker = await nursery.start(serve_listeners, config)
+    if url is not None:
+        from dafka.operations.broker_metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+
+        supervisor.monitor.metric_sources.append(BrokerMetrics(found.broker).read)
     if url is not None and found.kafka is not None:
         from dafka.listener.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 

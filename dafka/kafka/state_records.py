@@ -1,4 +1,7 @@
-"""The records in which coordinators keep their state: JSON text, in compacted topics.
+"""The records in which coordinators keep their state: JSON text, in the logs of the topic `$coordinators`.
+
+Each log is a slot: its leader coordinates the groups and transactional ids whose names belong there. One topic has the
+state of both, so that a broker that takes a slot over reads one log, and waits for one leader.
 
 A key is an array: the kind of the record, and what it describes, such as `["offset", "my-group", "orders", 0]`. It
 never has another form, or compaction would keep both. A value is an object with its own `version`; no value means that
@@ -15,22 +18,40 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.logs import log_of_key
+
+COORDINATORS_TOPIC = "$coordinators"
+"""The topic of all state records."""
+
+SLOTS = 16
+"""The number of its logs. It cannot change: it decides which log a name belongs to."""
 
 GROUPS_TOPIC = "$groups"
-"""Group membership."""
+"""Group membership. A lone broker of former versions kept it in a topic of this name."""
 
 OFFSETS_TOPIC = "$offsets"
-"""Committed offsets, and those of open transactions."""
+"""Committed offsets, and those of open transactions; likewise."""
 
 TRANSACTIONS_TOPIC = "$transactions"
-"""Transactions, and which producer ids were given away."""
+"""Transactions, and which producer ids were given away; likewise."""
+
+SLOT_KIND = "slot"
+"""The kind of records about the slot itself."""
+
+_TOPICS = {
+    "group": GROUPS_TOPIC,
+    "offset": OFFSETS_TOPIC,
+    "pending-offset": OFFSETS_TOPIC,
+    "transaction": TRANSACTIONS_TOPIC,
+    "producer-ids": TRANSACTIONS_TOPIC,
+}
 
 
 class StateRecord(NamedTuple):
     """One record of a coordinator's state.
 
     Attributes:
-        topic: The compacted topic in which it belongs.
+        topic: The kind of state.
         key: What it describes.
         value: The state; None if there is none any more, a tombstone.
     """
@@ -38,6 +59,39 @@ class StateRecord(NamedTuple):
     topic: str
     key: bytes
     value: bytes | None
+
+
+def slot_of(name: str) -> int:
+    """Return the slot of a group or transactional id."""
+    return log_of_key(name.encode("utf-8", "surrogatepass"), SLOTS)
+
+
+def read_state(key: bytes, value: bytes | None) -> StateRecord | None:
+    """Return a record of a slot; None if it is about the slot itself.
+
+    Args:
+        key: The key of the record.
+        value: The value; None for a tombstone.
+
+    Returns:
+        The record.
+
+    Raises:
+        StorageFormatError: The key is not that of a coordinator's record.
+    """
+    record = StateRecord(COORDINATORS_TOPIC, key, value)
+    kind = decode_key(record)[0]
+    if kind == SLOT_KIND:
+        return None
+    if kind not in _TOPICS:
+        raise StorageFormatError(f"{COORDINATORS_TOPIC}: the key {key!r} has an unknown kind")
+    return record._replace(topic=_TOPICS[kind])
+
+
+def name_in(record: StateRecord) -> str | None:
+    """Return the group or transactional id that a record describes; None if it describes none."""
+    key = decode_key(record)
+    return str(key[1]) if len(key) > 1 else None
 
 
 def encode_state(topic: str, key: tuple[str | int, ...], fields: Mapping[str, Any] | None, version: int) -> StateRecord:

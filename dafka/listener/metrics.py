@@ -104,16 +104,17 @@ class KafkaMetrics:
         service = self._listener.service
         states: Counter[tuple[str, ...]] = Counter()
         lag: Counter[tuple[str, ...]] = Counter()
-        for group in service.groups.list_groups():
+        listed = [(each, group) for each in service.groups.coordinators() for group in each.list_groups()]
+        for coordinator, group in listed:
             states[group.state,] += 1
             if not topics.topics_max:
                 continue
-            for place, offset in service.groups.fetch_offsets(group.group_id, None, require_stable=False).items():
-                log = service.broker.order.find_log(place.topic, place.partition)
+            for place, offset in coordinator.fetch_offsets(group.group_id, None).items():
+                log = service.broker.find_log(place.topic, place.partition)
                 if log is not None and offset.offset >= 0:
                     behind = max(log.high_watermark - offset.offset, 0)
                     lag[groups.label(group.group_id), topics.label(place.topic)] += behind
-        phases = [each.phase for each in service.transactions.list_transactions()]
+        phases = [each.phase for each in service.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {
             "dafka_kafka_connections": {(): len(self._listener.crowd)},

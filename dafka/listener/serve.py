@@ -6,8 +6,10 @@ import trio
 
 from dafka.broker import AcceptedClient, accept_clients
 from dafka.endpoints import split_tcp_endpoint
+from dafka.listener.cluster_view import split_listener
 from dafka.listener.connection import Connection
 from dafka.listener.kafka_listener import KafkaListener
+from dafka.roles import Broker
 
 
 async def serve_kafka(
@@ -24,13 +26,35 @@ async def serve_kafka(
         task_status: Told that clients are served.
     """
     advertised = listener.service.config.kafka.advertised_listener
-    found = split_tcp_endpoint(f"tcp://{advertised}") if advertised else None
-    endpoint = None if found is None else (found[0], int(found[1]))
+    endpoint = split_listener(advertised) if advertised else None
 
     async def serve(client: AcceptedClient) -> None:
         await Connection(client, listener, endpoint or client.local_address).run()
 
     host, port = sockets[0].socket.getsockname()[:2]
-    listener.bootstrap_servers = f"{host}:{port}"
+    listener.bootstrap_servers = _join(host, port)
+    listener.service.broker.describe(kafka_listener=advertised or find_listener(host, port, listener.service.broker))
     task_status.started()
     await accept_clients(sockets, listener.crowd, serve)
+
+
+def find_listener(host: str, port: int, broker: Broker) -> str:
+    """Return where clients of other brokers reach a listener: `HOST:PORT`.
+
+    Args:
+        host: The address that it listens on. If it listens on all of them, other nodes know one that reaches this one.
+        port: Its port.
+        broker: The broker.
+
+    Returns:
+        The listener.
+    """
+    if host in {"0.0.0.0", "::"}:
+        endpoint = split_tcp_endpoint(broker.endpoint)
+        if endpoint is not None:
+            host = endpoint[0].strip("[]")
+    return _join(host, port)
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -6,7 +6,7 @@ this node, as partitions of its own, so that other nodes see no difference to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,11 @@ import trio
 from dafka import wire
 from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.config import Config
-from dafka.errors import ConfigError
-from dafka.groups import single_exception
-from dafka.protocol import StoreMachine
+from dafka.errors import ConfigError, NotLeaderError
 from dafka.protocol.logs import (
+    INDEX_TOPIC,
     LOGS_MAX,
+    MESSAGES_TOPIC,
     TOPICS_TOPIC,
     LogOrder,
     MarkerEntry,
@@ -28,19 +28,28 @@ from dafka.protocol.logs import (
     Topic,
     encode_topic,
     find_name_problem,
+    is_internal_topic,
+    name_log,
 )
 from dafka.protocol.logs.log_state import OWN, LogState
+from dafka.protocol.machines.broker import BrokerMachine
+from dafka.protocol.presence.identity import owner_of
+from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_inventory import Inventory
-from dafka.roles.broker_loading import delete_partitions, is_internal, load_broker, retention_of
+from dafka.roles.broker_storage import delete_partitions, retention_of
+from dafka.roles.cluster import CONTROL_TOPICS, Cluster
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
-from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.sockets import NodeSockets
 from dafka.roles.state_log import StateLogs
-from dafka.roles.store import Store, default_retention, make_machine
-from dafka.storage import Storage, open_storage
+from dafka.roles.store import Store, StoreStatistics, default_retention
+from dafka.storage import Storage
 from dafka.storage.plugin_helpers import now_ms
-from dafka.wire import Role
+from dafka.wire import Command
+
+CREATION_WAIT_S = 0.25
+"""How long a broker waits for another one that should create a topic, before it looks whether that one is alive."""
 
 
 @attrs.frozen(eq=False)
@@ -48,20 +57,51 @@ class Appended:
     """Records that a client has appended.
 
     Attributes:
+        broker: The broker.
         log: The log.
         first_sequence: The sequence of the first record in the broker's own partition of the log.
-        durable: Set when they are durable.
+        count: The number of records.
+        epoch: The leader epoch of the log.
+        durable: Set when they are durable here.
     """
 
+    broker: Broker
     log: LogState
     first_sequence: int
+    count: int
+    epoch: int
     durable: trio.Event
 
-    async def wait_offset(self) -> int:
-        """Wait until the records are durable, and return the offset of the first one."""
+    async def wait_offset(self, *, all_replicas: bool = True) -> int:
+        """Wait until the records are durable, and return the offset of the first one.
+
+        Args:
+            all_replicas: Whether as many replicas must hold the records as the log's `availability` asks for. Without,
+                this broker is enough.
+
+        Returns:
+            The offset; -1 if the topic was deleted meanwhile.
+
+        Raises:
+            NotLeaderError: Another broker leads the log now, which may have the records or not.
+        """
         await self.durable.wait()
-        offset = self.log.index.find(OWN, self.first_sequence)
-        return -1 if offset is None else offset
+        log = self.log
+        offset = self.find_offset()
+        if not log.is_replicated or not all_replicas or offset is None:
+            return -1 if offset is None else offset
+        while log.high_watermark < offset + self.count:
+            with self.broker.watching([log]) as advanced:
+                await advanced.wait()
+            self.find_offset()
+        return offset
+
+    def find_offset(self) -> int | None:
+        """Return the offset of the first record; None if it has none. Raises `NotLeaderError`."""
+        log = self.log
+        if log.is_replicated and (log.leadership.epoch != self.epoch or not log.leadership.is_led):
+            raise NotLeaderError(f"another broker leads the log {log.number} of {log.topic}", log.leadership.leader)
+        return log.index.find(OWN, self.first_sequence)
 
 
 class Broker(Store):
@@ -74,23 +114,37 @@ class Broker(Store):
         order: The topics and their logs, for reading.
         reader: Reads the logs.
         inventory: The stored partitions, by topic.
+        cluster: The other brokers, and what this one does among them.
+        storage: The storage.
+        on_message: Takes the messages of other brokers: the address of the sender, and the message.
     """
 
     def __init__(
         self,
-        machine: StoreMachine,
+        machine: BrokerMachine,
         sockets: NodeSockets,
         storage: Storage,
         config: Config,
         order: LogOrder,
         state: StateLogs,
+        restore_producer: Callable[[LogState, ProducerEntry], None],
     ) -> None:
         """Create the broker. Programs call `serve_broker` instead."""
         super().__init__(machine, sockets, storage, config)
         self.order = order
         self.reader = LogReader(storage)
         self.inventory = Inventory(machine, storage, order)
+        self.storage = storage
+        self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
         self._state = state
+        self._broker_machine = machine
+        self._replica_count = config.broker.replicas
+        self._index_logs: dict[Partition, LogState] = {}
+        self._earlier: list[tuple[LogState, RecordBatch]] = []
+        self._stored: list[RecordBatch] = []
+        self._is_shown = False
+        self._in_flight: list[RecordBatch] = []
+        self.cluster = Cluster(self, config, restore_producer)
         self._log_count = config.kafka.log_count
         self._bytes_max = config.kafka.batch_bytes_max
         self._room_bytes = config.store.pending_bytes_max
@@ -101,19 +155,66 @@ class Broker(Store):
         self._room = trio.lowlevel.ParkingLot()
         self._heads = HeadAnnouncer(sockets, machine.stored.durable_end)
 
+    @property
+    def brokers(self) -> Brokers:
+        """The brokers of the cluster."""
+        return self.cluster.brokers
+
     # Topics
 
-    def find_topic(self, name: str) -> Topic | None:
-        """Return a topic; None if there is none of that name."""
-        return self.order.topics.get(name)
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """The topics that clients may use, by name. `order` has internal topics, too."""
+        return {name: topic for name, topic in self.order.topics.items() if not is_internal_topic(name)}
 
-    def create_topic(self, name: str, log_count: int = 0, settings: Mapping[str, str] | None = None) -> trio.Event:
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic that clients may use; None if there is none of that name."""
+        return None if is_internal_topic(name) else self.order.topics.get(name)
+
+    def logs(self, topic: str) -> Sequence[LogState]:
+        """Return the logs of a topic that clients may use; none if there is no such topic."""
+        return () if is_internal_topic(topic) else self.order.logs(topic)
+
+    def find_log(self, topic: str, number: int) -> LogState | None:
+        """Return a log that clients may use; None if there is no such log."""
+        return None if is_internal_topic(topic) else self.order.find_log(topic, number)
+
+    async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[LogState]:
+        """Create a topic for brokers only, unless the cluster has it.
+
+        Args:
+            name: The name, which begins with `$`.
+            log_count: The number of its logs.
+
+        Returns:
+            Its logs.
+        """
+        if name not in self.order.topics:
+            await self.cluster.wait_others()
+        while name not in self.order.topics and not self.cluster.creates(name):
+            with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it may be gone
+                await self._durable.wait()
+        if name not in self.order.topics:
+            await self._put_topic(self._make_topic(name, log_count, {})).wait()
+        return self.order.logs(name)
+
+    def create_topic(
+        self,
+        name: str,
+        log_count: int = 0,
+        settings: Mapping[str, str] | None = None,
+        replica_count: int = 0,
+        *,
+        placement: Sequence[Sequence[str]] = (),
+    ) -> trio.Event:
         """Create a topic.
 
         Args:
             name: The name.
             log_count: The number of its logs; 0 for `[kafka] log_count`.
             settings: Its own settings.
+            replica_count: On how many brokers its logs are kept; 0 for `[broker] replicas`.
+            placement: The brokers that keep each log, the preferred leader first. Empty to choose them by free space.
 
         Returns:
             An event that is set when the topic is durable.
@@ -127,7 +228,19 @@ class Broker(Store):
             problem = f"a topic has from 1 to {LOGS_MAX} logs, not {count}"
         if problem:
             raise ConfigError(problem)
-        return self._put_topic(Topic(name, new_address(), count, dict(settings or {})))
+        placed = tuple(tuple(each) for each in placement)
+        return self._put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
+
+    def _make_topic(
+        self,
+        name: str,
+        log_count: int,
+        settings: Mapping[str, str],
+        replica_count: int = 0,
+        placement: tuple[tuple[str, ...], ...] = (),
+    ) -> Topic:
+        topic = Topic(name, new_address(), log_count, dict(settings), replica_count, placement, created_at=now_ms())
+        return attrs.evolve(topic, placement=self.cluster.balancing.place_logs(topic))
 
     def change_topic(
         self, name: str, *, log_count: int | None = None, settings: Mapping[str, str] | None = None
@@ -152,29 +265,81 @@ class Broker(Store):
             topic,
             log_count=topic.log_count if log_count is None else log_count,
             settings=topic.settings if settings is None else dict(settings),
+            revision=topic.revision + 1,
         )
-        return self._put_topic(changed)
+        return self._put_topic(attrs.evolve(changed, placement=self.cluster.balancing.place_logs(changed)))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its records. A producer that continues one of its partitions creates it again."""
+        topic = self.order.topics[name]
+        deleted = encode_topic(attrs.evolve(topic, revision=topic.revision + 1), is_deleted=True)
+        written = self.write_state(TOPICS_TOPIC, [(name.encode(), deleted)])
+        await self.drop_topic(name)
+        await written.wait()
+
+    async def drop_topic(self, name: str) -> None:
+        """Drop the records of a topic that was deleted, by this broker or another one."""
+        topic = self.order.topics.get(name)
+        if topic is None:
+            return
         logs = self.order.remove_topic(name)
-        await self.write_state(TOPICS_TOPIC, [(name.encode(), None)]).wait()
-        held = self._machine.stored.durable.get(name, {})
-        native = {Partition(name, address): end for address, end in held.items()}
+        self.cluster.forget_topic(topic)
+        held = dict(self._machine.stored.durable.get(name, {}))
+        mark = f"/{topic.topic_id}/"
+        written = [Partition(name, address) for address in held if mark in address]
+        indexes = [each for each in self._machine.stored.durable.get(INDEX_TOPIC, {}) if mark in each]
+        written += [Partition(INDEX_TOPIC, address) for address in indexes]
+        native = {Partition(name, address): end for address, end in held.items() if mark not in address}
         for log in logs:
-            native.pop(log.own, None)
-            self._machine.forget_own(log.own)
-            self._heads.forget(log.own)
-            self._notify(log)
+            self.notify(log)
         self._machine.records_trimmed(native)
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
-        await delete_partitions(self._storage, own)
+        await self.forget_partitions(dict.fromkeys((*own, *written)))
         for partition, end in native.items():
             await self._storage.trim(partition, end)
 
     def _put_topic(self, topic: Topic) -> trio.Event:
-        self.order.add_topic(topic)
+        self.cluster.add_topic(topic)
         return self.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
+
+    # Replicas
+
+    def describe(self, *, kafka_listener: str | None = None, http_url: str | None = None) -> None:
+        """Tell the other brokers where clients reach this one. What is None stays."""
+        changes = {"kafka_listener": kafka_listener, "http_url": http_url}
+        self.cluster.describe(**{name: value for name, value in changes.items() if value is not None})
+
+    def branches(self, topic: str) -> list[list[BranchRow]]:
+        """Return the branch table of each log of a topic: its rows by epoch."""
+        found = self.order.topics.get(topic)
+        numbers = range(0 if found is None else found.log_count)
+        return [self.cluster.logs.rows(name_log(found.topic_id, number)) for number in numbers if found is not None]
+
+    async def wait_leadership(self, topic: str, log: int) -> None:
+        """Wait until the leadership of a log changes."""
+        found = self.order.find_log(topic, log)
+        if found is not None:
+            await self.cluster.wait_leadership(found)
+
+    def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
+        """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
+
+        Args:
+            log: The log, which any broker may lead.
+            replicas: The addresses of the brokers, the preferred ones first.
+
+        Raises:
+            ConfigError: One of them is no broker, or is named twice.
+        """
+        self.cluster.balancing.change_replicas(log, replicas)
+
+    def set_draining(self, is_draining: bool) -> None:
+        """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""
+        self.cluster.describe(is_draining=is_draining)
+
+    def under_replicated(self) -> list[LogState]:
+        """Return the logs that this broker leads and that fewer brokers have whole than should."""
+        return self.cluster.balancing.under_replicated()
 
     # Records
 
@@ -190,7 +355,9 @@ class Broker(Store):
 
         Raises:
             BatchError: A batch is malformed, or its records are larger than `[kafka] batch_bytes_max` allows.
+            NotLeaderError: This broker does not lead the log.
         """
+        self._check_led(log)
         first_sequence = sequence = self._machine.next_sequence(log.own)
         moved = []
         for header, data in batches:
@@ -198,7 +365,13 @@ class Broker(Store):
             sequence += header.count
         records = decode_run(log.own, moved, bytes_max=self._bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))
-        return Appended(log, first_sequence, self._durable)
+        return Appended(self, log, first_sequence, sequence - first_sequence, log.leadership.epoch, self._durable)
+
+    def _check_led(self, log: LogState) -> None:
+        if not log.leadership.is_led:
+            raise NotLeaderError(
+                f"this broker does not lead the log {log.number} of {log.topic}", log.leadership.leader
+            )
 
     def next_sequence(self, log: LogState) -> int:
         """Return the sequence in the broker's own partition of a log that the next appended record gets."""
@@ -225,6 +398,7 @@ class Broker(Store):
         Returns:
             An event that is set when it is durable.
         """
+        self._check_led(log)
         self.order.append_marker(log, marker)
         self._arrived.unpark_all()
         return self._durable
@@ -274,21 +448,47 @@ class Broker(Store):
         self._arrived.unpark_all()
         return self._durable
 
+    # Messages
+
+    def publish_messages(self, values: Sequence[bytes]) -> None:
+        """Publish messages to other brokers, which their `on_message` gets in this order, when they are durable."""
+        partition = Partition(MESSAGES_TOPIC, self.address)
+        sequence = self._machine.next_sequence(partition)
+        batch = RecordBatch(partition, sequence, values, timestamps=[now_ms()] * len(values))
+        self._node.act(self._machine.append_own(batch, trio.current_time()))
+
     # The store's side
+
+    def statistics(self) -> StoreStatistics:
+        """Return the counters so far, and the lag. Internal topics are not among the topics."""
+        found = super().statistics()
+        visible = {name: counts for name, counts in found.topics.items() if not is_internal_topic(name)}
+        return attrs.evolve(found, topics=visible)
 
     async def _run(self, task_status: trio.TaskStatus[Any]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._heads.run)
+            await nursery.start(self.cluster.run)
             await super()._run(task_status)
 
     def _on_records(self, batch: RecordBatch) -> None:
         topic = batch.partition.topic
-        if topic not in self.order.topics and not find_name_problem(topic):
+        if topic not in self.order.topics and self.may_create(topic) and self.cluster.creates(topic):
             self.create_topic(topic)
         super()._on_records(batch)
+        if topic == MESSAGES_TOPIC:
+            for value in batch.values if not self.is_own(batch.partition) else ():
+                self.on_message(batch.partition.address, value)
+
+    def _on_change(self) -> None:
+        super()._on_change()
+        if signs := self._broker_machine.take_signs():
+            self.cluster.heard(signs.heard)
+            self.cluster.acknowledged(signs.acknowledgements.items())
+            self.cluster.repeat_acknowledgements(signs.repeats)
 
     def _has_work(self) -> bool:
-        return super()._has_work() or bool(self._state) or self.order.has_unwritten()
+        return super()._has_work() or bool(self._state) or self.order.has_unwritten() or bool(self._earlier)
 
     def _drops_records(self) -> bool:
         return True
@@ -302,6 +502,9 @@ class Broker(Store):
             await self._append([])
             self._is_writing_state = False
             self._refusal = ""
+        self._in_flight = []
+        stored, self._stored = self._stored, []
+        self.cluster.stored(stored)
         if not self._has_work():  # what came while a failed write was repeated was written with it
             self._durable.set()
             self._durable = trio.Event()
@@ -311,24 +514,133 @@ class Broker(Store):
         time_ms = now_ms()
         if self._writing is None:
             self._writing, self._durable = self._durable, trio.Event()
-        plan = self.order.plan(batches, time_ms)
+        earlier, self._earlier = self._earlier, []
+        self._in_flight = batches
+        plan = self.order.plan(batches, time_ms, earlier)
+        state = self._state.begin_write(time_ms)
+        self.cluster.begin_write()
         try:
-            await super()._append([*batches, *plan.index_records, *self._state.begin_write(time_ms)])
+            await super()._append([*batches, *plan.index_records, *state])
         except BaseException:
             self.order.undo(plan)
+            self._earlier = earlier + self._earlier
             raise
         self.order.commit(plan)
         self._state.write_done()
-        own = [batch for batch in batches if self.order.is_own(batch.partition)]
-        if own:
-            self._sockets.publish([wire.RecordRun(batch) for batch in own])
-            self._heads.add(batch.partition for batch in own)
+        shown = [batch for batch in (*plan.index_records, *state) if self._is_shown_to_others(batch.partition)]
+        for batch in shown:
+            self._broker_machine.store_own(batch.partition, batch.end_sequence)
+        shown += [batch for batch in batches if self.is_own(batch.partition)]
+        if shown:
+            self._sockets.publish([wire.RecordRun(batch) for batch in shown])
+            self._heads.add(batch.partition for batch in shown)
+        self._stored = [*batches, *plan.index_records]
+        self.cluster.write_done()
         self._writing.set()
         self._writing = None
         for log in plan.logs:
-            self._notify(log)
+            self.notify(log)
 
-    def _notify(self, log: LogState) -> None:
+    # What the cluster needs
+
+    def is_own(self, partition: Partition) -> bool:
+        """Return whether only this broker writes a partition."""
+        return owner_of(partition.address) == self.address
+
+    def may_create(self, topic: str) -> bool:
+        """Return whether a topic that a producer has begun gets logs."""
+        return not find_name_problem(topic)
+
+    def durable_end_of(self, partition: Partition) -> int:
+        """Return the sequence after the last stored record of a partition."""
+        return self._machine.stored.durable_end(partition)
+
+    def ends(self, topic: str) -> dict[Partition, int]:
+        """Return the sequence after the last record of each partition of a topic that is stored, or being written."""
+        held = self._machine.stored.durable.get(topic, {})
+        ends = {Partition(topic, address): end for address, end in held.items()}
+        ends.update(
+            (batch.partition, batch.end_sequence) for batch in self._in_flight if batch.partition.topic == topic
+        )
+        return ends
+
+    def earliest(self, topic: str) -> dict[Partition, int]:
+        """Return the sequence of the first stored record of each partition of a topic, if it is not 0."""
+        return {each: first for each, first in self._machine.stored.earliest.items() if each.topic == topic}
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Send messages."""
+        self._sockets.publish(messages)
+
+    def acknowledge(self, partition: Partition, end: int) -> None:
+        """Tell the leader of a log that its index is held up to a sequence."""
+        self._node.act(self._broker_machine.acknowledge(partition, end))
+
+    def ask_heads(self, topics: Iterable[str]) -> None:
+        """Ask other stores what they have of topics."""
+        self._node.act(self._broker_machine.ask_heads(topics))
+
+    def hear_acknowledgements(self, address: str) -> None:
+        """Hear what other replicas acknowledge of the logs that a broker leads."""
+        self._sockets.subscribe(wire.subscription_prefix(Command.ACK, f"{address}/"))
+
+    def wake(self) -> None:
+        """Write what waits."""
+        self._arrived.unpark_all()
+
+    async def wait_durable(self) -> None:
+        """Wait until all that waits now is durable."""
+        if self._has_work():
+            await self._durable.wait()
+
+    async def forget_partitions(self, partitions: Collection[Partition]) -> None:
+        """Delete partitions of deleted topics that brokers have written. Raises `StorageError`."""
+        for partition in partitions:
+            self._machine.forget_own(partition)
+            self._heads.forget(partition)
+        await delete_partitions(self._storage, partitions)
+
+    async def place(self, log: LogState, batch: RecordBatch) -> None:
+        """Give stored records their offsets in a log, and wait until these are durable."""
+        self._earlier.append((log, batch))
+        self.wake()
+        await self._durable.wait()
+
+    def show(self, partition: Partition) -> None:
+        """Let other nodes know of a partition of this broker's own that it has kept for itself."""
+        end = self.order_end(partition)
+        if end:
+            self._broker_machine.store_own(partition, end)
+            self.publish([wire.Head(partition.address, partition.topic, end - 1)])
+
+    def order_end(self, partition: Partition) -> int:
+        """Return the sequence after the last record of an index or of a state."""
+        log = self.find_index(partition)
+        return self._state.end_of(partition) if log is None else log.index_end
+
+    def show_control(self) -> None:
+        """Let other nodes know of this broker's control records."""
+        self._is_shown = True
+        for topic in CONTROL_TOPICS:
+            self.show(Partition(topic, self.address))
+
+    def lead(self, log: LogState) -> None:
+        """Note that this broker leads a log, whose index others read."""
+        self._index_logs[log.index_partition] = log
+
+    def find_index(self, partition: Partition) -> LogState | None:
+        """Return the log that this broker leads with an index partition; None if there is none."""
+        log = self._index_logs.get(partition)
+        return log if log is not None and log.index_partition == partition and self.order.leads(log) else None
+
+    def _is_shown_to_others(self, partition: Partition) -> bool:
+        if partition.topic in CONTROL_TOPICS:
+            return self._is_shown or partition.topic == BROKERS_TOPIC
+        log = self.find_index(partition)
+        return log is not None and log.is_replicated
+
+    def notify(self, log: LogState) -> None:
+        """Wake up those who watch a log."""
         for advanced in self._advanced.get(log, ()):
             advanced.set()
 
@@ -336,52 +648,28 @@ class Broker(Store):
         """Drop the records beyond the limits of each topic, and what indexes and state need no more."""
         moved: dict[Partition, int] = {}
         for name in list(self._machine.stored.durable):
-            policy = retention_of(self.order.topics.get(name), default_retention(self._config))
+            if name == INDEX_TOPIC or name in CONTROL_TOPICS:
+                continue
+            policy = retention_of(name, self.order.topics.get(name), default_retention(self._config))
             if policy:
                 moved.update(await self._storage.apply_retention(policy, name))
         earliest = {**self._machine.stored.earliest, **moved}
-        for log in self.order.all_logs():
+        for log in filter(self.order.leads, self.order.all_logs()):
             self.order.skip_dropped(log, earliest)
             if log.index_first > log.index_trimmed:
                 await self._storage.trim(log.index_partition, log.index_first)
                 log.index_trimmed = log.index_first
+        moved.update(await self._trim_indexes())
         await self._state.trim(self._storage)
         return moved
 
-
-async def serve_broker(
-    config: Config | None = None,
-    *,
-    restore_producer: Callable[[LogState, ProducerEntry], None] = lambda _log, _entry: None,
-    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
-
-    Args:
-        config: The configuration; the defaults if None.
-        restore_producer: Takes what producers with an id have done in the logs, before the broker has started.
-        task_status: Receives the `Broker` once it listens.
-
-    Raises:
-        StorageError: The storage cannot be opened or read.
-        StorageLostError: The storage was removed or replaced while it was open.
-        AddressInUseError: The node cannot listen at the configured endpoint.
-        DiscoveryError: The discovery cannot be set up.
-    """
-    config = config or Config()
-    with single_exception():
-        async with open_storage(config.store.storage) as storage:
-            order, state, held = await load_broker(storage, config, restore_producer)
-            identity = storage.identity
-            machine = make_machine(
-                storage,
-                config,
-                held,
-                lambda partition: order.is_own(partition) or is_internal(partition, identity),
-            )
-            async with open_sockets(
-                identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
-            ) as sockets:
-                broker = Broker(machine, sockets, storage, config, order, state)
-                broker._report_opened(config.store.storage, held)
-                await broker._run(task_status)
+    async def _trim_indexes(self) -> dict[Partition, int]:
+        """Drop what was written again of the indexes of other brokers; return the first sequence left of each."""
+        moved = {}
+        for log in list(self.cluster.logs):
+            for branch, sequence in log.held.needed_from():
+                partition = log.index_partition(branch)
+                if not self.is_own(partition) and sequence > self._machine.stored.earliest.get(partition, 0):
+                    await self._storage.trim(partition, sequence)
+                    moved[partition] = sequence
+        return moved

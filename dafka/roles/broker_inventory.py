@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dafka.protocol import StoreMachine
-from dafka.protocol.logs import LogOrder
+from dafka.protocol.logs import LogOrder, is_internal_topic
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, Storage
 
@@ -65,7 +65,8 @@ class Inventory:
 
     def topics_without_logs(self) -> list[str]:
         """Return the topics that have no logs, because Kafka's clients cannot use their names."""
-        return [each for each in self._machine.stored.durable if each not in self._order.topics]
+        names = self._machine.stored.durable
+        return [each for each in names if each not in self._order.topics and not is_internal_topic(each)]
 
     def record_count(self, topic: str) -> int:
         """Return how many records the partitions of a topic have had that are durable here."""

@@ -1,119 +1,123 @@
-"""What a broker does with its storage before it starts: read topics, indexes and state, and order what is in no log."""
+"""Starts a broker: reads topics, indexes and state from its storage, and orders what is in no log."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import trio
 
 from dafka.config import Config
 from dafka.contents import LENGTH_BYTES, PackedContents
+from dafka.groups import single_exception
 from dafka.protocol.logs import (
     INDEX_TOPIC,
     TOPICS_TOPIC,
     LogOrder,
     ProducerEntry,
-    Topic,
-    decode_topic,
-    encode_topic,
-    find_name_problem,
+    parse_address,
 )
 from dafka.protocol.logs.log_state import LogState
-from dafka.records import Partition, RecordBatch, new_address
+from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics
+from dafka.protocol.presence.identity import owner_of
+from dafka.protocol.replication import BRANCHES_TOPIC, BROKERS_TOPIC
+from dafka.records import Partition, RecordBatch
+from dafka.roles.broker import Broker
+from dafka.roles.broker_storage import STATE_TOPICS, is_internal
+from dafka.roles.cluster import CONTROL_TOPICS
+from dafka.roles.sockets import open_sockets
 from dafka.roles.state_log import StateLogs
-from dafka.storage import DeletesPartitions, KeepsRecordBatches, PartitionInfo, RetentionPolicy, Storage
+from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
 from dafka.storage.base import read_range
 from dafka.storage.plugin_helpers import now_ms
-
-STATE_TOPICS = (TOPICS_TOPIC, "$groups", "$offsets", "$transactions")
-"""The topics of a broker's state."""
-
-_INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *STATE_TOPICS))
+from dafka.wire import Role
 
 _COUNTED_RECORDS = 10**6
 """Records without contents that are placed together."""
 
 
-def is_internal(partition: Partition, identity: str) -> bool:
-    """Return whether a partition has a broker's indexes or state. The broker has this identity."""
-    return partition.topic in _INTERNAL_TOPICS and partition.address.partition("/")[0] == identity
-
-
-def retention_of(topic: Topic | None, default: RetentionPolicy) -> RetentionPolicy:
-    """Return the limits of what a topic's partitions keep.
-
-    Args:
-        topic: The topic, whose own settings count most; None if it has no logs.
-        default: The limits of topics without settings of their own.
-
-    Returns:
-        The limits.
-    """
-    if topic is None:
-        return default
-
-    def choose(name: str, otherwise: int | None) -> int | None:
-        text = topic.settings.get(name)
-        return otherwise if text is None else (int(text) if int(text) >= 0 else None)
-
-    return RetentionPolicy(
-        age_ms=choose("retention.ms", default.age_ms),
-        bytes_max=choose("retention.bytes", default.bytes_max),
-        records_max=default.records_max,
-    )
-
-
-async def delete_partitions(storage: Storage, partitions: Collection[Partition]) -> None:
-    """Delete partitions, or at least their records if the storage cannot delete partitions. Raises `StorageError`."""
-    if isinstance(storage, DeletesPartitions):
-        await storage.delete_partitions(partitions)
-        return
-    held = await storage.partitions()
-    for partition in partitions:
-        if partition in held:
-            await storage.trim(partition, held[partition].end_sequence)
-
-
-async def load_broker(
-    storage: Storage, config: Config, restore_producer: Callable[[LogState, ProducerEntry], None]
-) -> tuple[LogOrder, StateLogs, dict[Partition, PartitionInfo]]:
-    """Read what a broker needs of its storage, and give records that are in no log their offsets.
+def make_broker_machine(
+    storage: Storage,
+    config: Config,
+    held: Mapping[Partition, PartitionInfo],
+    keeps: Callable[[Partition], bool | None],
+    has_index: Callable[[Partition], bool],
+) -> BrokerMachine:
+    """Return the machine of a broker; see `BrokerMachine`.
 
     Args:
         storage: The storage.
         config: The configuration.
-        restore_producer: Takes what producers with an id have done in the logs.
+        held: The partitions in the storage that other nodes may see.
+        keeps: Returns whether the broker keeps a partition.
+        has_index: Returns whether a partition is the index of a replicated log.
 
     Returns:
-        The logs, the state, and the partitions that other nodes may see.
+        The machine.
+    """
+    identity, time_ms = storage.identity, now_ms()
+    return BrokerMachine(
+        identity,
+        config,
+        {partition: info.end_sequence for partition, info in held.items()},
+        {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
+        {
+            partition: (time_ms - info.last_append_at) / 1000
+            for partition, info in held.items()
+            if info.last_append_at is not None
+        },
+        BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
+        lambda partition: owner_of(partition.address) == identity,
+        keeps,
+        has_index,
+    )
+
+
+async def load_broker(
+    broker: Broker,
+    state: StateLogs,
+    held: dict[Partition, PartitionInfo],
+    restore_producer: Callable[[LogState, ProducerEntry], None],
+) -> None:
+    """Read what a broker needs of its storage, and give records that are in no log their offsets.
+
+    Args:
+        broker: The broker, before it starts.
+        state: Its state.
+        held: The partitions in the storage.
+        restore_producer: Takes what producers with an id have done in the logs.
 
     Raises:
         StorageError: The storage fails, or a newer version of dafka has written it.
     """
-    state = StateLogs(storage.identity, STATE_TOPICS)
-    await state.load(storage)
-    order = LogOrder(storage.identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-    for key, value in state.values(TOPICS_TOPIC).items():
-        order.add_topic(decode_topic(key.decode(), value))
-    held = await storage.partitions()
-    await _delete_orphans(storage, order, held)
+    storage, order, cluster = broker.storage, broker.order, broker.cluster
+    for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
+        for partition in [each for each in held if each.topic == topic]:
+            info = held[partition]
+            async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
+                cluster.learn(batch)
+    cluster.note_indexes(held)
+    await _delete_orphans(broker, held)
     for log in order.all_logs():
-        await _load_index(storage, order, log, held, restore_producer)
+        if order.leads(log):
+            await _load_index(storage, order, log, held, restore_producer)
     visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
     for name in {partition.topic: None for partition in visible}:
-        if name not in order.topics and not find_name_problem(name):
-            topic = Topic(name, new_address(), config.kafka.log_count)
-            order.add_topic(topic)
-            state.put(TOPICS_TOPIC, [(name.encode(), encode_topic(topic))])
+        if name not in order.topics and broker.may_create(name) and cluster.creates(name):
+            broker.create_topic(name)
     await _order_rest(storage, order, state, visible)
-    return order, state, visible
 
 
-async def _delete_orphans(storage: Storage, order: LogOrder, held: dict[Partition, PartitionInfo]) -> None:
+async def _delete_orphans(broker: Broker, held: dict[Partition, PartitionInfo]) -> None:
     """Delete what is left of deleted topics."""
-    known = {partition for log in order.all_logs() for partition in (log.own, log.index_partition)}
-    mark = f"{storage.identity}/"
-    orphans = [each for each in held if each.address.startswith(mark) and each not in known]
+    known = {topic.topic_id for topic in broker.order.topics.values()}
+    orphans = []
+    for partition in held:
+        address = parse_address(partition.address)
+        is_gone = address is not None and address.topic_id in broker.order.deleted_ids
+        if is_gone or (address is not None and address.leader == broker.address and address.topic_id not in known):
+            orphans.append(partition)
     if orphans:
-        await delete_partitions(storage, orphans)
+        await broker.forget_partitions(orphans)
         for partition in orphans:
             del held[partition]
 
@@ -143,6 +147,8 @@ async def _order_rest(
     ends = {partition: info.end_sequence for partition, info in held.items()}
     earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
     rest = order.finish_restoring(ends, earliest)
+    led = {log.topic for log in order.all_logs() if order.leads(log)}
+    rest = [each for each in rest if each[0].topic in led]
     for partition, first_sequence in sorted(rest, key=lambda each: held[each[0]].earliest_stored_at or 0):
         async for batch in _placeable_batches(storage, order, partition, first_sequence, ends[partition]):
             plan = order.plan([batch], now_ms())
@@ -150,7 +156,8 @@ async def _order_rest(
             order.commit(plan)
             state.write_done()
     for log in order.all_logs():
-        order.skip_dropped(log, earliest)
+        if order.leads(log):
+            order.skip_dropped(log, earliest)
 
 
 async def _placeable_batches(
@@ -164,3 +171,48 @@ async def _placeable_batches(
         return
     async for batch in read_range(storage, partition, first_sequence, end_sequence):
         yield batch
+
+
+async def serve_broker(
+    config: Config | None = None,
+    *,
+    restore_producer: Callable[[LogState, ProducerEntry], None] = lambda _log, _entry: None,
+    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
+
+    Args:
+        config: The configuration; the defaults if None.
+        restore_producer: Takes what producers with an id have done in the logs, before the broker has started.
+        task_status: Receives the `Broker` once it listens.
+
+    Raises:
+        StorageError: The storage cannot be opened or read.
+        StorageLostError: The storage was removed or replaced while it was open.
+        AddressInUseError: The node cannot listen at the configured endpoint.
+        DiscoveryError: The discovery cannot be set up.
+    """
+    config = config or Config()
+    with single_exception():
+        async with open_storage(config.store.storage) as storage:
+            identity = storage.identity
+            state = StateLogs(identity, STATE_TOPICS)
+            await state.load(storage)
+            order = LogOrder(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+            held = await storage.partitions()
+            visible = {each: info for each, info in held.items() if not is_internal(each, identity)}
+
+            def keeps(partition: Partition) -> bool | None:
+                return broker.cluster.keeps(partition)
+
+            def has_index(partition: Partition) -> bool:
+                return broker.cluster.logs.find_partition(partition) is not None
+
+            machine = make_broker_machine(storage, config, visible, keeps, has_index)
+            async with open_sockets(
+                identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
+            ) as sockets:
+                broker = Broker(machine, sockets, storage, config, order, state, restore_producer)
+                await load_broker(broker, state, held, restore_producer)
+                broker._report_opened(config.store.storage, visible)
+                await broker._run(task_status)

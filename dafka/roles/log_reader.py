@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
@@ -50,7 +51,7 @@ class LogReader:
         self._storage = storage
 
     async def read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
-        """Return record batches of a log, whose base offsets are those of the log.
+        """Return record batches of a log, whose base offsets and leader epochs are those of the log.
 
         Args:
             log: The log.
@@ -67,11 +68,12 @@ class LogReader:
         found: list[bytes] = []
         offset = max(offset, log.index.start_offset)
         while offset < end_offset and bytes_max > 0:
-            part = await self._read_part(log, offset, end_offset, max(bytes_max, READ_BYTES_MIN))
+            epoch, epoch_end = _epoch_at(log, offset)
+            part = await self._read_part(log, offset, min(epoch_end, end_offset), max(bytes_max, READ_BYTES_MIN))
             if part is None:
                 break
             for marker in part.markers:
-                found.append(_encode_marker(marker))
+                found.append(_encode_marker(marker, epoch))
                 bytes_max -= len(found[-1])
             if part.batch is not None:
                 difference = offset - part.batch.first_sequence
@@ -79,7 +81,7 @@ class LogReader:
                     header = read_header(data)
                     if found and header.size > bytes_max:
                         return found
-                    found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=0))
+                    found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
                     bytes_max -= header.size
             offset = part.end_offset
         return found
@@ -177,14 +179,21 @@ class LogReader:
         return _LogPart(offset + len(batch), batch=batch)
 
 
-def _encode_marker(marker: MarkerEntry) -> bytes:
-    return encode_marker(
+def _epoch_at(log: LogState, offset: int) -> tuple[int, int]:
+    """Return the leader epoch of an offset, and the offset at which the next epoch begins."""
+    number = bisect_right(log.epochs, offset, key=lambda each: each[1])
+    end = log.epochs[number][1] if number < len(log.epochs) else log.index.end_offset
+    return log.epochs[max(number - 1, 0)][0], end
+
+
+def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
+    data = encode_marker(
         marker.producer_id,
         marker.producer_epoch,
         marker.timestamp_ms,
         is_commit=bool(marker.is_commit),
-        base_offset=marker.offset,
     )
+    return with_base_offset(data, marker.offset, leader_epoch=leader_epoch)
 
 
 def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> bytes:

@@ -46,6 +46,11 @@ class StateLog:
         """Return whether changes wait to be written."""
         return bool(self._waiting or self._writing)
 
+    @property
+    def end_sequence(self) -> int:
+        """The sequence after the last durable record."""
+        return self._end
+
     async def load(self, storage: Storage) -> None:
         """Read the partition. Raises `StorageError`."""
         info = (await storage.partitions(self.partition.topic)).get(self.partition)
@@ -122,6 +127,11 @@ class StateLogs:
     def values(self, topic: str) -> Mapping[bytes, bytes]:
         """Return the state that is kept in a topic."""
         return self._logs[topic].values
+
+    def end_of(self, partition: Partition) -> int:
+        """Return the sequence after the last durable record of the partition of a state log; 0 if it is none."""
+        log = self._logs.get(partition.topic)
+        return 0 if log is None or log.partition != partition else log.end_sequence
 
     def put(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Change values; None removes a key."""

@@ -23,8 +23,10 @@ from dafka.protocol import (
     StorageRepaired,
     StoreMachine,
 )
+from dafka.protocol.logs import is_internal_topic
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
+from dafka.roles.blocks import check_in_trio
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
 from dafka.roles.role import NodeRole
@@ -166,6 +168,7 @@ class Store(NodeRole):
             topics={
                 topic: TopicCounts(len(partitions), sum(partitions.values()))
                 for topic, partitions in machine.stored.durable.items()
+                if not is_internal_topic(topic)
             },
         )
 
@@ -397,6 +400,7 @@ async def serve_store(
         AddressInUseError: The node cannot listen at the configured endpoint.
         DiscoveryError: The discovery cannot be set up.
     """
+    check_in_trio("serve_store")
     config = config or Config()
     with single_exception():
         async with open_storage(config.store.storage) as storage:

@@ -12,9 +12,12 @@ from hashlib import sha256
 
 import trio
 
+from dafka.storage.plugin_helpers import now_ms
 from dafka.users import PLAIN, LoginError, User, UsersFile, begin_login
 from dafka.web.access import Access
 from dafka.web.errors import WebError
+from dafka.web.forwarding.credentials import SCHEME as BROKER_SCHEME
+from dafka.web.forwarding.credentials import BrokerSecret
 from dafka.web.sessions import COOKIE, Sessions
 
 FAILURE_DELAY_S = 0.1
@@ -36,14 +39,16 @@ class Authenticator:
     Args:
         users: The users; None if clients do not authenticate.
         sessions: The sessions of browsers.
+        secret: What other brokers prove with that they are some; None if they cannot.
 
     Attributes:
         logins: How many passwords and tokens were right.
         failed_logins: How many were wrong.
     """
 
-    def __init__(self, users: UsersFile | None, sessions: Sessions) -> None:
+    def __init__(self, users: UsersFile | None, sessions: Sessions, secret: BrokerSecret | None = None) -> None:
         self.users = users
+        self._secret = secret
         self.sessions = sessions
         self.logins = 0
         self.failed_logins = 0
@@ -72,6 +77,8 @@ class Authenticator:
         if scheme.lower() == "basic":
             name, password = _read_basic(given.strip())
             return await self.check_password(name, password, is_private=is_private)
+        if scheme == BROKER_SCHEME:
+            return await self._check_broker(given.strip(), is_private=is_private)
         if scheme:
             raise WebError("unauthenticated", "expected the scheme Basic or Bearer in the header Authorization")
         secret = session_of(headers)
@@ -84,6 +91,13 @@ class Authenticator:
             user.name,
             lambda current: current.credentials == credentials and self.sessions.is_open(secret),
         )
+
+    async def _check_broker(self, credential: str, *, is_private: bool) -> Access:
+        """Return what another broker may do: everything, because it has checked what its client may do."""
+        _check_private("a broker's credential", is_private)
+        if self._secret is None or not self._secret.check(credential, now_ms()):
+            await self._refuse("expected a new credential of a broker with the same [broker] secret_file")
+        return Access(None)
 
     async def check_password(self, name: str, password: str, *, is_private: bool) -> Access:
         """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""

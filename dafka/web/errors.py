@@ -13,15 +13,20 @@ STATUSES = {
     "topic_not_found": 404,
     "log_not_found": 404,
     "group_not_found": 404,
+    "broker_not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
     "conflict": 409,
     "topic_exists": 409,
     "too_large": 413,
     "unsupported": 415,
+    "not_leader": 421,
     "too_many_requests": 429,
     "internal_error": 500,
     "storage_failed": 503,
+    "leader_unavailable": 503,
+    "leader_changed": 503,
+    "broker_unavailable": 503,
 }
 """The status of the answer of each code."""
 

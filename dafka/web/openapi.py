@@ -37,7 +37,13 @@ PERMISSIONS = {
 }
 """Who may use the routes that need a permission."""
 
-_ARGUMENTS = {"topic": "The name of the topic.", "group": "The name of the group.", "path": "The path of the file."}
+_ARGUMENTS = {
+    "topic": "The name of the topic.",
+    "log": "The number of the log.",
+    "group": "The name of the group.",
+    "number": "The number of the broker.",
+    "path": "The path of the file.",
+}
 
 _PREFACE = """\
 Records of Dafka's topics over HTTP, for programs in any language. Names in paths are percent-encoded. Errors are \

@@ -25,6 +25,7 @@ from dafka.errors import ConfigError, EncodingError
 from dafka.kafka.errors import ErrorCode
 from dafka.protocol.logs import LogState, log_of_key
 from dafka.web.errors import WebError, log_not_found, topic_not_found
+from dafka.web.log_access import LogAccess, PendingAppend
 
 
 @attrs.frozen
@@ -66,7 +67,7 @@ class Publication:
         parts: What was appended to each log; a number and a count where it was appended long before.
     """
 
-    def __init__(self, topic: str, parts: Sequence[AppendedBatches | Published]) -> None:
+    def __init__(self, topic: str, parts: Sequence[PendingAppend | Published]) -> None:
         self._topic = topic
         self._parts = parts
 
@@ -87,7 +88,7 @@ class Publication:
             The logs with records, in the order of their numbers.
 
         Raises:
-            WebError: The topic was deleted meanwhile.
+            WebError: The topic was deleted meanwhile, or the leader of a log has changed or cannot be reached.
         """
         found = []
         for each in self._parts:
@@ -95,7 +96,7 @@ class Publication:
                 found.append(each)
                 continue
             offset = await each.wait_offset()
-            if offset < 0:
+            if offset == -1:
                 raise topic_not_found(self._topic)
             found.append(Published(each.log.number, offset, each.record_count))
         return found
@@ -105,11 +106,14 @@ class Publisher:
     """Publishes records of clients.
 
     Args:
-        service: The broker and its coordinators.
+        access: Reaches the logs.
+        creates_topics: Whether topics are created by the first records, if `[kafka] auto_create_topics` allows it.
     """
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, access: LogAccess, *, creates_topics: bool = True) -> None:
+        self._access = access
+        self._service = access.service
+        self._creates_topics = creates_topics and self._service.config.kafka.auto_create_topics == "on"
         self._turns = cycle(range(2**20))
 
     async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
@@ -119,7 +123,7 @@ class Publisher:
 
     async def wait_room(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
-        await self._service.broker.wait_room()
+        await self._access.wait_room()
 
     def ensure_topic(self, topic: str) -> None:
         """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
@@ -189,15 +193,15 @@ class Publisher:
 
     def _find_logs(self, topic: str) -> Sequence[LogState]:
         broker = self._service.broker
-        logs = broker.order.logs(topic)
+        logs = broker.logs(topic)
         if not logs:
-            if self._service.config.kafka.auto_create_topics != "on":
+            if not self._creates_topics:
                 raise topic_not_found(topic)
             try:
                 broker.create_topic(topic)
             except ConfigError as error:
                 raise WebError("bad_request", str(error)) from None
-            logs = broker.order.logs(topic)
+            logs = broker.logs(topic)
         return logs
 
     def _divide(self, logs: Sequence[LogState], records: RecordColumns) -> list[tuple[LogState, RecordColumns]]:
@@ -238,13 +242,35 @@ class Publisher:
                 "too_large", f"the topic {log.topic!r} takes at most {size_max} bytes of records at once, not {size}"
             )
 
-    def _append(self, log: LogState, batches: Sequence[Batch]) -> AppendedBatches | Published:
+    def _append(self, log: LogState, batches: Sequence[Batch]) -> PendingAppend | Published:
         try:
-            return append_batches(self._service, log, batches)
+            return self._access.append(log, batches)
         except AppendRefusedError as refused:
             if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 return Published(log.number, None, sum(header.count for header, _ in batches))
             raise _as_web_error(log, refused) from None
+
+
+def append_here(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches | None:
+    """Append record batches to a log that this broker leads.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        batches: The batches, whose CRCs were checked.
+
+    Returns:
+        The batches, to wait for; None if they were appended long before.
+
+    Raises:
+        WebError: They are refused.
+    """
+    try:
+        return append_batches(service, log, batches)
+    except AppendRefusedError as refused:
+        if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return None
+        raise _as_web_error(log, refused) from None
 
 
 def _log_at(topic: str, logs: Sequence[LogState], number: int) -> LogState:

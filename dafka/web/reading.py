@@ -1,4 +1,4 @@
-"""Read the logs of a topic from a position on, for HTTP and WebSocket.
+"""Read the logs of a topic that this broker leads.
 
 Clients get committed records only: those of transactions that are open or aborted are not among them, nor are the ends
 of transactions.
@@ -7,8 +7,6 @@ of transactions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias
 
 import attrs
 import trio
@@ -16,159 +14,12 @@ import trio
 from dafka.batches import BatchHeader, RecordColumns, decode_batch, read_header
 from dafka.broker import Service
 from dafka.errors import BatchError, StorageError
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.topics import TopicPartition
 from dafka.protocol.logs import LogState, find_name_problem
 from dafka.web.errors import WebError, log_not_found, topic_not_found
-from dafka.web.records import TIMESTAMP_MAX, JsonRecord, is_integer, record_objects
+from dafka.web.records import JsonRecord, record_objects
 
 READ_BYTES = 2**16
 """The size of one read, unless a single batch is larger."""
-
-
-# Positions
-
-
-@attrs.frozen
-class FromOffsets:
-    """From an offset on in each log.
-
-    Attributes:
-        offsets: The offset in each log.
-    """
-
-    offsets: Mapping[int, int]
-
-
-@attrs.frozen
-class FromOffset:
-    """From an offset on, in a single log.
-
-    Attributes:
-        offset: The offset.
-    """
-
-    offset: int
-
-
-@attrs.frozen
-class FromTime:
-    """From the first record on that was made at a time or later.
-
-    Attributes:
-        timestamp_ms: The time, in milliseconds since 1970 UTC.
-    """
-
-    timestamp_ms: int
-
-
-@attrs.frozen
-class FromGroup:
-    """From the offsets on that a group has committed.
-
-    Attributes:
-        group: The group.
-        otherwise: Where to begin in a log for which the group has committed nothing.
-    """
-
-    group: str
-    otherwise: Literal["earliest", "latest"]
-
-
-Position: TypeAlias = Literal["earliest", "latest"] | FromOffset | FromOffsets | FromTime | FromGroup
-
-_FORMS = (
-    '"earliest", "latest", {"offset": 5}, {"offsets": {"0": 5}}, {"time": milliseconds} or '
-    '{"group": "name", "otherwise": "earliest"}'
-)
-
-
-def parse_position(value: object) -> Position:
-    """Return the position that a JSON value names.
-
-    Args:
-        value: `"earliest"`, `"latest"`, `{"offset": n}`, `{"offsets": {"0": n}}`, `{"time": ms or ISO 8601}` or
-            `{"group": "name", "otherwise": "earliest"}`.
-
-    Returns:
-        The position.
-
-    Raises:
-        WebError: It names none.
-    """
-    if value == "earliest":
-        return "earliest"
-    if value == "latest":
-        return "latest"
-    if isinstance(value, dict):
-        keys = value.keys()
-        if keys == {"offset"} and is_integer(value["offset"]):
-            return FromOffset(value["offset"])
-        if keys == {"time"}:
-            return FromTime(_parse_time(value["time"]))
-        if keys == {"offsets"} and isinstance(value["offsets"], dict):
-            return FromOffsets(parse_offsets(value["offsets"]))
-        group, otherwise = value.get("group"), value.get("otherwise", "earliest")
-        if keys <= {"group", "otherwise"} and isinstance(group, str) and otherwise in ("earliest", "latest"):
-            return FromGroup(group, otherwise)
-    raise WebError("bad_request", f"from: expected {_FORMS}")
-
-
-def parse_position_text(text: str, otherwise: str = "earliest") -> Position:
-    """Return the position that the text of a query names: `earliest`, `latest`, an offset, `time:...`, `group:...`.
-
-    Args:
-        text: The text.
-        otherwise: Where to begin in a log for which a group has committed nothing.
-
-    Returns:
-        The position.
-
-    Raises:
-        WebError: It names none.
-    """
-    kind, _, rest = text.partition(":")
-    if text.isascii() and text.isdigit() and len(text) < 20:
-        return FromOffset(int(text))
-    if kind == "time" and rest:
-        return FromTime(_parse_time(int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 17 else rest))
-    if kind == "group" and rest and otherwise in ("earliest", "latest"):
-        return FromGroup(rest, "latest" if otherwise == "latest" else "earliest")
-    if text in {"earliest", "latest"}:
-        return "latest" if text == "latest" else "earliest"
-    raise WebError(
-        "bad_request",
-        f"from: expected earliest, latest, an offset, time:2026-01-31T12:00:00Z, time:MILLISECONDS or group:NAME, "
-        f"not {text!r}",
-    )
-
-
-def parse_offsets(offsets: Mapping[str, object]) -> dict[int, int]:
-    """Return offsets by log, as JSON has them: `{"0": 5}`. Raises `WebError`."""
-    found: dict[int, int] = {}
-    for number, offset in offsets.items():
-        if not (number.isascii() and number.isdigit() and len(number) < 10) or not is_integer(offset):
-            raise WebError("bad_request", 'offsets: expected the offset in each log, such as {"0": 5}')
-        assert isinstance(offset, int)
-        found[int(number)] = offset
-    return found
-
-
-def _parse_time(value: object) -> int:
-    if is_integer(value):
-        assert isinstance(value, int)
-        return value
-    if isinstance(value, str):
-        try:
-            time = datetime.fromisoformat(value)
-            since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-            milliseconds = since // timedelta(milliseconds=1)
-        except (ValueError, OverflowError):
-            pass
-        else:
-            if 0 <= milliseconds <= TIMESTAMP_MAX:
-                return milliseconds
-    raise WebError("bad_request", "time: expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z")
 
 
 # Logs
@@ -188,7 +39,7 @@ def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None
     Raises:
         WebError: There is no such topic or log.
     """
-    logs = service.broker.order.logs(topic)
+    logs = service.broker.logs(topic)
     if not logs and service.broker.inventory.record_count(topic):
         raise WebError("topic_not_found", f"the topic {topic!r} has no logs: {find_name_problem(topic)}")
     if not logs:
@@ -205,83 +56,29 @@ def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None
 
 def is_deleted(service: Service, log: LogState) -> bool:
     """Return whether the topic of a log was deleted."""
-    return service.broker.order.find_log(log.topic, log.number) is not log
+    return service.broker.find_log(log.topic, log.number) is not log
 
 
-async def find_offsets(service: Service, logs: Sequence[LogState], position: Position) -> dict[LogState, int]:
-    """Return the offset at which to begin in each log.
+async def find_offset_by_time(service: Service, log: LogState, timestamp_ms: int) -> int:
+    """Return the offset of the first committed record that was made at a time or later; else the end of the log.
 
     Args:
         service: The broker and its coordinators.
-        logs: The logs.
-        position: Where to begin. Offsets of records that were dropped are moved to the first record that is there.
+        log: The log.
+        timestamp_ms: The time, in milliseconds since 1970.
 
     Returns:
-        The offset in each log.
+        The offset.
 
     Raises:
-        WebError: An offset lies behind the end of its log or names none of these logs, or the storage fails.
+        WebError: The storage fails.
     """
-    if position == "earliest":
-        return {log: log.index.start_offset for log in logs}
-    if position == "latest":
-        return {log: service.last_stable_offset(log) for log in logs}
-    if isinstance(position, (FromOffset, FromOffsets)):
-        return _checked_offsets(logs, position)
-    if isinstance(position, FromGroup):
-        return await _find_committed(service, logs, position)
-    assert isinstance(position, FromTime)
-    return await _find_time(service, logs, position.timestamp_ms)
-
-
-async def _find_time(service: Service, logs: Sequence[LogState], timestamp_ms: int) -> dict[LogState, int]:
-    found = {}
-    for log in logs:
-        end = service.last_stable_offset(log)
-        try:
-            at = await service.broker.reader.find_offset_by_time(log, timestamp_ms)
-        except StorageError as error:
-            raise WebError("storage_failed", f"the storage fails: {error}") from None
-        found[log] = end if at is None else min(at[0], end)
-    return found
-
-
-async def _find_committed(service: Service, logs: Sequence[LogState], position: FromGroup) -> dict[LogState, int]:
-    asked = {TopicPartition(log.topic, log.number): log for log in logs}
-    committed = await service.settle(service.groups.fetch_offsets(position.group, list(asked), require_stable=False))
-    found = {}
-    for place, log in asked.items():
-        each = committed.get(place)
-        if each is not None and each.error_code is not ErrorCode.NONE:
-            raise WebError("conflict", f"the offsets of the group {position.group!r}: {each.error_code.name}")
-        if each is not None and each.offset >= 0:
-            found[log] = min(max(each.offset, log.index.start_offset), log.high_watermark)
-        else:
-            is_latest = position.otherwise == "latest"
-            found[log] = service.last_stable_offset(log) if is_latest else log.index.start_offset
-    return found
-
-
-def _checked_offsets(logs: Sequence[LogState], position: FromOffset | FromOffsets) -> dict[LogState, int]:
-    topic = logs[0].topic
-    if isinstance(position, FromOffset):
-        if len(logs) != 1:
-            raise WebError("bad_request", f"the topic {topic!r} has several logs: name one, or an offset for each")
-        return {logs[0]: _checked_offset(logs[0], position.offset)}
-    offsets = dict(position.offsets)
-    found = {log: _checked_offset(log, offsets.pop(log.number, log.index.start_offset)) for log in logs}
-    for number in offsets:
-        raise WebError("log_not_found", f"offsets: log {number} of the topic {topic!r} is not read")
-    return found
-
-
-def _checked_offset(log: LogState, offset: int) -> int:
-    if offset > log.high_watermark:
-        raise WebError(
-            "offset_out_of_range",
-            f"log {log.number} of the topic {log.topic!r} ends at offset {log.high_watermark}, before {offset}",
-        )
-    return max(offset, log.index.start_offset)
+    end = service.last_stable_offset(log)
+    try:
+        at = await service.broker.reader.find_offset_by_time(log, timestamp_ms)
+    except StorageError as error:
+        raise WebError("storage_failed", f"the storage fails: {error}") from None
+    return end if at is None else min(at[0], end)
 
 
 # Records

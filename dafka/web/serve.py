@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from urllib.parse import urlsplit
 
 import trio
 
 from dafka.broker import AcceptedClient, accept_clients
+from dafka.endpoints import split_tcp_endpoint
 from dafka.web.http.connection import HttpConnection
 from dafka.web.http.messages import Request
 from dafka.web.web_listener import WebListener
@@ -32,6 +34,8 @@ async def serve_web(
     scheme = "http" if web.service.security.tls is None else "https"
     web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
+    web.service.broker.describe(http_url=find_advertised_url(web))
+
     async def serve_client(client: AcceptedClient) -> None:
         try:
             await HttpConnection(web, client, _continue_with_websocket).run()
@@ -41,10 +45,23 @@ async def serve_web(
             _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
 
     async with trio.open_nursery() as nursery:
+        await nursery.start(web.remote.run)
         nursery.start_soon(web.surveys.run)
         nursery.start_soon(web.verification.run)
         task_status.started()
         await accept_clients(listeners, web.crowd, serve_client)
+
+
+def find_advertised_url(web: WebListener) -> str:
+    """Return where other brokers reach a listener."""
+    advertised = web.service.config.http.advertised_url
+    if advertised:
+        return advertised.rstrip("/")
+    url = urlsplit(web.url)
+    if url.hostname not in {"0.0.0.0", "::"}:
+        return web.url
+    endpoint = split_tcp_endpoint(web.service.broker.endpoint)
+    return web.url if endpoint is None else f"{url.scheme}://{endpoint[0]}:{url.port}"
 
 
 async def _continue_with_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:

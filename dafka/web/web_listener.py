@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from dafka.broker import Crowd, Service
@@ -11,9 +13,14 @@ from dafka.web.access import Access
 from dafka.web.activity import Activity, Measurement
 from dafka.web.authentication import Authenticator, session_of
 from dafka.web.counters import WebCounters
+from dafka.web.forwarding.broker_client import BrokerClient
+from dafka.web.forwarding.credentials import read_secret
+from dafka.web.forwarding.other_brokers import OtherBrokers
+from dafka.web.forwarding.remote_logs import RemoteLogs
 from dafka.web.http.head import Head
+from dafka.web.log_access import LogAccess
 from dafka.web.origins import Origins
-from dafka.web.publishing import Publisher
+from dafka.web.publishing import Publisher, append_here
 from dafka.web.sessions import Sessions
 from dafka.web.surveys import Surveys
 from dafka.web.verification import StorageVerification
@@ -32,7 +39,12 @@ class WebListener:
         crowd: The connections.
         receiving: The memory for bodies that are being received.
         counters: What clients have done.
+        other_brokers: The other brokers of the cluster.
+        remote: The logs that other brokers lead.
+        logs: Reaches the logs for clients.
+        own_logs: Reaches the logs for other brokers, which forward requests of clients.
         publisher: Publishes records of clients.
+        own_publisher: Publishes records that other brokers forward.
         origins: The origins whose pages may use the broker.
         sessions: The sessions of browsers.
         reads: The reads that subscribers share.
@@ -53,10 +65,17 @@ class WebListener:
         self.counters = WebCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
-        self.publisher = Publisher(service)
+        config, address = service.config, service.broker.address
+        secret = read_secret(config.broker.secret_file, address)
+        client = BrokerClient(config, address, secret)
+        self.other_brokers = OtherBrokers(service, client)
+        self.remote = RemoteLogs(service, client, partial(append_here, service))
+        self.logs, self.own_logs = LogAccess(service, self.remote, client), LogAccess(service)
+        self.publisher = Publisher(self.logs)
+        self.own_publisher = Publisher(self.own_logs, creates_topics=False)
         self.sessions = Sessions(trio.current_time)
-        self.reads = SharedReads(service)
-        self.authenticator = Authenticator(security.users, self.sessions)
+        self.reads = SharedReads(self.logs)
+        self.authenticator = Authenticator(security.users, self.sessions, secret)
         self.started_at = now_ms()
         self.activity = Activity()
         self.usage = Measurement()

@@ -318,7 +318,7 @@ class BatchEncoder:
             try:
                 if isinstance(message, RecordRun):
                     encoded.extend(self._encode_records(message))
-                elif isinstance(message, Ack) and message.partition in self._named_ack_takers:
+                elif isinstance(message, Ack) and message.partition.partition("/")[0] in self._named_ack_takers:
                     encoded.append(codec.encode(message, Dialect.RFC46))
                 else:
                     encoded.append(codec.encode(message, self.dialect))

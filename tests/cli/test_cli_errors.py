@@ -29,7 +29,7 @@ def run_here(*arguments: str) -> tuple[int, str]:
         (["prodce"], "No such command 'prodce'. Did you mean 'produce'?"),
         (["produce"], "Missing argument 'TOPIC'."),
         (["consume"], "Missing argument 'TOPIC...'."),
-        (["produce", "t", "u"], "Got unexpected extra argument (u)"),
+        (["tower", "u"], "Got unexpected extra argument (u)"),
         (["produce", "t", "--fil", "x"], "No such option '--fil'"),
         (["status", "--timeout", "soon"], "expected a duration such as 500ms, 10s or 7d, not 'soon'"),
         (["status", "--timeout", "nan"], "expected a duration such as 500ms, 10s or 7d, not 'nan'"),

@@ -20,7 +20,7 @@ NODE = (
     | COMMON
 )
 STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
-KAFKA = {"--kafka", "--http", "--advertised-listener", "--log-count"} | {
+KAFKA = {"--kafka", "--http", "--advertised-listener", "--log-count", "--number", "--rack", "--secret-file"} | {
     "--users",
     "--tls-certificate",
     "--tls-key",
@@ -35,11 +35,24 @@ OPTIONS = {
     "produce": {"--file", "--key-separator", "--header", "--timestamp", "--null-as"}
     | {"--min-stores", "--spool", "--compression", "--close-timeout-ms"}
     | NODE,
-    "consume": {"--from-beginning", "--offset-reset", "--count", "--idle-exit", "--output", "--format", "--null-as"}
+    "consume": {
+        "--from-beginning",
+        "--tail",
+        "--offset",
+        "--partition",
+        "--exit-at-end",
+        "--offset-reset",
+        "--count",
+        "--idle-exit",
+        "--output",
+        "--format",
+        "--null-as",
+    }
     | NODE,
     "status": {"--json", "--watch", "--timeout", "--max-lag", "--partitions", "--all"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "topic": {"--help"},
+    "cluster": {"--help"},
     "group": {"--help"},
     "storage": {"--help"},
     "keys": {"--help"},

@@ -70,7 +70,8 @@ def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:
     assert {"topic": "made", "logs": 3} in broker.lines("topic", "list")
     (found,) = broker.lines("topic", "describe", "made")
     assert found["settings"] == {"retention.ms": "60000"}
-    assert found["logs"] == [{"log": n, "start_offset": 0, "end_offset": 0} for n in range(3)]
+    place = {"leader": 0, "leader_epoch": 0, "replicas": [0], "in_sync": [0]}
+    assert found["logs"] == [{"log": n, "start_offset": 0, "end_offset": 0, **place} for n in range(3)]
     broker.output("topic", "alter", "made", "--logs", "4", "--unset", "retention.ms", "--set", "retention.bytes=1000")
     (found,) = broker.lines("topic", "describe", "made")
     assert (len(found["logs"]), found["settings"]) == (4, {"retention.bytes": "1000"})
@@ -81,8 +82,8 @@ def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:
 def test_tables_have_a_line_for_each_log(broker: Broker) -> None:
     Confluent().write(broker.servers, "shown", [Message(b"x")] * 3, "none")
     assert broker.output("topic", "describe", "shown").splitlines() == [
-        "topic  log  start offset  end offset  records",
-        "shown    0             0           3        3",
+        "topic  log  start offset  end offset  records  leader  epoch  replicas  in sync",
+        "shown    0             0           3        3       0      0         0        0",
     ]
     lines = broker.output("topic", "list").splitlines()
     assert lines[0].split() == ["topic", "logs"]
@@ -93,7 +94,7 @@ def test_tables_have_a_line_for_each_log(broker: Broker) -> None:
     ("arguments", "sentence"),
     [
         (["topic", "create", "a/b"], "topic 'a/b': "),
-        (["topic", "create", "bad", "--set", "x=1"], "topic 'bad': a topic has the settings cleanup.policy"),
+        (["topic", "create", "bad", "--set", "x=1"], "topic 'bad': a topic has the settings availability"),
         (["topic", "describe", "missing"], "topic 'missing': there is no such topic"),
         (["topic", "alter", "missing", "--set", "retention.ms=1"], "topic 'missing': there is no such topic"),
         (["topic", "alter", "missing"], "nothing to change: give --logs, --set or --unset"),

@@ -147,7 +147,7 @@ class KafkaPython:
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
         """See `Client.write`."""
-        kafka = _import_kafka()
+        kafka = import_kafka()
         kind = None if compression == "none" else compression
         producer = kafka.KafkaProducer(bootstrap_servers=servers, compression_type=kind, linger_ms=5)
         futures = [
@@ -160,7 +160,7 @@ class KafkaPython:
 
     def read(self, servers: str, topic: str, count: int, group: str | None = None) -> list[Message]:
         """See `Client.read`."""
-        kafka = _import_kafka()
+        kafka = import_kafka()
         consumer = kafka.KafkaConsumer(
             topic,
             bootstrap_servers=servers,
@@ -180,7 +180,7 @@ class KafkaPython:
         return found
 
 
-def _import_kafka() -> Any:
+def import_kafka() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import kafka

@@ -9,7 +9,17 @@ import pytest
 from dafka.batches import encode_batch
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL, RESPONSES, ApiKey, Request
-from dafka.kafka.protocol.messages import cluster, configs, groups, logs, membership, offsets, topics, transactions
+from dafka.kafka.protocol.messages import (
+    cluster,
+    configs,
+    groups,
+    logs,
+    membership,
+    offsets,
+    reassignments,
+    topics,
+    transactions,
+)
 from dafka.listener.counters import find_errors
 from dafka.listener.handlers import SERVED
 from dafka.testing import RunningKafka
@@ -114,6 +124,13 @@ DESCRIBE = configs.DescribeConfigsRequest(
 ADD_LOGS = topics.CreatePartitionsRequest(
     topics=[topics.CreatePartitionsTopic(name="t", count=2, assignments=None)], timeout_ms=1000, validate_only=False
 )
+REASSIGN = reassignments.AlterPartitionReassignmentsRequest(
+    topics=[
+        reassignments.ReassignableTopic(
+            name="t", partitions=[reassignments.ReassignablePartition(partition_index=0, replicas=[0])]
+        )
+    ]
+)
 END = transactions.EndTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
 ADD_OFFSETS = transactions.AddOffsetsToTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, group_id="g")
 IDEMPOTENT = transactions.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
@@ -142,6 +159,7 @@ REFUSED: list[tuple[Request, int, ErrorCode]] = [
     (topics.DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), 3, TOPIC),
     (DELETE_BY_ID, 6, TOPIC),
     (ADD_LOGS, 1, TOPIC),
+    (REASSIGN, 0, TOPIC),
     (DESCRIBE, 1, TOPIC),
     (ALTER, 1, TOPIC),
     (ALTER_SOME, 0, TOPIC),
@@ -199,6 +217,7 @@ def test_all_apis_are_tried() -> None:
         ApiKey.LIST_GROUPS,
         ApiKey.LIST_TRANSACTIONS,
         ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
     }
     for_everybody = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_CLUSTER}
     tried = {each.API_KEY for each, _, _ in REFUSED}

@@ -59,7 +59,8 @@ def test_malformed_entries_are_refused(value: bytes) -> None:
 
 def test_topics_come_back() -> None:
     topic = Topic("orders", "1D", 3, {"retention.ms": "5"})
-    assert decode_topic("orders", encode_topic(topic)) == topic
+    assert decode_topic("orders", encode_topic(topic)) == (topic, False)
+    assert decode_topic("orders", encode_topic(topic, is_deleted=True)) == (topic, True)
 
 
 def test_names_are_those_of_kafka() -> None:

@@ -44,6 +44,7 @@ class RunningWeb:
 
     broker: ListeningBroker
     config: Config
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property
     def port(self) -> int:
@@ -84,6 +85,10 @@ class RunningWeb:
                     await stream.send_eof()
                 return await read_all(stream)
 
+    def kill(self) -> None:
+        """End the broker; only for those of `open_webs`."""
+        self.scope.cancel()
+
     async def is_alive(self) -> bool:
         """Return whether the broker answers."""
         return (await self.get("/topics")).status == 200
@@ -109,3 +114,33 @@ async def open_web(storage: str = "memory:", config: Config | None = None) -> As
         broker: ListeningBroker = await nursery.start(serve_listeners, listening.with_http(listen=http_listen))
         yield RunningWeb(broker, cluster.config)
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[list[RunningWeb]]:
+    """Run a tower and several brokers that know each other during the block."""
+    async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
+        listening = cluster.config.with_store(storage="memory:").with_kafka(listen="127.0.0.1:0")
+        listening = listening.with_http(listen=listening.http.listen or "127.0.0.1:0")
+        webs = []
+        for _ in range(count):
+            scope = trio.CancelScope()
+            broker: ListeningBroker = await nursery.start(_serve_in_scope, scope, listening)
+            webs.append(RunningWeb(broker, cluster.config, scope))
+        with trio.fail_after(DEADLINE_S):
+            while not all(_knows_all(web, count) for web in webs):  # noqa: ASYNC110 (nothing else tells)
+                await trio.sleep(0.02)
+        yield webs
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_in_scope(
+    scope: trio.CancelScope, config: Config, *, task_status: trio.TaskStatus[ListeningBroker]
+) -> None:
+    with scope:
+        await serve_listeners(config, task_status=task_status)
+
+
+def _knows_all(web: RunningWeb, count: int) -> bool:
+    living = web.broker.broker.brokers.living()
+    return len(living) == count and all(each.http_url for each in living)

@@ -67,6 +67,19 @@ def test_a_route_says_what_it_does_and_how_it_fails(route: Route) -> None:
         assert f"`{code}`" in operation["responses"][str(STATUSES[code])]["description"]
 
 
+def requests_about_brokers() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield those about brokers, replicas and branches."""
+    yield "GET", "/brokers", "/brokers", {}
+    yield "POST", "/brokers/{number}/drain", "/brokers/0/drain", {}
+    yield "POST", "/brokers/{number}/drain", "/brokers/7/drain", {}
+    yield "POST", "/brokers/{number}/undrain", "/brokers/0/undrain", {}
+    yield "GET", "/topics/{topic}/branches", "/topics/orders/branches", {}
+    yield "GET", "/topics/{topic}/branches", "/topics/none/branches", {}
+    replicas = "/topics/{topic}/logs/{log}/replicas"
+    yield "PUT", replicas, "/topics/orders/logs/0/replicas", {"document": {"replicas": [7]}}
+    yield "PUT", replicas, "/topics/orders/logs/9/replicas", {"document": {"replicas": [0]}}
+
+
 def requests() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Yield requests whose answers have something in them: method, route, target and what is sent."""
     lines = {"Content-Type": "application/x-ndjson"}
@@ -94,6 +107,7 @@ def requests() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     yield "GET", "/topics/{topic}/partitions", "/topics/orders/partitions", {}
     yield "PATCH", "/topics/{topic}", "/topics/orders", {"document": {"settings": {"retention.ms": None}}}
     yield "PATCH", "/topics/{topic}", "/topics/orders", {"document": {"log_count": 1}}
+    yield from requests_about_brokers()
     yield "PUT", "/groups/{group}/offsets", "/groups/billing/offsets", {"document": {"topic": "orders", "to": "latest"}}
     yield "PUT", "/groups/{group}/offsets", "/groups/billing/offsets", {"document": {"topic": "none", "to": "latest"}}
     yield "GET", "/groups", "/groups", {}

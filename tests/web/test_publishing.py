@@ -14,6 +14,7 @@ from dafka.broker import Service
 from dafka.contents import Repeated
 from dafka.protocol.logs import LogState, log_of_key
 from dafka.web.errors import WebError
+from dafka.web.log_access import LogAccess
 from dafka.web.publishing import ProducerSequence, Published, Publisher
 from dafka.web.reading import find_logs, read_committed
 from tests.web.services import STORAGES, open_broker_service
@@ -42,7 +43,7 @@ async def values_of(service: Service, log: LogState) -> list[str]:
 
 async def test_published_records_are_read_in_order(storage: str) -> None:
     async with open_broker_service(storage) as service:
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         assert await publisher.publish("orders", texts("a", "b")) == [Published(0, 0, 2)]
         assert await publisher.publish("orders", texts("c"), log=0) == [Published(0, 2, 1)]
         (log,) = find_logs(service, "orders")
@@ -52,7 +53,7 @@ async def test_published_records_are_read_in_order(storage: str) -> None:
 async def test_records_go_to_the_logs_of_their_keys() -> None:
     async with open_broker_service() as service:
         service.broker.create_topic("orders", 3)
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         keys = [f"key {number}" for number in range(20)]
         published = await publisher.publish("orders", texts(*keys, keys=keys))
         assert sum(each.count for each in published) == 20
@@ -65,7 +66,7 @@ async def test_records_go_to_the_logs_of_their_keys() -> None:
 async def test_records_without_key_go_to_all_logs_in_turn() -> None:
     async with open_broker_service() as service:
         service.broker.create_topic("orders", 3)
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         published = [await publisher.publish("orders", texts("a", "b")) for _ in range(6)]
         assert [[(each.log, each.count) for each in parts] for parts in published] == [
             [(number % 3, 2)] for number in range(6)
@@ -75,13 +76,13 @@ async def test_records_without_key_go_to_all_logs_in_turn() -> None:
 async def test_keyless_records_beside_others_stay_together() -> None:
     async with open_broker_service() as service:
         service.broker.create_topic("orders", 2)
-        published = await Publisher(service).publish("orders", texts("a", "b", "c", keys=[None, "k", None]))
+        published = await Publisher(LogAccess(service)).publish("orders", texts("a", "b", "c", keys=[None, "k", None]))
         assert sum(each.count for each in published) == 3
 
 
 async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> None:
     async with open_broker_service(storage) as service:
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         first = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         again = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         assert await again.wait() == await first.wait() == [Published(0, 0, 2)]
@@ -96,7 +97,7 @@ async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> Non
 
 async def test_a_producer_cannot_leave_records_out() -> None:
     async with open_broker_service() as service:
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         publisher.begin("orders", texts("a"), producer=ProducerSequence(7, 1, 0))
         with pytest.raises(WebError, match="records before these are missing") as caught:
             publisher.begin("orders", texts("c"), producer=ProducerSequence(7, 1, 2))
@@ -108,7 +109,7 @@ async def test_a_producer_cannot_leave_records_out() -> None:
 async def test_a_producer_with_an_id_names_the_log() -> None:
     async with open_broker_service() as service:
         service.broker.create_topic("orders", 2)
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         with pytest.raises(WebError, match="must name theirs") as caught:
             publisher.begin("orders", texts("a"), producer=ProducerSequence(7, 0, 0))
         assert caught.value.code == "bad_request"
@@ -119,7 +120,7 @@ async def test_a_producer_with_an_id_names_the_log() -> None:
 
 async def test_batches_are_appended_as_they_are(storage: str) -> None:
     async with open_broker_service(storage) as service:
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         batches = [encode_batch(0, [b"a", b"b"], timestamps=5), encode_batch(0, [b"c"], timestamps=6)]
         assert await publisher.begin_batches("orders", 0, b"".join(batches)).wait() == [Published(0, 0, 3)]
         (log,) = find_logs(service, "orders")
@@ -140,14 +141,14 @@ async def test_batches_are_appended_as_they_are(storage: str) -> None:
 async def test_batches_that_are_none_are_refused(data: bytes) -> None:
     async with open_broker_service() as service:
         with pytest.raises(WebError) as caught:
-            Publisher(service).begin_batches("orders", 0, data)
+            Publisher(LogAccess(service)).begin_batches("orders", 0, data)
         assert caught.value.code == "bad_request"
         assert find_logs(service, "orders")[0].high_watermark == 0
 
 
 async def test_what_does_not_exist_is_refused() -> None:
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as service:
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         with pytest.raises(WebError, match="there is no topic 'orders'"):
             publisher.begin("orders", texts("a"))
         service.broker.create_topic("orders", 2)
@@ -158,14 +159,14 @@ async def test_what_does_not_exist_is_refused() -> None:
 async def test_topic_with_an_impossible_name_is_refused() -> None:
     async with open_broker_service() as service:
         with pytest.raises(WebError) as caught:
-            Publisher(service).begin("$logs", texts("a"))
+            Publisher(LogAccess(service)).begin("$logs", texts("a"))
         assert caught.value.code == "bad_request"
 
 
 async def test_records_that_are_too_large_are_refused_whole() -> None:
     async with open_broker_service() as service:
         service.broker.create_topic("orders", 2, {"max.message.bytes": "200"})
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         keys = ["a", "b", "c", "d", "e"]
         with pytest.raises(WebError, match="takes at most 200 bytes") as caught:
             publisher.begin("orders", texts("small", "small", "small", "small", "l" * 300, keys=keys))
@@ -176,7 +177,7 @@ async def test_records_that_are_too_large_are_refused_whole() -> None:
 
 async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> None:
     async with open_broker_service() as service:
-        publisher = Publisher(service)
+        publisher = Publisher(LogAccess(service))
         await publisher.publish("orders", texts("a"))
         producer = ProducerSequence(7, 0, 0)
         publications = [publisher.begin("orders", texts("b"), producer=producer) for _ in range(2)]

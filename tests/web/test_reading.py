@@ -17,20 +17,19 @@ from dafka.kafka.transactions import Marker
 from dafka.protocol.logs import LogState
 from dafka.storage.plugin_helpers import now_ms
 from dafka.web.errors import WebError
-from dafka.web.publishing import Publisher
-from dafka.web.reading import (
+from dafka.web.log_access import LogAccess
+from dafka.web.positions import (
     FromGroup,
     FromOffset,
     FromOffsets,
     FromTime,
     Position,
-    find_logs,
     find_offsets,
     parse_position,
     parse_position_text,
-    read_committed,
-    wait_records,
 )
+from dafka.web.publishing import Publisher
+from dafka.web.reading import find_logs, read_committed, wait_records
 from dafka.web.records import parse_records
 from tests.web.services import STORAGES, open_broker_service
 
@@ -44,7 +43,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def publish(service: Service, *values: str, topic: str = "orders", time_ms: int = 1000) -> LogState:
-    await Publisher(service).publish(topic, parse_records([{"value": value} for value in values], time_ms), log=0)
+    records = parse_records([{"value": value} for value in values], time_ms)
+    await Publisher(LogAccess(service)).publish(topic, records, log=0)
     return find_logs(service, topic)[0]
 
 
@@ -65,7 +65,7 @@ def append_in_transaction(service: Service, log: LogState, producer_id: int, seq
 
 
 async def end(service: Service, log: LogState, producer_id: int, *, is_commit: bool) -> None:
-    await service.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
+    await service.participants.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
 
 
 async def read_all(
@@ -160,7 +160,7 @@ async def test_positions(storage: str) -> None:
         first, second = find_logs(service, "orders")
 
         async def found(position: Position) -> tuple[int, int]:
-            offsets = await find_offsets(service, [first, second], position)
+            offsets = await find_offsets(LogAccess(service), [first, second], position)
             return offsets[first], offsets[second]
 
         assert await found("earliest") == (1, 0)
@@ -174,9 +174,9 @@ async def test_positions(storage: str) -> None:
         assert await found(FromGroup("g", "earliest")) == (1, 0)
         place = TopicPartition("orders", 0)
         commit = CommitRequest(group_id="g", offsets={place: OffsetToCommit(2, -1, "")})
-        await service.ask(lambda token: service.groups.commit_offsets(token, commit, now_ms()))
+        await service.groups.commit_offsets(commit)
         assert await found(FromGroup("g", "latest")) == (2, 0)
-        assert await find_offsets(service, [first], FromOffset(2)) == {first: 2}
+        assert await find_offsets(LogAccess(service), [first], FromOffset(2)) == {first: 2}
         wrong: list[tuple[Position, str]] = [
             (FromOffset(2), "bad_request"),
             (FromOffsets({0: 4}), "offset_out_of_range"),

@@ -17,10 +17,9 @@ async def test_a_topic_is_created_described_changed_and_deleted() -> None:
         assert created.status == 201
         assert created.headers["Location"] == "/topics/orders"
         described = await web.get("/topics/orders?times=true")
-        assert described.document["logs"] == [
-            {"log": number, "start_offset": 0, "end_offset": 0, "bytes": 0, "last_timestamp": None}
-            for number in range(2)
-        ]
+        empty = {"start_offset": 0, "end_offset": 0, "bytes": 0, "last_timestamp": None}
+        place = {"leader": 0, "leader_epoch": 0, "replicas": [0], "in_sync": [0]}
+        assert described.document["logs"] == [{"log": number, **empty, **place} for number in range(2)]
         changed = await web.request(
             "PATCH", "/topics/orders", document={"log_count": 3, "settings": {"retention.ms": "1000"}}
         )

@@ -87,6 +87,7 @@ class KafkaClient:
         self._numbers = itertools.count(1)
         self._splitter = FrameSplitter(2**31 - 1)
         self._versions: dict[int, tuple[int, int]] = {}
+        self._others: dict[tuple[str, int], KafkaClient] = {}
         self._socket = _connect(access)
         try:
             self._learn_versions()
@@ -100,7 +101,18 @@ class KafkaClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for each in self._others.values():
+            each._socket.close()
         self._socket.close()
+
+    def connect(self, host: str, port: int) -> KafkaClient:
+        """Return a connection to another broker, as the same user. It is closed with this one."""
+        access = self._access
+        if (host, port) == (access.host, access.port):
+            return self
+        if (host, port) not in self._others:
+            self._others[host, port] = KafkaClient(attrs.evolve(access, host=host, port=port))
+        return self._others[host, port]
 
     def ask(self, request: Request) -> Any:
         """Return the response to a request, in the newest version that both sides know.
@@ -205,6 +217,10 @@ _EXPLAINED: dict[int, str] = {
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
     ErrorCode.NON_EMPTY_GROUP: "the group has members: stop them first",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group has members: stop them first",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "it has no leader at present: too few of its replicas are alive",
+    ErrorCode.LEADER_NOT_AVAILABLE: "it has no leader at present: too few of its replicas are alive",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates it at present: try again",
+    ErrorCode.NOT_COORDINATOR: "another broker coordinates it by now: try again",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the user is not permitted to do this (TOPIC_AUTHORIZATION_FAILED)",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "the user is not permitted to do this (GROUP_AUTHORIZATION_FAILED)",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the user is not permitted to do this (CLUSTER_AUTHORIZATION_FAILED)",

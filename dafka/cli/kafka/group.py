@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import click
 
+from dafka.cli.kafka.brokers import connect_all, connect_coordinator
 from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.kafka.topic import LogRange, find_offsets, find_ranges
@@ -65,9 +66,12 @@ def group() -> None:
 @client_options
 def list_groups(as_json: bool, client: KafkaClient) -> None:
     """List the groups."""
-    response = client.ask(ListGroupsRequest())
-    check_error(response.error_code, "groups")
-    found = sorted(response.groups, key=lambda each: each.group_id)
+    groups: dict[str, Any] = {}
+    for broker in connect_all(client):
+        response = broker.ask(ListGroupsRequest())
+        check_error(response.error_code, "groups")
+        groups |= {each.group_id: each for each in response.groups}
+    found = [groups[name] for name in sorted(groups)]
     if as_json:
         for each in found:
             click.echo(json.dumps({"group": each.group_id, "state": each.group_state, "type": each.protocol_type}))
@@ -82,8 +86,9 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
 @client_options
 def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     """Show the members of a group, its committed offsets, and its lag."""
-    found = _find(client, name)
-    committed = _committed(client, name)
+    coordinator = connect_coordinator(client, name)
+    found = _find(coordinator, name)
+    committed = _committed(coordinator, name)
     ranges = {(each.topic, each.number): each for each in _ranges(client, committed)}
     rows = [(log, offset, ranges[log]) for log, offset in sorted(committed.items()) if log in ranges]
     if as_json:
@@ -138,17 +143,18 @@ def reset(
     An offset that a log does not have becomes the nearest one that it has. If no record is as late as the time, the
     offset is the end of the log.
     """
-    (found,) = client.ask(DescribeGroupsRequest(groups=[name])).groups
+    coordinator = connect_coordinator(client, name)
+    (found,) = coordinator.ask(DescribeGroupsRequest(groups=[name])).groups
     if found.group_state and found.group_state not in _WITHOUT_MEMBERS:
         raise UsageMistake(f"group {name!r}: it has members (it is {found.group_state}): stop them first")
-    committed = _committed(client, name)
+    committed = _committed(coordinator, name)
     wanted = topics or tuple(dict.fromkeys(topic for topic, _ in committed))
     if not wanted:
         raise UsageMistake(f"group {name!r}: it has no committed offsets: name topics with --topic")
     ranges = find_ranges(client, wanted)
     offsets = _target_offsets(client, ranges, target)
     if not dry_run:
-        _commit(client, name, offsets)
+        _commit(coordinator, name, offsets)
     rows = [(*log, committed.get(log), offset) for log, offset in offsets.items()]
     if as_json:
         for topic, number, former, offset in rows:
@@ -173,11 +179,12 @@ def reset(
 def delete(names: tuple[str, ...], client: KafkaClient) -> None:
     """Delete groups with their committed offsets. They must have no members."""
     problem: tuple[int, str] | None = None
-    for each in client.ask(DeleteGroupsRequest(groups_names=list(names))).results:
-        if each.error_code:
-            problem = problem or (each.error_code, f"group {each.group_id!r}")
+    for name in names:
+        (found,) = connect_coordinator(client, name).ask(DeleteGroupsRequest(groups_names=[name])).results
+        if found.error_code:
+            problem = problem or (found.error_code, f"group {name!r}")
         else:
-            click.echo(f"deleted {each.group_id}", err=True)
+            click.echo(f"deleted {name}", err=True)
     if problem is not None:
         check_error(*problem)
 

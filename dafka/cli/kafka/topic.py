@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from urllib.parse import quote
 
 import attrs
 import click
 
+from dafka.cli.kafka.brokers import connect_leaders, find_metadata
 from dafka.cli.kafka.client import KafkaClient, check_error
+from dafka.cli.kafka.http_client import HttpClient, http_options
 from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, print_table
 from dafka.kafka.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
 from dafka.kafka.protocol import NIL
-from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -54,6 +55,28 @@ class LogRange:
     end_offset: int
 
 
+@attrs.frozen
+class LogLeadership:
+    """Who leads a log and who keeps it.
+
+    Attributes:
+        leader: The number of the broker that leads it; None if none does at present.
+        leader_epoch: The leader epoch.
+        replicas: The numbers of the brokers that keep it.
+        in_sync: The numbers of those that have all of it.
+    """
+
+    leader: int | None
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return the cells of a table."""
+        leader = "none" if self.leader is None else str(self.leader)
+        return leader, str(self.leader_epoch), ",".join(map(str, self.replicas)), ",".join(map(str, self.in_sync))
+
+
 def _parse_setting(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
@@ -68,23 +91,40 @@ _set_option = click.option(
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, change and delete the topics of a broker.
+    """Create, list, describe, change, move and delete the topics of brokers.
 
-    These commands speak Kafka's protocol. `dafka topics` lists what a store on disk holds.
+    These commands speak Kafka's protocol, except `branches` and `move`, which use HTTP. `dafka topics` lists what a
+    store on disk holds.
     """
 
 
 @topic.command()
 @click.argument("name")
 @click.option("--logs", type=click.IntRange(min=1), help="How many logs (Kafka's partitions).  [default: the broker's]")
+@click.option("--replicas", type=click.IntRange(min=1), help="How many brokers keep each log.  [default: the broker's]")
+@click.option(
+    "--availability",
+    type=click.Choice(["majority", "branch"]),
+    help="What a log does when brokers cannot reach each other: only the side with most replicas goes on, or each does "
+    "for itself.  [default: majority]",
+)
 @_set_option
 @client_options
-def create(name: str, logs: int | None, settings: Sequence[tuple[str, str]], client: KafkaClient) -> None:
+def create(
+    name: str,
+    logs: int | None,
+    replicas: int | None,
+    availability: str | None,
+    settings: Sequence[tuple[str, str]],
+    client: KafkaClient,
+) -> None:
     """Create a topic."""
+    if availability is not None:
+        settings = [*settings, ("availability", availability)]
     asked = CreatableTopic(
         name=name,
         num_partitions=-1 if logs is None else logs,
-        replication_factor=-1,
+        replication_factor=-1 if replicas is None else replicas,
         assignments=[],
         configs=[CreatableTopicConfig(name=each, value=value) for each, value in settings],
     )
@@ -98,7 +138,7 @@ def create(name: str, logs: int | None, settings: Sequence[tuple[str, str]], cli
 @client_options
 def list_topics(as_json: bool, client: KafkaClient) -> None:
     """List the topics."""
-    found = sorted(client.ask(MetadataRequest(topics=None)).topics, key=lambda each: each.name)
+    found = sorted(find_metadata(client, None).topics, key=lambda each: each.name)
     if as_json:
         for each in found:
             click.echo(json.dumps({"topic": each.name, "logs": len(each.partitions)}))
@@ -111,23 +151,37 @@ def list_topics(as_json: bool, client: KafkaClient) -> None:
 @json_option
 @client_options
 def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None:
-    """Show the logs of topics with their offsets, and the settings that differ from the broker's."""
+    """Show the logs of topics: offsets, leaders, replicas, and the settings that differ from the broker's."""
     ranges = find_ranges(client, names)
+    leaders = _find_leaders(client, names)
     settings = {name: _find_settings(client, name) for name in names}
     if as_json:
         for name in names:
             logs = [
-                {"log": each.number, "start_offset": each.start_offset, "end_offset": each.end_offset}
+                {
+                    "log": each.number,
+                    "start_offset": each.start_offset,
+                    "end_offset": each.end_offset,
+                    **attrs.asdict(leaders[each.topic, each.number]),
+                }
                 for each in ranges
                 if each.topic == name
             ]
             click.echo(json.dumps({"topic": name, "logs": logs, "settings": settings[name]}))
         return
     rows = [
-        (each.topic, str(each.number), str(each.start_offset), str(each.end_offset), str(_count(each)))
+        (
+            each.topic,
+            str(each.number),
+            str(each.start_offset),
+            str(each.end_offset),
+            str(_count(each)),
+            *leaders[each.topic, each.number].cells(),
+        )
         for each in ranges
     ]
-    print_table(("topic",), ("log", "start offset", "end offset", "records"), rows)
+    numbers = ("log", "start offset", "end offset", "records", "leader", "epoch", "replicas", "in sync")
+    print_table(("topic",), numbers, rows)
     for name, some in settings.items():
         for setting, value in some.items():
             click.echo(f"{name}: {setting}={value}")
@@ -164,6 +218,64 @@ def alter(
     click.echo(f"changed {name}", err=True)
 
 
+def _parse_numbers(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(each.isascii() and each.isdecimal() and len(each) < 5 for each in numbers):
+        raise ValueError(f"expected the numbers of brokers, such as 1,2,4, not {text!r}")
+    return [int(each) for each in numbers]
+
+
+@topic.command()
+@click.argument("name")
+@json_option
+@http_options
+def branches(name: str, as_json: bool, client: HttpClient) -> None:
+    """Show the branches of each log: which broker led it from which offset on, and after which other one."""
+    found = client.ask("GET", f"/topics/{quote(name, safe='')}/branches")["logs"]
+    if as_json:
+        for each in found:
+            click.echo(json.dumps({"topic": name, **each}))
+        return
+    rows = [
+        (
+            " ".join(each["flags"]) or "-",
+            str(log["log"]),
+            str(each["epoch"]),
+            "-" if each["old_epoch"] is None else _shown_broker(each["old_leader"], each["old_leader_address"]),
+            _shown_broker(each["leader"], each["leader_address"]),
+            str(each["old_end_offset"]),
+            str(each["start_offset"]),
+        )
+        for log in found
+        for each in log["branches"]
+    ]
+    print_table(("flags",), ("log", "epoch", "old leader", "leader", "old end offset", "start offset"), rows)
+
+
+def _shown_broker(number: int | None, address: str) -> str:
+    return address[:8] if number is None else str(number)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--log", type=click.IntRange(min=0), required=True, help="The log.")
+@click.option(
+    "--replicas",
+    type=parsed_type(_parse_numbers),
+    metavar="N,N,...",
+    required=True,
+    help="The numbers of the brokers that keep it, the preferred leader first.",
+)
+@http_options
+def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
+    """Move a log of a topic to other brokers.
+
+    New ones get what they lack; then those that are not named leave. `dafka cluster brokers` lists the brokers.
+    """
+    client.ask("PUT", f"/topics/{quote(name, safe='')}/logs/{log}/replicas", {"replicas": replicas})
+    click.echo(f"log {log} of {name} moves to the brokers {', '.join(map(str, replicas))}", err=True)
+
+
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @client_options
@@ -197,15 +309,24 @@ def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
     Raises:
         UsageMistake: A topic does not exist, or the user may not see it.
     """
-    asked = [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)]
     logs = []
-    for each in client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False)).topics:
+    for each in find_metadata(client, names).topics:
         check_error(each.error_code, f"topic {each.name!r}")
         logs += [(each.name, number) for number in sorted(part.partition_index for part in each.partitions)]
     order = {name: index for index, name in enumerate(names)}
     logs.sort(key=lambda log: (order[log[0]], log[1]))
     starts, ends = (find_offsets(client, dict.fromkeys(logs, time)) for time in (EARLIEST, LATEST))
     return [LogRange(*log, starts[log], ends[log]) for log in logs]
+
+
+def _find_leaders(client: KafkaClient, names: Sequence[str]) -> dict[tuple[str, int], LogLeadership]:
+    found = {}
+    for each in find_metadata(client, names).topics:
+        for part in each.partitions:
+            leader = part.leader_id if part.leader_id >= 0 else None
+            replicas, in_sync = list(part.replica_nodes), list(part.isr_nodes)
+            found[each.name, part.partition_index] = LogLeadership(leader, part.leader_epoch, replicas, in_sync)
+    return found
 
 
 def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
@@ -221,16 +342,18 @@ def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict
     Raises:
         UsageMistake: An offset cannot be found.
     """
-    topics: dict[str, list[Any]] = {}
-    for (name, number), time_ms in times.items():
-        topics.setdefault(name, []).append(ListOffsetsPartition(partition_index=number, timestamp=time_ms))
-    asked = [ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()]
+    by_leader: dict[KafkaClient, dict[str, list[ListOffsetsPartition]]] = {}
+    for log, leader in connect_leaders(client, list(times)).items():
+        asked = ListOffsetsPartition(partition_index=log[1], timestamp=times[log])
+        by_leader.setdefault(leader, {}).setdefault(log[0], []).append(asked)
     found = {}
-    for each in client.ask(ListOffsetsRequest(replica_id=-1, topics=asked)).topics:
-        for part in each.partitions:
-            check_error(part.error_code, f"topic {each.name!r}, log {part.partition_index}")
-            found[each.name, part.partition_index] = part.offset
-    return found
+    for leader, topics in by_leader.items():
+        wanted = [ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()]
+        for each in leader.ask(ListOffsetsRequest(replica_id=-1, topics=wanted)).topics:
+            for part in each.partitions:
+                check_error(part.error_code, f"topic {each.name!r}, log {part.partition_index}")
+                found[each.name, part.partition_index] = part.offset
+    return {log: found[log] for log in times}
 
 
 def _find_settings(client: KafkaClient, name: str) -> dict[str, str]:

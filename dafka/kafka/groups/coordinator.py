@@ -68,7 +68,7 @@ class DeleteOffsetsResult:
 
 
 class GroupCoordinator:
-    """The groups and committed offsets of a broker.
+    """The groups and committed offsets of one slot.
 
     To restart: `restore` every record in its order, then `start`.
 

@@ -15,6 +15,7 @@ from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes registe
     logs,
     membership,
     offsets,
+    reassignments,
     topics,
     transactions,
 )
@@ -63,6 +64,8 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.CREATE_PARTITIONS: Versions(0, 3),
         ApiKey.DELETE_GROUPS: Versions(0, 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 1),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0),
         ApiKey.OFFSET_DELETE: Versions(0, 0),
         ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
         ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0),

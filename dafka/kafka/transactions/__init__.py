@@ -4,6 +4,7 @@ from dafka.kafka.transactions.coordinator import InitProducerResult, Producer, T
 from dafka.kafka.transactions.log_producers import AppendedBatch, BatchCheck, LogProducers
 from dafka.kafka.transactions.log_transactions import AbortedTransaction
 from dafka.kafka.transactions.markers import Marker
+from dafka.kafka.transactions.producer_ids import ProducerIds
 from dafka.kafka.transactions.settings import TransactionSettings
 from dafka.kafka.transactions.transaction import Transaction, TransactionPhase
 
@@ -15,6 +16,7 @@ __all__ = [
     "LogProducers",
     "Marker",
     "Producer",
+    "ProducerIds",
     "Transaction",
     "TransactionCoordinator",
     "TransactionPhase",

@@ -48,17 +48,18 @@ class InitProducerResult:
 
 
 class TransactionCoordinator:
-    """The transactional ids of a broker, and the ids of all producers.
+    """The transactional ids of one slot, and the ids that it gives to producers.
 
     To restart: `restore` every record in its order, then `start`, and carry out its actions before serving clients.
 
     Args:
         settings: The limits.
+        producer_ids: The ids that it gives to producers; from 0 on if None.
     """
 
-    def __init__(self, settings: TransactionSettings) -> None:
+    def __init__(self, settings: TransactionSettings, producer_ids: ProducerIds | None = None) -> None:
         self._settings = settings
-        self._producer_ids = ProducerIds()
+        self._producer_ids = producer_ids or ProducerIds()
         self._transactions: dict[str, Transaction] = {}
         self._deadlines: Deadlines[str] = Deadlines()
         self._ending: dict[str, Token] = {}

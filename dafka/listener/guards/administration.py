@@ -21,6 +21,14 @@ from dafka.kafka.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from dafka.kafka.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopic,
+    ReassignableTopicResponse,
+)
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -46,6 +54,7 @@ from dafka.listener.guards.registry import (
     CLUSTER_REFUSED,
     TOPIC_REFUSED,
     Access,
+    Amendment,
     Verdict,
     add_refused,
     guards,
@@ -94,6 +103,33 @@ def guard_create_partitions(access: Access, request: CreatePartitionsRequest) ->
 
     refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "results", answer)
+
+
+@guards(AlterPartitionReassignmentsRequest)
+def guard_alter_reassignments(access: Access, request: AlterPartitionReassignmentsRequest) -> Verdict:
+    """Permit to administer."""
+
+    def answer(each: ReassignableTopic) -> ReassignableTopicResponse:
+        parts = [
+            ReassignablePartitionResponse(
+                partition_index=part.partition_index, error_code=TOPIC_REFUSED, error_message=None
+            )
+            for part in each.partitions
+        ]
+        return ReassignableTopicResponse(name=each.name, partitions=parts)
+
+    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
+    return add_refused(refused, "responses", answer)
+
+
+@guards(ListPartitionReassignmentsRequest)
+def guard_list_reassignments(access: Access, _request: ListPartitionReassignmentsRequest) -> Amendment:
+    """Show those of the topics that the user may see."""
+
+    def amend(response: ListPartitionReassignmentsResponse) -> None:
+        response.topics = [each for each in response.topics if access.user.may_see(each.name)]
+
+    return amend
 
 
 @guards(DescribeConfigsRequest)
@@ -145,7 +181,7 @@ def guard_describe_cluster(_access: Access, _request: DescribeClusterRequest) ->
 def guard_topic_partitions(access: Access, request: DescribeTopicPartitionsRequest) -> Verdict:
     """Permit to see topics."""
     if not request.topics:
-        names = access.client.service.broker.order.topics
+        names = access.client.service.broker.topics
         request.topics = [TopicRequest(name=name) for name in names if access.user.may_see(name)]
         return None if request.topics else DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[])
 

@@ -7,7 +7,9 @@ from dafka.listener.handlers import (  # noqa: F401 (their handlers register the
     descriptions,
     fetch,
     groups,
+    metadata,
     offsets,
+    reassignments,
     topics,
     transactions,
 )

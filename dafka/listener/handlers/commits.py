@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from dafka.broker import CoordinatorError
 from dafka.kafka.constants import OFFSET_FETCH_GROUPS_VERSION
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import CommitRequest, FetchedOffset, OffsetToCommit
@@ -28,7 +29,6 @@ from dafka.kafka.protocol.messages.offsets import (
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
 from dafka.listener.handlers.registry import Client, handles
-from dafka.storage.plugin_helpers import now_ms
 
 _Topic = TypeVar("_Topic")
 
@@ -48,11 +48,7 @@ async def commit_offsets(client: Client, request: OffsetCommitRequest) -> Offset
         retention_ms=request.retention_time_ms if client.header.api_version in _RETENTION_VERSIONS else None,
         offsets=known,
     )
-    groups = client.service.groups
-    errors = cast(
-        dict[TopicPartition, ErrorCode],
-        await client.service.ask(lambda token: groups.commit_offsets(token, commit, now_ms())),
-    )
+    errors = await client.service.groups.commit_offsets(commit)
     topics = _answer_commit(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
     return OffsetCommitResponse(topics=topics)
 
@@ -60,25 +56,15 @@ async def commit_offsets(client: Client, request: OffsetCommitRequest) -> Offset
 @handles(TxnOffsetCommitRequest)
 async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Add offsets to a transaction."""
-    service = client.service
-    offsets = _offsets_in(request)
+    commit = CommitRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        offsets=_of_known_logs(client, _offsets_in(request)),
+    )
     producer = Producer(request.producer_id, request.producer_epoch)
-    error = service.transactions.check_group(request.transactional_id, producer, request.group_id)
-    if error:
-        errors = dict.fromkeys(offsets, await service.settle(error))
-    else:
-        commit = CommitRequest(
-            group_id=request.group_id,
-            generation_id=request.generation_id,
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id,
-            offsets=_of_known_logs(client, offsets),
-        )
-        groups, producer_id = service.groups, request.producer_id
-        answer = await service.ask(
-            lambda token: groups.commit_transaction_offsets(token, commit, producer_id, now_ms())
-        )
-        errors = cast(dict[TopicPartition, ErrorCode], answer)
+    errors = await client.service.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
     topics = _answer_commit(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
@@ -88,25 +74,32 @@ async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFe
     """Answer with the committed offsets of groups."""
     if client.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
         asked = None if request.topics is None else _logs_in(request.topics)
-        found = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
-        return OffsetFetchResponse(topics=_answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition))
+        found, error = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
+        topics = _answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+        return OffsetFetchResponse(topics=topics, error_code=error)
     groups = []
     for group in request.groups:
         asked = None if group.topics is None else _logs_in(group.topics)
-        found = await _fetch(client, group.group_id, asked, is_stable=request.require_stable)
-        topics = _answer_fetch(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
-        groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics))
+        found, error = await _fetch(client, group.group_id, asked, is_stable=request.require_stable)
+        parts = _answer_fetch(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=parts, error_code=error))
     return OffsetFetchResponse(groups=groups)
 
 
 async def _fetch(
     client: Client, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
-) -> dict[str, dict[int, FetchedOffset]]:
-    found = client.service.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+) -> tuple[dict[str, dict[int, FetchedOffset]], ErrorCode]:
+    """Return the offsets of a group. Clients that get no error of the group find it at each log."""
     by_topic: dict[str, dict[int, FetchedOffset]] = {}
-    for log, offset in (await client.service.settle(found)).items():
+    error = ErrorCode.NONE
+    try:
+        found = await client.service.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+    except CoordinatorError as elsewhere:
+        error = elsewhere.error_code
+        found = dict.fromkeys(logs or (), FetchedOffset(-1, -1, "", error))
+    for log, offset in found.items():
         by_topic.setdefault(log.topic, {})[log.partition] = offset
-    return by_topic
+    return by_topic, error
 
 
 def _answer_commit(
@@ -173,5 +166,5 @@ def _of_known_logs(
     client: Client, offsets: Mapping[TopicPartition, OffsetToCommit]
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Return the offsets of logs that exist."""
-    order = client.service.broker.order
-    return {log: offset for log, offset in offsets.items() if order.find_log(log.topic, log.partition) is not None}
+    broker = client.service.broker
+    return {log: offset for log, offset in offsets.items() if broker.find_log(log.topic, log.partition) is not None}

@@ -51,14 +51,16 @@ def list_settings(topic: Topic, config: Config) -> list[Setting]:
 def _broker_settings(client: Client) -> list[Setting]:
     config = client.service.config
     kafka = config.kafka
+    own = client.service.broker.brokers.own
     host, port = client.endpoint
     scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
     is_created = "true" if kafka.auto_create_topics == "on" else "false"
     return [
         Setting("advertised.listeners", f"{scheme}://{host}:{port}", FROM_BROKER, _LIST),
         Setting("auto.create.topics.enable", is_created, FROM_BROKER, _BOOLEAN),
-        Setting("broker.id", "0", FROM_BROKER, _INT),
-        Setting("default.replication.factor", "1", FROM_DEFAULT, _INT),
+        Setting("broker.id", str(own.number), FROM_BROKER, _INT),
+        Setting("broker.rack", own.rack, FROM_BROKER, _STRING),
+        Setting("default.replication.factor", str(config.broker.replicas), FROM_BROKER, _INT),
         Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), FROM_BROKER, _INT),
         Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), FROM_BROKER, _INT),
         Setting("message.max.bytes", str(kafka.message_bytes_max), FROM_BROKER, _INT),
@@ -75,16 +77,18 @@ async def describe_configs(client: Client, request: DescribeConfigsRequest) -> D
 
 def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
+    own = client.service.broker.brokers.own
     if resource.resource_type == TOPIC:
         topic = client.service.broker.find_topic(resource.resource_name)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             settings, is_read_only = list_settings(topic, client.service.config), False
-    elif resource.resource_type == BROKER and resource.resource_name in {"", "0"}:
+    elif resource.resource_type == BROKER and resource.resource_name in {"", str(own.number)}:
         settings = _broker_settings(client)
     else:
-        error, message = ErrorCode.INVALID_REQUEST, "topics and the broker 0 have settings"
+        error = ErrorCode.INVALID_REQUEST
+        message = f"this broker, {own.number}, knows the settings of topics and its own"
     names = resource.configuration_keys
     configs = [
         DescribeConfigsResourceResult(

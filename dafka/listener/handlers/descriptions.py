@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Iterable
 
 from dafka.errors import StorageError
 from dafka.kafka.constants import BROKER, TOPIC
@@ -34,9 +34,10 @@ from dafka.kafka.protocol.messages.transactions import (
     ProducerState,
     TopicResponse,
 )
+from dafka.listener.cluster_view import ClusterView
+from dafka.listener.handlers.leaders import find_leader_error
 from dafka.listener.handlers.registry import Client, handles, uuid_of
-from dafka.listener.handlers.topics import NODE_ID
-from dafka.protocol.logs import OWN
+from dafka.protocol.logs import LogState, Topic
 
 _PAGE_LOGS_MAX = 2000
 
@@ -46,8 +47,8 @@ async def describe_topic_partitions(
     client: Client, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answer with a page of the logs of topics, in the order of their names."""
-    broker = client.service.broker
-    names = sorted({each.name for each in request.topics} or broker.order.topics)
+    broker, cluster = client.service.broker, client.view_cluster()
+    names = sorted({each.name for each in request.topics} or broker.topics)
     cursor = request.cursor
     first = 0
     if cursor is not None:
@@ -62,11 +63,11 @@ async def describe_topic_partitions(
             )
         topic = broker.find_topic(name)
         if topic is None:
-            topics.append(_describe_topic(name, NIL, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, range(0)))
+            topics.append(_unknown(name))
             continue
         numbers = range(first, topic.log_count)[:left]
         first, left = 0, left - len(numbers)
-        topics.append(_describe_topic(name, uuid_of(topic), ErrorCode.NONE, numbers))
+        topics.append(_describe_topic(cluster, topic, broker.logs(name)[numbers.start : numbers.stop]))
         if numbers and numbers.stop < topic.log_count:
             cursor = Cursor(topic_name=name, partition_index=numbers.stop)
             return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics, next_cursor=cursor)
@@ -74,42 +75,50 @@ async def describe_topic_partitions(
 
 
 def _describe_topic(
-    name: str, topic_id: uuid.UUID, error: ErrorCode, numbers: range
+    cluster: ClusterView, topic: Topic, logs: Iterable[LogState]
 ) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=error,
-        name=name,
-        topic_id=topic_id,
-        partitions=[
+    partitions = []
+    for log in logs:
+        view = cluster.describe_log(log)
+        partitions.append(
             DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE,
-                partition_index=number,
-                leader_id=NODE_ID,
-                leader_epoch=0,
-                replica_nodes=[NODE_ID],
-                isr_nodes=[NODE_ID],
+                error_code=view.error_code,
+                partition_index=log.number,
+                leader_id=view.leader,
+                leader_epoch=view.epoch,
+                replica_nodes=view.replicas,
+                isr_nodes=view.in_sync,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=view.offline,
             )
-            for number in numbers
-        ],
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE, name=topic.name, topic_id=uuid_of(topic), partitions=partitions
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_id=NIL, partitions=[]
     )
 
 
 @handles(DescribeLogDirsRequest)
 async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Answer with the size of logs in the only storage."""
-    broker = client.service.broker
+    """Answer with the size of the logs that this broker keeps in its storage."""
+    broker, cluster = client.service.broker, client.view_cluster()
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
     try:
-        for name in [name for name in broker.order.topics if asked is None or name in asked]:
-            sizes = enumerate(await broker.inventory.log_bytes(name))
+        for name in [name for name in broker.topics if asked is None or name in asked]:
+            sizes = await broker.inventory.log_bytes(name)
             parts = [
-                DescribeLogDirsPartition(partition_index=number, partition_size=size, offset_lag=0, is_future_key=False)
-                for number, size in sizes
-                if asked is None or number in asked[name]
+                DescribeLogDirsPartition(
+                    partition_index=log.number, partition_size=size, offset_lag=0, is_future_key=False
+                )
+                for log, size in zip(broker.logs(name), sizes, strict=False)
+                if (asked is None or log.number in asked[name]) and broker.address in cluster.replicas_of(log)
             ]
             topics.append(DescribeLogDirsTopic(name=name, partitions=parts))
     except StorageError:
@@ -131,9 +140,9 @@ async def describe_producers(client: Client, request: DescribeProducersRequest) 
 
 
 def _describe_log(client: Client, topic: str, number: int) -> PartitionResponse:
-    log = client.service.broker.order.find_log(topic, number)
-    if log is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    log = client.service.broker.find_log(topic, number)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
+    if log is None or error:
         return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
     known = client.service.producers.of(log)
     begun = known.transactions.open_transactions()
@@ -147,21 +156,22 @@ def _describe_log(client: Client, topic: str, number: int) -> PartitionResponse:
             coordinator_epoch=0,
         )
         if producer_id in begun:
-            state.current_txn_start_offset = log.index.find_from(OWN, begun[producer_id])
+            state.current_txn_start_offset = log.find_offset(begun[producer_id])
         states.append(state)
     return PartitionResponse(partition_index=number, error_code=ErrorCode.NONE, active_producers=states)
 
 
 @handles(ListConfigResourcesRequest)
 async def list_config_resources(client: Client, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-    """Answer with topics and the broker, which have settings."""
+    """Answer with topics and brokers, which have settings."""
     if client.header.api_version == 0:  # it asks for the settings of clients' metrics, which there are none of
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=[])
     types = set(request.resource_types) or {TOPIC, BROKER}
     found: list[ConfigResource] = []
     if TOPIC in types:
-        names = client.service.broker.order.topics
+        names = client.service.broker.topics
         found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
     if BROKER in types:
-        found.append(ConfigResource(resource_name=str(NODE_ID), resource_type=BROKER))
+        nodes = client.view_cluster().nodes
+        found += [ConfigResource(resource_name=str(each.number), resource_type=BROKER) for each in nodes]
     return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=found)

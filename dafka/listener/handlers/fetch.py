@@ -1,4 +1,8 @@
-"""Fetch: batches of records are read from logs, at once or when there are enough of them."""
+"""Fetch: batches of records are read from logs, at once or when there are enough of them.
+
+Clients read from the leader of a log. One that says its rack is sent to an in-sync replica there, if there is one
+(KIP-392).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from dafka.kafka.errors import ErrorCode
 from dafka.kafka.fetch_sessions import LogProgress, SessionFetch
 from dafka.kafka.protocol.messages.logs import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -18,7 +23,9 @@ from dafka.kafka.protocol.messages.logs import (
     PartitionData,
 )
 from dafka.kafka.topics import TopicPartition
+from dafka.listener.cluster_view import NO_NODE, ClusterView
 from dafka.listener.counters import count_records
+from dafka.listener.handlers.leaders import LEADER_ERRORS, find_epoch_end, find_reader_error
 from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import LogState
 from dafka.storage.plugin_helpers import now_ms
@@ -41,6 +48,7 @@ class _Wanted:
     partition: FetchPartition
     log: LogState | None
     error: ErrorCode = ErrorCode.NONE
+    read_replica: int = NO_NODE
 
 
 @handles(FetchRequest)
@@ -50,22 +58,21 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
     session = _begin_session(client, request)
     if session.error_code:
         return FetchResponse(error_code=session.error_code, responses=[])
-    wanted = [_find(client, place.topic, each) for place, each in session.wanted.items()]
-    logs = [each.log for each in wanted if each.log is not None]
     while True:
+        # While it waits, logs may be deleted, and other brokers may become their leaders.
+        wanted = [_find(client, place.topic, each) for place, each in session.wanted.items()]
+        if request.rack_id:
+            _choose_replicas(client.view_cluster(), request.rack_id, wanted)
+        logs = [each.log for each in wanted if each.log is not None]
         with client.service.broker.watching(logs) as advanced:
             parts = await _read_within_room(client, request, wanted)
             size = sum(len(part.records or b"") for part in parts)
-            is_over = size >= request.min_bytes or any(part.error_code for part in parts)
-            if is_over or trio.current_time() >= deadline:
+            if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
                 for each, part in zip(wanted, parts, strict=True):
                     client.listener.counters.consumed[each.topic] += count_records(part.records)
-                return _respond(session, wanted, parts)
+                return _respond(client, session, wanted, parts)
             with trio.move_on_at(deadline):
                 await advanced.wait()
-        if any(client.service.broker.order.find_log(log.topic, log.number) is not log for log in logs):
-            wanted = [_find(client, each.topic, each.partition) for each in wanted]
-            logs = [each.log for each in wanted if each.log is not None]
 
 
 def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchPartition]:
@@ -80,11 +87,22 @@ def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchP
 
 
 def _find(client: Client, topic: str, partition: FetchPartition) -> _Wanted:
-    log = client.service.broker.order.find_log(topic, partition.partition)
+    log = client.service.broker.find_log(topic, partition.partition)
     if log is None:
         return _Wanted(topic, partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    error = ErrorCode.UNKNOWN_LEADER_EPOCH if partition.current_leader_epoch > 0 else ErrorCode.NONE
-    return _Wanted(topic, partition, log, error)
+    return _Wanted(topic, partition, log, find_reader_error(log, partition.current_leader_epoch))
+
+
+def _choose_replicas(cluster: ClusterView, rack: str, wanted: list[_Wanted]) -> None:
+    """Note which logs a client should read from a broker in its rack."""
+    for each in wanted:
+        if each.log is not None and not each.error:
+            each.read_replica = cluster.find_read_replica(each.log, rack)
+
+
+def _is_urgent(part: PartitionData) -> bool:
+    """Return whether the client should know something at once, besides records."""
+    return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
 
 
 async def _read_within_room(client: Client, request: FetchRequest, wanted: list[_Wanted]) -> list[PartitionData]:
@@ -119,14 +137,19 @@ async def _read_all(
 async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
     log, offset = wanted.log, wanted.partition.fetch_offset
     if log is None or wanted.error:
-        return _part(wanted, wanted.error)
+        part = _part(wanted, wanted.error)
+        if log is not None and wanted.error in LEADER_ERRORS:
+            part.current_leader = client.view_cluster().describe_leader(log)
+        return part
     is_committed = request.isolation_level == READ_COMMITTED
     stable = client.service.last_stable_offset(log)
     part = _part(wanted, ErrorCode.NONE)
     part.high_watermark, part.last_stable_offset = log.high_watermark, stable
     part.log_start_offset = log.index.start_offset
-    if not log.index.start_offset <= offset <= log.high_watermark:
-        part.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+    part.error_code = _find_offset_error(log, offset)
+    part.diverging_epoch = _find_divergence(log, wanted.partition)
+    part.preferred_read_replica = wanted.read_replica
+    if _is_urgent(part):
         return part
     end = stable if is_committed else log.high_watermark
     limit = min(wanted.partition.partition_max_bytes, bytes_max)
@@ -148,16 +171,36 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
     return part
 
 
+def _find_offset_error(log: LogState, offset: int) -> ErrorCode:
+    """Return what is wrong with an offset. Records between the high watermark and the end of the log are waited for."""
+    if log.index.start_offset <= offset <= max(log.high_watermark, log.index.end_offset):
+        return ErrorCode.NONE
+    is_ahead = offset >= log.index.start_offset and not log.leadership.is_led
+    return ErrorCode.OFFSET_NOT_AVAILABLE if is_ahead else ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def _find_divergence(log: LogState, partition: FetchPartition) -> EpochEndOffset | None:
+    """Return where the records that a client has read stop being those of the log; None if they do not."""
+    if partition.last_fetched_epoch < 0:
+        return None
+    epoch, end = find_epoch_end(log, partition.last_fetched_epoch) or (-1, -1)
+    if epoch == partition.last_fetched_epoch and end >= partition.fetch_offset:
+        return None
+    return EpochEndOffset(epoch=epoch, end_offset=end)
+
+
 def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:
     return PartitionData(partition_index=wanted.partition.partition, error_code=error, high_watermark=-1, records=b"")
 
 
-def _respond(session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]) -> FetchResponse:
+def _respond(
+    client: Client, session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]
+) -> FetchResponse:
     results = [
         (
             TopicPartition(each.topic, part.partition_index),
             LogProgress(part.high_watermark, part.last_stable_offset, part.log_start_offset),
-            bool(part.records or part.error_code),
+            bool(part.records) or _is_urgent(part),
         )
         for each, part in zip(wanted, parts, strict=True)
     ]
@@ -166,4 +209,6 @@ def _respond(session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts
     for place in session.select_news(results):
         topics.setdefault(place.topic, []).append(found[place])
     responses = [FetchableTopicResponse(topic=topic, partitions=each) for topic, each in topics.items()]
-    return FetchResponse(session_id=session.session_id, responses=responses)
+    leaders = [part.current_leader for part in parts]
+    endpoints = client.view_cluster().describe_endpoints(leaders) if any(leaders) else []
+    return FetchResponse(session_id=session.session_id, responses=responses, node_endpoints=endpoints)

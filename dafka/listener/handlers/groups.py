@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from dafka.kafka.constants import GROUP_KEY, TRANSACTION_KEY
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import (
-    DeleteOffsetsResult,
     JoinRequest,
-    JoinResult,
-    LeaveResult,
     LeavingMember,
     SyncRequest,
-    SyncResult,
 )
 from dafka.kafka.protocol.messages.groups import (
     DeletableGroupResult,
@@ -49,9 +43,8 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetDeleteResponseTopic,
 )
 from dafka.kafka.topics import TopicPartition
+from dafka.listener.cluster_view import NO_NODE, ClusterView
 from dafka.listener.handlers.registry import Client, handles
-from dafka.listener.handlers.topics import NODE_ID
-from dafka.storage.plugin_helpers import now_ms
 
 _KNOWN_MEMBER_VERSION = 4
 _SKIPPING_VERSION = 9
@@ -61,19 +54,29 @@ _NOT_FOUND_VERSION = 6
 
 @handles(FindCoordinatorRequest)
 async def find_coordinator(client: Client, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Answer with this broker."""
-    host, port = client.endpoint
-    is_known = request.key_type in {GROUP_KEY, TRANSACTION_KEY}
-    error = ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST
+    """Answer with the brokers that coordinate groups or transactions."""
+    cluster, keys = client.view_cluster(), request.coordinator_keys or [request.key]
+    found = [_find_coordinator(client, cluster, request.key_type, key) for key in keys]
+    first = found[0]
     return FindCoordinatorResponse(
-        error_code=error,
-        node_id=NODE_ID,
-        host=host,
-        port=port,
-        coordinators=[
-            Coordinator(key=key, node_id=NODE_ID, host=host, port=port, error_code=error, error_message=None)
-            for key in request.coordinator_keys
-        ],
+        error_code=first.error_code,
+        node_id=first.node_id,
+        host=first.host,
+        port=first.port,
+        coordinators=found if request.coordinator_keys else [],
+    )
+
+
+def _find_coordinator(client: Client, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
+    error, node = ErrorCode.INVALID_REQUEST, None
+    if key_type in {GROUP_KEY, TRANSACTION_KEY}:
+        broker = client.service.coordinator_of(key)
+        node = None if broker is None else cluster.find_node(broker.address)
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if node is None else ErrorCode.NONE
+    if node is None:
+        return Coordinator(key=key, node_id=NO_NODE, host="", port=-1, error_code=error, error_message=None)
+    return Coordinator(
+        key=key, node_id=node.number, host=node.host, port=node.port, error_code=error, error_message=None
     )
 
 
@@ -95,8 +98,7 @@ async def join_group(client: Client, request: JoinGroupRequest) -> JoinGroupResp
         requires_known_member_id=version >= _KNOWN_MEMBER_VERSION,
         supports_skipping_assignment=version >= _SKIPPING_VERSION,
     )
-    groups = client.service.groups
-    result = cast(JoinResult, await client.service.ask(lambda token: groups.join_group(token, join, now_ms())))
+    result = await client.service.groups.join_group(join)
     return JoinGroupResponse(
         error_code=result.error_code,
         generation_id=result.generation_id,
@@ -126,8 +128,7 @@ async def sync_group(client: Client, request: SyncGroupRequest) -> SyncGroupResp
         protocol_name=request.protocol_name,
         assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
-    groups = client.service.groups
-    result = cast(SyncResult, await client.service.ask(lambda token: groups.sync_group(token, sync, now_ms())))
+    result = await client.service.groups.sync_group(sync)
     return SyncGroupResponse(
         error_code=result.error_code,
         protocol_type=result.protocol_type,
@@ -139,10 +140,10 @@ async def sync_group(client: Client, request: SyncGroupRequest) -> SyncGroupResp
 @handles(HeartbeatRequest)
 async def heartbeat(client: Client, request: HeartbeatRequest) -> HeartbeatResponse:
     """Extend the session of a member."""
-    error = client.service.groups.heartbeat(
-        request.group_id, request.generation_id, request.member_id, request.group_instance_id, now_ms()
+    error = await client.service.groups.heartbeat(
+        request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
-    return HeartbeatResponse(error_code=await client.service.settle(error))
+    return HeartbeatResponse(error_code=error)
 
 
 @handles(LeaveGroupRequest)
@@ -152,11 +153,7 @@ async def leave_group(client: Client, request: LeaveGroupRequest) -> LeaveGroupR
         leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
-    groups = client.service.groups
-    result = cast(
-        LeaveResult,
-        await client.service.ask(lambda token: groups.leave_group(token, request.group_id, leaving, now_ms())),
-    )
+    result = await client.service.groups.leave_group(request.group_id, leaving)
     error = result.error_code
     if client.header.api_version < _MEMBERS_VERSION and not error and result.members:
         error = result.members[0].error_code
@@ -174,7 +171,7 @@ async def leave_group(client: Client, request: LeaveGroupRequest) -> LeaveGroupR
 @handles(ListGroupsRequest)
 async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
-    groups = client.service.groups.list_groups(request.states_filter, request.types_filter)
+    groups = await client.service.groups.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=[
@@ -184,7 +181,7 @@ async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsR
                 group_state=each.state,
                 group_type="classic",
             )
-            for each in await client.service.settle(groups)
+            for each in groups
         ],
     )
 
@@ -192,12 +189,12 @@ async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsR
 @handles(DescribeGroupsRequest)
 async def describe_groups(client: Client, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
-    found = await client.service.settle([client.service.groups.describe_group(each) for each in request.groups])
-    is_error_known = client.header.api_version >= _NOT_FOUND_VERSION
+    found = [await client.service.groups.describe_group(each) for each in request.groups]
+    hidden = ErrorCode.NONE if client.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
     return DescribeGroupsResponse(
         groups=[
             DescribedGroup(
-                error_code=each.error_code if is_error_known else ErrorCode.NONE,
+                error_code=ErrorCode.NONE if each.error_code is hidden else each.error_code,
                 group_id=each.group_id,
                 group_state=each.state,
                 protocol_type=each.protocol_type,
@@ -222,11 +219,7 @@ async def describe_groups(client: Client, request: DescribeGroupsRequest) -> Des
 @handles(DeleteGroupsRequest)
 async def delete_groups(client: Client, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""
-    groups = client.service.groups
-    errors = cast(
-        dict[str, ErrorCode],
-        await client.service.ask(lambda token: groups.delete_groups(token, request.groups_names)),
-    )
+    errors = await client.service.groups.delete_groups(request.groups_names)
     results = [DeletableGroupResult(group_id=each, error_code=error) for each, error in errors.items()]
     return DeleteGroupsResponse(throttle_time_ms=0, results=results)
 
@@ -235,11 +228,7 @@ async def delete_groups(client: Client, request: DeleteGroupsRequest) -> DeleteG
 async def delete_offsets(client: Client, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets."""
     logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    groups = client.service.groups
-    result = cast(
-        DeleteOffsetsResult,
-        await client.service.ask(lambda token: groups.delete_offsets(token, request.group_id, logs)),
-    )
+    result = await client.service.groups.delete_offsets(request.group_id, logs)
     topics = [
         OffsetDeleteResponseTopic(
             name=topic.name,

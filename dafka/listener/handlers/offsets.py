@@ -22,9 +22,12 @@ from dafka.kafka.protocol.messages.logs import (
     OffsetForLeaderTopicResult,
 )
 from dafka.listener.handlers.fetch import READ_COMMITTED
+from dafka.listener.handlers.leaders import find_epoch_end, find_leader_error
 from dafka.listener.handlers.registry import Client, handles
 
 _NONE = -1
+
+_NOT_AVAILABLE_VERSION = 5
 
 
 @handles(ListOffsetsRequest)
@@ -42,21 +45,21 @@ async def _find_offset(
 ) -> ListOffsetsPartitionResponse:
     service = client.service
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=ErrorCode.NONE)
-    log = service.broker.order.find_log(topic, asked.partition_index)
+    log = service.broker.find_log(topic, asked.partition_index)
     if log is None:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
+    answer.error_code = find_leader_error(log, asked.current_leader_epoch)
+    if answer.error_code:
+        return answer
     is_committed = request.isolation_level == READ_COMMITTED
     end = service.last_stable_offset(log) if is_committed else log.high_watermark
-    answer.leader_epoch = 0
     try:
         if asked.timestamp == LATEST:
             answer.offset = end
         elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
             answer.offset = log.index.start_offset
-        elif asked.timestamp == LATEST_TIERED:
-            answer.leader_epoch = _NONE
-        else:
+        elif asked.timestamp != LATEST_TIERED:
             if asked.timestamp == MAX_TIMESTAMP:
                 found = await service.broker.reader.find_latest_time(log)
             else:
@@ -65,13 +68,19 @@ async def _find_offset(
                 answer.offset, answer.timestamp = found
     except StorageError:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    if log.high_watermark < log.epochs[-1][1] and (asked.timestamp == LATEST or answer.offset == _NONE):
+        # A new leader does not know yet which records enough replicas have: its end may be before a client's position.
+        is_known = client.header.api_version >= _NOT_AVAILABLE_VERSION
+        answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
+        answer.offset = _NONE
+    answer.leader_epoch = log.epoch_at(answer.offset) if answer.offset >= 0 else _NONE
     answer.old_style_offsets = [answer.offset] if answer.offset >= 0 else []
     return answer
 
 
 @handles(OffsetForLeaderEpochRequest)
-async def find_epoch_end(client: Client, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """Answer with the end of the only epoch, 0."""
+async def find_epoch_ends(client: Client, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """Answer with the ends of leader epochs."""
     topics = [
         OffsetForLeaderTopicResult(
             topic=topic.topic, partitions=[_find_epoch_end(client, topic.topic, each) for each in topic.partitions]
@@ -82,19 +91,16 @@ async def find_epoch_end(client: Client, request: OffsetForLeaderEpochRequest) -
 
 
 def _find_epoch_end(client: Client, topic: str, asked: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResult:
-    log = client.service.broker.order.find_log(topic, asked.partition)
+    log = client.service.broker.find_log(topic, asked.partition)
     if log is None:
         return OffsetForLeaderPartitionResult(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=asked.partition
         )
-    if asked.current_leader_epoch > 0:
-        return OffsetForLeaderPartitionResult(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH, partition=asked.partition)
-    is_known = asked.leader_epoch == 0
+    error = find_leader_error(log, asked.current_leader_epoch)
+    found = None if error else find_epoch_end(log, asked.leader_epoch)
+    epoch, end = found or (_NONE, _NONE)
     return OffsetForLeaderPartitionResult(
-        error_code=ErrorCode.NONE,
-        partition=asked.partition,
-        leader_epoch=0 if is_known else _NONE,
-        end_offset=log.high_watermark if is_known else _NONE,
+        error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end
     )
 
 
@@ -106,11 +112,9 @@ async def delete_records(client: Client, request: DeleteRecordsRequest) -> Delet
     for topic in request.topics:
         parts = []
         for asked in topic.partitions:
-            log = broker.order.find_log(topic.name, asked.partition_index)
-            error = ErrorCode.NONE
-            if log is None:
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
+            log = broker.find_log(topic.name, asked.partition_index)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
+            if log is not None and not error:
                 offset = log.high_watermark if asked.offset == -1 else asked.offset
                 if not 0 <= offset <= log.high_watermark:
                     error = ErrorCode.OFFSET_OUT_OF_RANGE

@@ -10,9 +10,10 @@ import trio
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
 from dafka.broker.appending import AppendRefusedError, Batch, append_batches, message_bytes_max, read_batches
-from dafka.errors import BatchError, EncodingError
+from dafka.errors import BatchError, EncodingError, NotLeaderError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -22,6 +23,7 @@ from dafka.kafka.protocol.messages.logs import (
 from dafka.listener.handlers.registry import Client
 from dafka.protocol.logs import LogState
 
+_ALL = -1
 _ZSTD_VERSION = 7
 _BATCHES_VERSION = 3
 
@@ -40,7 +42,8 @@ def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Await
         request: The request.
 
     Returns:
-        A function that waits until everything is durable, and returns the response; None if the client wants none.
+        A function that waits until everything is durable, with acks=all at enough replicas, and returns the response;
+        None if the client wants none.
     """
     pending: list[tuple[str, list[Pending]]] = []
     for topic in request.topic_data:
@@ -60,7 +63,9 @@ def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Await
                 parts.append(part)
             responses.append(TopicProduceResponse(name=name, partition_responses=parts))
         if request.acks:
-            return ProduceResponse(responses=responses)
+            leaders = [part.current_leader for topic in responses for part in topic.partition_responses]
+            endpoints = client.view_cluster().describe_endpoints(leaders) if any(leaders) else []
+            return ProduceResponse(responses=responses, node_endpoints=endpoints)
         if any(part.error_code for topic in responses for part in topic.partition_responses):
             raise ProduceRefusedError
         return None
@@ -69,23 +74,30 @@ def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Await
 
 
 def _append(client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData) -> Pending:
+    log = client.service.broker.find_log(topic, data.index)
+    if request.acks not in {-1, 0, 1}:
+        return _refuse(data.index, AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS))
+    if log is None:
+        return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    waits_for_all = request.acks == _ALL
+    name = request.transactional_id or ""
     try:
-        if request.acks not in {-1, 0, 1}:
-            raise AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
-        log = client.service.broker.order.find_log(topic, data.index)
-        if log is None:
-            raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         batches = _read_batches(client, log, data.records)
-        appended = append_batches(client.service, log, batches, request.transactional_id or "")
+        appended = append_batches(client.service, log, batches, name, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
         return _refuse(data.index, refused)
+    except NotLeaderError:
+        return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), _name_leader(client, log))
     counters = client.listener.counters
     if appended.is_duplicate:
         counters.duplicates += 1
 
     async def wait() -> PartitionProduceResponse:
-        offset = await appended.wait_offset()
-        if offset < 0:  # the topic was deleted meanwhile
+        try:
+            offset = await appended.wait_offset(all_replicas=waits_for_all)
+        except NotLeaderError:
+            return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=_name_leader(client, log))
+        if offset < 0 and client.service.broker.find_log(topic, data.index) is not log:  # it was deleted meanwhile
             return _answer(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not appended.is_duplicate:
             counters.produced[log.topic] += appended.record_count
@@ -115,16 +127,26 @@ def _read_batches(client: Client, log: LogState, records: bytes | memoryview | N
     return found
 
 
-def _refuse(index: int, refused: AppendRefusedError) -> Pending:
+def _name_leader(client: Client, log: LogState) -> LeaderIdAndEpoch:
+    return client.view_cluster().describe_leader(log)
+
+
+def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> Pending:
     async def answer() -> PartitionProduceResponse:
         await trio.lowlevel.checkpoint()
-        return _answer(index, refused.error_code, message=refused.message)
+        return _answer(index, refused.error_code, message=refused.message, leader=leader)
 
     return answer
 
 
 def _answer(
-    index: int, error: ErrorCode, *, offset: int = -1, log: LogState | None = None, message: str | None = None
+    index: int,
+    error: ErrorCode,
+    *,
+    offset: int = -1,
+    log: LogState | None = None,
+    message: str | None = None,
+    leader: LeaderIdAndEpoch | None = None,
 ) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index=index,
@@ -132,4 +154,5 @@ def _answer(
         base_offset=offset,
         log_start_offset=-1 if log is None else log.index.start_offset,
         error_message=message,
+        current_leader=leader,
     )

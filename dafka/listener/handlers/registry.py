@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
 from dafka.broker import Service
 from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
+from dafka.listener.cluster_view import ClusterView
 from dafka.listener.kafka_listener import KafkaListener
 from dafka.protocol.logs import Topic
 
 Handler: TypeAlias = Callable[["Client", Any], Awaitable[Response | None]]
 """Handles a request. None is no answer, which only Produce without acknowledgements gets."""
+
+_H = TypeVar("_H", bound=Handler)
 
 HANDLERS: dict[ApiKey, Handler] = {}
 """The handlers that wait for nothing but their own work, by API. Produce is not among them."""
@@ -41,12 +44,16 @@ class Client:
         """The broker and its coordinators."""
         return self.listener.service
 
+    def view_cluster(self) -> ClusterView:
+        """Return the cluster as the client sees it."""
+        return ClusterView(self.service.broker.brokers, self.endpoint)
+
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return the topic of a name, or of an id if there is no name; None if there is none."""
         broker = self.service.broker
         if name is not None:
             return broker.find_topic(name)
-        return next((each for each in broker.order.topics.values() if uuid_of(each) == topic_id), None)
+        return next((each for each in broker.topics.values() if uuid_of(each) == topic_id), None)
 
 
 def uuid_of(topic: Topic) -> uuid.UUID:
@@ -54,10 +61,10 @@ def uuid_of(topic: Topic) -> uuid.UUID:
     return uuid.UUID(int=int(topic.topic_id, 16))
 
 
-def handles(request: type[Request]) -> Callable[[Handler], Handler]:
+def handles(request: type[Request]) -> Callable[[_H], _H]:
     """Register the function that handles a request."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: _H) -> _H:
         HANDLERS[request.API_KEY] = handler
         return handler
 

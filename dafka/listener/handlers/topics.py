@@ -1,4 +1,4 @@
-"""Metadata, and the APIs that create, change and delete topics."""
+"""The APIs that create and delete topics, and give them further logs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ from dafka.broker.topic_settings import find_settings_problem
 from dafka.errors import ConfigError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
-from dafka.kafka.protocol.messages.cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -33,57 +22,11 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from dafka.listener.cluster_view import ClusterView
+from dafka.listener.handlers.assignments import AssignmentError, check_factor, read_assignments
 from dafka.listener.handlers.configs import list_settings
 from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.protocol.logs import Topic, find_name_problem
-
-NODE_ID = 0
-"""The number of the only broker."""
-
-
-@handles(MetadataRequest)
-async def describe_metadata(client: Client, request: MetadataRequest) -> MetadataResponse:
-    """Answer with the broker and the topics. Topics that are asked for by name are created if that is allowed."""
-    broker = client.service.broker
-    host, port = client.endpoint
-    if request.topics is None or (client.header.api_version == 0 and not request.topics):
-        topics = [_describe(topic) for topic in broker.order.topics.values()]
-    else:
-        may_create = request.allow_auto_topic_creation and client.service.config.kafka.auto_create_topics == "on"
-        topics = [await _describe_asked(client, each, may_create=may_create) for each in request.topics]
-    return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
-        cluster_id=broker.address,
-        controller_id=NODE_ID,
-        topics=topics,
-    )
-
-
-async def _describe_asked(client: Client, asked: MetadataRequestTopic, *, may_create: bool) -> MetadataResponseTopic:
-    broker, name = client.service.broker, asked.name
-    topic = client.find_topic(name, asked.topic_id)
-    if topic is None and name is None:
-        return _unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id)
-    if topic is None and name is not None:
-        if find_name_problem(name):
-            return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if may_create:
-            await broker.create_topic(name).wait()
-            topic = broker.find_topic(name)
-    return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _describe(topic)
-
-
-@handles(DescribeClusterRequest)
-async def describe_cluster(client: Client, _request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer with the only broker."""
-    host, port = client.endpoint
-    return DescribeClusterResponse(
-        throttle_time_ms=0,
-        error_code=ErrorCode.NONE,
-        cluster_id=client.service.broker.address,
-        controller_id=NODE_ID,
-        brokers=[DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],
-    )
 
 
 @handles(CreateTopicsRequest)
@@ -98,22 +41,23 @@ async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> Crea
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
     count = client.service.config.kafka.log_count if count == -1 else count
+    replicas = max(asked.replication_factor, 0)
     error, message = ErrorCode.NONE, find_name_problem(asked.name)
     if message:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif broker.find_topic(asked.name) is not None:
         error, message = ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {asked.name!r} already"
-    elif not asked.assignments and asked.replication_factor not in {-1, 1}:
-        error, message = ErrorCode.INVALID_REPLICATION_FACTOR, "there is one broker"
-    elif any(each.broker_ids != [NODE_ID] for each in asked.assignments):
-        error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the only broker has the number {NODE_ID}"
     elif count < 1:
         error, message = ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition"
     elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
-    if not error and not is_trial:
+    else:
         try:
-            await broker.create_topic(asked.name, count, settings).wait()
+            placement = _place(client.view_cluster(), asked)
+            if not is_trial:
+                await broker.create_topic(asked.name, count, settings, replicas, placement=placement).wait()
+        except AssignmentError as refused:
+            error, message = refused.error_code, str(refused)
         except ConfigError as refused:
             error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
     if error:
@@ -130,9 +74,29 @@ async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> Crea
         topic_id=uuid_of(topic),
         error_code=error,
         num_partitions=count,
-        replication_factor=1,
+        replication_factor=_count_replicas(client, topic, replicas),
         configs=configs,
     )
+
+
+def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]:
+    """Return the brokers that a client names for each log; none if it names none. Raises `AssignmentError`."""
+    if not asked.assignments:
+        check_factor(cluster, asked.replication_factor)
+        return []
+    found = {each.partition_index: each.broker_ids for each in asked.assignments}
+    if sorted(found) != list(range(len(asked.assignments))):
+        raise AssignmentError(f"expected brokers for each partition from 0 to {len(asked.assignments) - 1} once")
+    return read_assignments(cluster, [found[number] for number in range(len(found))])
+
+
+def _count_replicas(client: Client, topic: Topic, asked: int) -> int:
+    """Return on how many brokers a topic is kept, or would be."""
+    cluster = client.view_cluster()
+    logs = client.service.broker.logs(topic.name)
+    if logs:
+        return len(cluster.replicas_of(logs[0]))
+    return asked or min(client.service.config.broker.replicas, len(cluster.nodes))
 
 
 @handles(DeleteTopicsRequest)
@@ -162,38 +126,31 @@ async def create_partitions(client: Client, request: CreatePartitionsRequest) ->
 async def _add_logs(client: Client, asked: CreatePartitionsTopic, is_trial: bool) -> CreatePartitionsTopicResult:
     broker = client.service.broker
     topic = broker.find_topic(asked.name)
-    error, message = ErrorCode.NONE, None
     if topic is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif asked.count <= topic.log_count:
-        error = ErrorCode.INVALID_PARTITIONS
-        message = f"the topic has {topic.log_count} partitions already; their number can only increase"
-    elif not is_trial:
+        return _answer_count(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    first, placement = topic.log_count, list[tuple[str, ...]]()
+    if asked.count <= first:
+        message = f"the topic has {first} partitions already; their number can only increase"
+        return _answer_count(asked, ErrorCode.INVALID_PARTITIONS, message)
+    if asked.assignments is not None:
+        try:
+            if len(asked.assignments) != asked.count - first:
+                raise AssignmentError(f"expected brokers for {asked.count - first} further partitions")
+            placement = read_assignments(client.view_cluster(), [each.broker_ids for each in asked.assignments])
+        except AssignmentError as refused:
+            return _answer_count(asked, ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused))
+    if not is_trial:
         try:
             await broker.change_topic(asked.name, log_count=asked.count).wait()
+            for log, replicas in zip(broker.logs(asked.name)[first:], placement, strict=False):
+                if replicas != client.view_cluster().replicas_of(log):
+                    broker.change_replicas(log, replicas)
         except ConfigError as refused:
-            error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
+            return _answer_count(asked, ErrorCode.INVALID_PARTITIONS, str(refused))
+    return _answer_count(asked, ErrorCode.NONE)
+
+
+def _answer_count(
+    asked: CreatePartitionsTopic, error: ErrorCode, message: str | None = None
+) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=message)
-
-
-def _describe(topic: Topic) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=uuid_of(topic),
-        partitions=[
-            MetadataResponsePartition(
-                error_code=ErrorCode.NONE,
-                partition_index=number,
-                leader_id=NODE_ID,
-                leader_epoch=0,
-                replica_nodes=[NODE_ID],
-                isr_nodes=[NODE_ID],
-            )
-            for number in range(topic.log_count)
-        ],
-    )
-
-
-def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=[])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
-
+from dafka.broker import CoordinatorError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -25,7 +24,7 @@ from dafka.kafka.protocol.messages.transactions import (
     TransactionState,
 )
 from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import InitProducerResult, Producer, TransactionPhase
+from dafka.kafka.transactions import Producer, TransactionPhase
 from dafka.listener.handlers.registry import Client, handles
 from dafka.storage.plugin_helpers import now_ms
 
@@ -35,12 +34,9 @@ async def init_producer_id(client: Client, request: InitProducerIdRequest) -> In
     """Give a producer its id and epoch."""
     service = client.service
     expected = Producer(request.producer_id, request.producer_epoch)
-    answer = await service.ask(
-        lambda token: service.transactions.init_producer_id(
-            token, request.transactional_id, request.transaction_timeout_ms, expected, now_ms()
-        )
+    result = await service.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout_ms, expected
     )
-    result = cast(InitProducerResult, answer)
     return InitProducerIdResponse(
         throttle_time_ms=0,
         error_code=_error_for(client, result.error_code, 4),
@@ -54,7 +50,7 @@ async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> 
     """Let logs take part in a transaction: all of them, or none if one does not exist."""
     service = client.service
     logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
-    unknown = {log for log in logs if service.broker.order.find_log(log.topic, log.partition) is None}
+    unknown = {log for log in logs if service.broker.find_log(log.topic, log.partition) is None}
     if unknown:
         errors = {
             log: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -63,9 +59,7 @@ async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> 
     else:
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         name = request.v3_and_below_transactional_id
-        answer = await service.ask(
-            lambda token: service.transactions.add_partitions(token, name, producer, logs, now_ms())
-        )
+        answer = await service.transactions.add_partitions(name, producer, logs)
         errors = dict.fromkeys(logs, _error_for(client, answer, 2))
     return AddPartitionsToTxnResponse(
         throttle_time_ms=0,
@@ -87,25 +81,17 @@ async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> 
 @handles(AddOffsetsToTxnRequest)
 async def add_offsets(client: Client, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Let the offsets of a group take part in a transaction."""
-    service = client.service
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await service.ask(
-        lambda token: service.transactions.add_offsets(
-            token, request.transactional_id, producer, request.group_id, now_ms()
-        )
-    )
+    answer = await client.service.transactions.add_offsets(request.transactional_id, producer, request.group_id)
     return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
 
 
 @handles(EndTxnRequest)
 async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction."""
-    service = client.service
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await service.ask(
-        lambda token: service.transactions.end_transaction(
-            token, request.transactional_id, producer, request.committed, now_ms()
-        )
+    answer = await client.service.transactions.end_transaction(
+        request.transactional_id, producer, is_commit=request.committed
     )
     return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
 
@@ -113,10 +99,13 @@ async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnRespo
 @handles(DescribeTransactionsRequest)
 async def describe_transactions(client: Client, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
     """Answer with the states of transactional ids."""
-    service = client.service
-    found = [(each, service.transactions.describe_transaction(each)) for each in request.transactional_ids]
     states = []
-    for name, transaction in await service.settle(found):
+    for name in request.transactional_ids:
+        try:
+            transaction = await client.service.transactions.describe_transaction(name)
+        except CoordinatorError as error:
+            states.append(describe_nothing(name, error.error_code))
+            continue
         if transaction is None:
             states.append(describe_nothing(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
             continue
@@ -149,7 +138,7 @@ async def list_transactions(client: Client, request: ListTransactionsRequest) ->
             producer_id=each.producer_id,
             transaction_state=each.phase.value,
         )
-        for each in await client.service.settle(client.service.transactions.list_transactions())
+        for each in await client.service.transactions.list_transactions()
         if (not request.state_filters or each.phase.value in request.state_filters)
         and (not request.producer_id_filters or each.producer_id in request.producer_id_filters)
         and (request.duration_filter < 0 or 0 <= each.started_at_ms <= time_ms - request.duration_filter)
@@ -162,11 +151,11 @@ async def list_transactions(client: Client, request: ListTransactionsRequest) ->
     )
 
 
-def _error_for(client: Client, error: object, fenced_version: int) -> ErrorCode:
+def _error_for(client: Client, error: ErrorCode, fenced_version: int) -> ErrorCode:
     """Return an error in the words of a client's version: older ones do not know PRODUCER_FENCED."""
     if error is ErrorCode.PRODUCER_FENCED and client.header.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    return cast(ErrorCode, error)
+    return error
 
 
 def describe_nothing(name: str, error: ErrorCode) -> TransactionState:

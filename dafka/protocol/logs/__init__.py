@@ -1,7 +1,9 @@
 """The logs of a broker: which record stands at which offset, the topics, and the log of each record."""
 
+from dafka.protocol.logs.addresses import INDEX_TOPIC, BranchAddress, name_log, parse_address
 from dafka.protocol.logs.entries import (
     BatchEntry,
+    BranchEntry,
     Entry,
     MarkerEntry,
     ProducerEntry,
@@ -12,25 +14,33 @@ from dafka.protocol.logs.entries import (
     encode_entries,
 )
 from dafka.protocol.logs.log_index import Location, LogIndex
-from dafka.protocol.logs.log_state import OWN, LogState
-from dafka.protocol.logs.ordering import INDEX_TOPIC, LogOrder, OrderPlan, index_partition, own_partition
+from dafka.protocol.logs.log_state import OWN, Leadership, LogState
+from dafka.protocol.logs.ordering import LogOrder, OrderPlan, index_partition, own_partition
 from dafka.protocol.logs.placement import log_of_address, log_of_key, murmur2
 from dafka.protocol.logs.topics import (
     LOGS_MAX,
+    MESSAGES_AGE_MS,
+    MESSAGES_TOPIC,
     TOPICS_TOPIC,
     Topic,
     decode_topic,
     encode_topic,
     find_name_problem,
+    is_internal_topic,
 )
 
 __all__ = [
     "INDEX_TOPIC",
     "LOGS_MAX",
+    "MESSAGES_AGE_MS",
+    "MESSAGES_TOPIC",
     "OWN",
     "TOPICS_TOPIC",
     "BatchEntry",
+    "BranchAddress",
+    "BranchEntry",
     "Entry",
+    "Leadership",
     "Location",
     "LogIndex",
     "LogOrder",
@@ -48,8 +58,11 @@ __all__ = [
     "encode_topic",
     "find_name_problem",
     "index_partition",
+    "is_internal_topic",
     "log_of_address",
     "log_of_key",
     "murmur2",
+    "name_log",
     "own_partition",
+    "parse_address",
 ]

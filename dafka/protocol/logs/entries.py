@@ -26,7 +26,9 @@ NO_SEQUENCE = -1
 CONTROL = "\ud800"
 """The address that stands for the ends of transactions, which are in the index alone. No node can have this address."""
 
-_RUN, _BATCH, _START, _END, _MARKER, _RESTART = 1, 2, 3, 4, 5, 6
+_POSITIONS = 2**62
+
+_RUN, _BATCH, _START, _END, _MARKER, _RESTART, _BRANCH = 1, 2, 3, 4, 5, 6, 7
 
 
 class RunEntry(NamedTuple):
@@ -49,7 +51,8 @@ class BatchEntry(NamedTuple):
     """A batch of a producer that has a producer id, in the broker's own partition. Names are those of its header.
 
     Attributes:
-        sequence: The sequence of its first record in the partition.
+        sequence: The sequence of its first record in the partition; the position of an offset (`position_of`) if the
+            batch is in another partition.
         record_count: The number of its records.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
@@ -72,7 +75,8 @@ class MarkerEntry(NamedTuple):
 
     Attributes:
         offset: Its offset.
-        position: The sequence of the next record in the broker's own partition.
+        position: The sequence of the next record in the broker's own partition; the position of an offset
+            (`position_of`) if another broker has appended it.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
         is_commit: 1 if the transaction is committed, 0 if it is aborted.
@@ -99,6 +103,18 @@ class StartEntry(NamedTuple):
     offset: int
 
 
+class BranchEntry(NamedTuple):
+    """A leader begins its branch: the first entry of an index, unless the branch is the first one of its log.
+
+    Attributes:
+        offset: The offset at which the branch begins. What another index has from there on does not belong to the log.
+        epoch: The leader epoch.
+    """
+
+    offset: int
+    epoch: int
+
+
 class EndEntry(NamedTuple):
     """The records of a partition before a sequence were in the log once, and no run says so any more."""
 
@@ -106,18 +122,31 @@ class EndEntry(NamedTuple):
     sequence: int
 
 
-Entry: TypeAlias = RunEntry | BatchEntry | MarkerEntry | RestartEntry | StartEntry | EndEntry
+Entry: TypeAlias = RunEntry | BatchEntry | MarkerEntry | RestartEntry | StartEntry | EndEntry | BranchEntry
 
 ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | RestartEntry
 """The entries that say what producers with an id have done."""
 
 _NUMBERS: dict[type[Entry], int] = {
     BatchEntry: _BATCH,
+    BranchEntry: _BRANCH,
     MarkerEntry: _MARKER,
     RestartEntry: _RESTART,
     StartEntry: _START,
 }
 """The kinds of entries that are numbers alone."""
+
+_ENTRY_OF: dict[int, type[Entry]] = {kind: entry for entry, kind in _NUMBERS.items()}
+
+
+def position_of(offset: int) -> int:
+    """Return the position of an offset, which is negative, unlike sequences of the broker's own partition."""
+    return offset - _POSITIONS
+
+
+def offset_of(position: int) -> int:
+    """Return the offset that has a position."""
+    return position + _POSITIONS
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
@@ -159,24 +188,22 @@ def decode_entries(value: bytes) -> list[Entry]:
             )
         entries: list[Entry] = []
         while reader.position < len(value):
-            kind = reader.number()
-            if kind == _RUN:
-                entries.append(RunEntry(reader.number(), reader.text(), reader.number(), reader.number()))
-            elif kind == _BATCH:
-                entries.append(BatchEntry(*[reader.number() for _ in BatchEntry._fields]))
-            elif kind == _MARKER:
-                entries.append(MarkerEntry(*[reader.number() for _ in MarkerEntry._fields]))
-            elif kind == _RESTART:
-                entries.append(RestartEntry())
-            elif kind == _START:
-                entries.append(StartEntry(reader.number()))
-            elif kind == _END:
-                entries.append(EndEntry(reader.text(), reader.number()))
-            else:
-                raise StorageFormatError(f"the index of a log has an entry of the unknown kind {kind}")
+            entries.append(_read_entry(reader))
     except BatchError as error:
         raise StorageFormatError(f"the index of a log has a malformed record: {error}") from None
     return entries
+
+
+def _read_entry(reader: _Reader) -> Entry:
+    kind = reader.number()
+    if kind == _RUN:
+        return RunEntry(reader.number(), reader.text(), reader.number(), reader.number())
+    if kind == _END:
+        return EndEntry(reader.text(), reader.number())
+    entry = _ENTRY_OF.get(kind)
+    if entry is None:
+        raise StorageFormatError(f"the index of a log has an entry of the unknown kind {kind}")
+    return entry(*[reader.number() for _ in entry._fields])  # type: ignore[arg-type]
 
 
 class _Reader:

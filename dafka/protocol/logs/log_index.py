@@ -147,6 +147,12 @@ class LogIndex:
         while self._markers and self._markers[-1].offset >= self.end_offset:
             self._markers.pop()
 
+    def end_at(self, offset: int) -> None:
+        """Forget everything from an offset on."""
+        if offset < self.end_offset:
+            self.undo_to((max(offset, 0), False))
+            self.start_offset = min(self.start_offset, self.end_offset)
+
     def locate(self, offset: int) -> Location | None:
         """Return where the record at an offset is; None if the log has no such record."""
         if not self.start_offset <= offset < self.end_offset:

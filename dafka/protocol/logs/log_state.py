@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from dafka.protocol.logs.entries import (
     NO_SEQUENCE,
     BatchEntry,
+    BranchEntry,
     EndEntry,
     Entry,
     MarkerEntry,
@@ -17,6 +19,8 @@ from dafka.protocol.logs.entries import (
     RunEntry,
     StartEntry,
     decode_entries,
+    offset_of,
+    position_of,
 )
 from dafka.protocol.logs.log_index import LogIndex
 from dafka.protocol.logs.producer_batches import ProducerBatches, TransactionRuns
@@ -24,6 +28,27 @@ from dafka.records import Partition
 
 OWN = ""
 """The address that stands for the broker's own partition in the index of a log."""
+
+
+@attrs.frozen
+class Leadership:
+    """Who leads a log, and who keeps it, as far as a broker knows.
+
+    Attributes:
+        leader: The address of the leader; empty if there is none at present.
+        epoch: The leader epoch.
+        is_led: Whether this broker leads the log, and may append to it.
+        replicas: The brokers that keep the log.
+        in_sync: Those of them that have all of it, as far as the leader knows; only at the leader.
+        is_follower_readable: Whether clients may read the log up to `high_watermark` at brokers that do not lead it.
+    """
+
+    leader: str
+    epoch: int = 0
+    is_led: bool = True
+    replicas: tuple[str, ...] = ()
+    in_sync: tuple[str, ...] = ()
+    is_follower_readable: bool = False
 
 
 @attrs.define(eq=False)
@@ -45,6 +70,14 @@ class LogState:
         entry_count: The number of entries from that first record on.
         unwritten: Entries that are written with the next records.
         markers: Ends of transactions that get their offsets with the next records.
+        leadership: Who leads the log.
+        epochs: The leader epochs of the log with their first offsets, in their order.
+        forks: By the epoch of each branch that the log does not continue, the epoch and the end of what they share.
+        is_replicated: Whether other brokers keep the log, too, or did. They acknowledge index records, so that each
+            append has one, and the high watermark follows what they acknowledge.
+        healing: Runs and batches of other branches that get their offsets with the next records.
+        behind: The addresses of producers' partitions of which records before those that come get their offsets
+            first, each with the sequence up to which they have been looked at.
     """
 
     topic: str
@@ -61,6 +94,53 @@ class LogState:
     entry_count: int = 0
     unwritten: list[Entry] = attrs.field(factory=list)
     markers: list[MarkerEntry] = attrs.field(factory=list)
+    leadership: Leadership = attrs.field(factory=lambda: Leadership(""))
+    epochs: list[tuple[int, int]] = attrs.field(factory=lambda: [(0, 0)])
+    forks: Mapping[int, tuple[int, int]] = attrs.field(factory=dict)
+    is_replicated: bool = False
+    healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
+    behind: dict[str, int] = attrs.field(factory=dict)
+
+    def begin_branch(self, own: Partition, index_partition: Partition) -> None:
+        """Forget the index, to restore that of all branches up to the one with these partitions."""
+        self.own, self.index_partition = own, index_partition
+        self.index, self.producers = LogIndex(), ProducerBatches()
+        self.transaction_runs = TransactionRuns()
+        self.index_first = self.index_trimmed = self.index_end = self.entry_count = 0
+        self.unwritten, self.markers, self.healing, self.behind = [], [], [], {}
+        self.is_replicated = True
+
+    def find_offset(self, position: int) -> int:
+        """Return the offset of the record at a position, or of the next one of the broker's own partition."""
+        return offset_of(position) if position < 0 else self.index.find_from(OWN, position)
+
+    def position_from(self, offset: int) -> int | None:
+        """Return the position of an offset, or of the next record of the broker's own partition; None if none is."""
+        if self.is_replicated and (not self.leadership.is_led or offset < self.epochs[-1][1]):
+            return position_of(offset)
+        return self.index.sequence_from(OWN, offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch in which an offset was given."""
+        return self.epochs[max(bisect_right(self.epochs, offset, key=lambda each: each[1]) - 1, 0)][0]
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
+        """Return where the records of a leader epoch end, as Kafka's OffsetForLeaderEpoch has it.
+
+        Args:
+            epoch: The epoch.
+
+        Returns:
+            The largest epoch of the log that is not larger, and the offset after its last record. If the log parts from
+            the branch of the epoch, what they share. None if there is no such epoch.
+        """
+        if epoch in self.forks:
+            return self.forks[epoch]
+        number = bisect_right(self.epochs, epoch, key=lambda each: each[0]) - 1
+        if number < 0:
+            return None
+        is_last = number + 1 == len(self.epochs)
+        return self.epochs[number][0], self.high_watermark if is_last else self.epochs[number + 1][1]
 
     def address_of(self, partition: Partition) -> str:
         """Return the address of a partition in the index."""
@@ -80,30 +160,70 @@ class LogState:
             if not keeps_record_batches:
                 self.transaction_runs.add(entry)
 
-    def restore(self, sequence: int, value: bytes, *, keeps_record_batches: bool) -> list[ProducerEntry]:
-        """Take over an index record; see `LogOrder.restore`."""
+    def restore(
+        self, sequence: int, value: bytes, *, keeps_record_batches: bool, own: str = OWN, end_offset: int | None = None
+    ) -> list[ProducerEntry]:
+        """Take over an index record; see `LogOrder.restore`.
+
+        Args:
+            sequence: The sequence of the record in the index.
+            value: The value of the record.
+            keeps_record_batches: Whether the storage keeps record batches as they came.
+            own: The address that the own partition of the index's writer has in this index.
+            end_offset: The offset at which the branch ends in this log; None if it does not.
+
+        Returns:
+            What the record says of producers with an id.
+        """
         found: list[ProducerEntry] = []
-        for entry in decode_entries(value):
+        for each in decode_entries(value):
             self.entry_count += 1
-            if isinstance(entry, RunEntry):
-                self.index.restore(entry)
-            elif isinstance(entry, StartEntry):
-                self.index.start_offset = max(self.index.start_offset, entry.offset)
-            elif isinstance(entry, EndEntry):
-                self.index.dropped_ends[entry.address] = entry.sequence
-            elif isinstance(entry, RestartEntry):
+            entry = each if own == OWN else self._move_entry(each, own)
+            if entry is None or (end_offset is not None and _offset_of_entry(entry, self.index) >= end_offset):
+                continue
+            if isinstance(entry, RestartEntry):
                 self.index, self.producers = LogIndex(), ProducerBatches()
                 self.transaction_runs = TransactionRuns()
                 self.index_first, self.entry_count = sequence, 1
                 found = [entry]
-            else:
+            elif isinstance(entry, BatchEntry | MarkerEntry):
                 if isinstance(entry, MarkerEntry):
                     self.index.restore_marker(entry)
                 self.add_producer_entry(entry, keeps_record_batches=keeps_record_batches)
                 if isinstance(entry, MarkerEntry) or entry.base_sequence != NO_SEQUENCE:
                     found.append(entry)
+            else:
+                self._restore_offsets(entry)
+        if end_offset is not None:
+            self.index.end_at(end_offset)
         self.index_end = sequence + 1
         return found
+
+    def _restore_offsets(self, entry: RunEntry | StartEntry | EndEntry | BranchEntry) -> None:
+        if isinstance(entry, RunEntry):
+            self.index.restore(entry)
+        elif isinstance(entry, StartEntry):
+            self.index.start_offset = max(self.index.start_offset, entry.offset)
+        elif isinstance(entry, EndEntry):
+            self.index.dropped_ends[entry.address] = entry.sequence
+        else:
+            self.index.end_at(entry.offset)
+
+    def _move_entry(self, entry: Entry, own: str) -> Entry | None:
+        """Return an entry of another broker's index as one of this index; None if it says nothing here."""
+        if isinstance(entry, RunEntry) and entry.address == OWN:
+            return entry._replace(address=own)
+        if isinstance(entry, EndEntry) and entry.address == OWN:
+            return entry._replace(address=own)
+        if isinstance(entry, BatchEntry) and entry.sequence >= 0:
+            offset = self.index.find(own, entry.sequence)
+            return None if offset is None else entry._replace(sequence=position_of(offset))
+        if isinstance(entry, MarkerEntry) and entry.position >= 0:
+            first = entry.first_sequence
+            if first >= 0:
+                first = position_of(self.index.find_from(own, first))
+            return entry._replace(position=position_of(entry.offset), first_sequence=first)
+        return entry
 
     def needed_entries(self) -> int:
         """Return about how many entries the index has if it is rewritten."""
@@ -123,3 +243,13 @@ class LogState:
                 position += 1
             written.append(entry)
         return written + batches[position:]
+
+
+def _offset_of_entry(entry: Entry, index: LogIndex) -> int:
+    """Return the offset of what an entry is about; -1 if it has none."""
+    if isinstance(entry, RunEntry | MarkerEntry):
+        return entry.offset
+    if isinstance(entry, BatchEntry):
+        found = index.find(OWN, entry.sequence) if entry.sequence >= 0 else offset_of(entry.sequence)
+        return -1 if found is None else found
+    return -1

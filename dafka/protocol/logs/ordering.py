@@ -11,23 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from dafka.batches import read_header
+from dafka.protocol.logs.addresses import INDEX_TOPIC, BranchAddress, parse_address
 from dafka.protocol.logs.entries import (
     CONTROL,
     TRANSACTIONAL,
     BatchEntry,
+    BranchEntry,
     Entry,
     MarkerEntry,
     ProducerEntry,
+    RunEntry,
     StartEntry,
     encode_entries,
+    position_of,
 )
 from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.protocol.logs.placement import place_records
-from dafka.protocol.logs.topics import Topic
+from dafka.protocol.logs.topics import Topic, is_internal_topic
 from dafka.records import Partition, RecordBatch
-
-INDEX_TOPIC = "$logs"
-"""Where the indexes of logs are kept, a partition for each."""
 
 REWRITE_ENTRIES = 10_000
 """Entries of no use that an index may have, besides as many as there are of use, until it is rewritten."""
@@ -36,14 +37,14 @@ RECORD_ENTRIES = 10_000
 """The entries in one index record, if there are that many."""
 
 
-def own_partition(identity: str, topic: Topic, log: int) -> Partition:
-    """Return the partition of the records that a broker's clients append to a log."""
-    return Partition(topic.name, f"{identity}/{topic.topic_id}/{log}")
+def own_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
+    """Return the partition of the records that a broker's clients append to a log in a leader epoch."""
+    return Partition(topic.name, str(BranchAddress(identity, topic.topic_id, log, epoch)))
 
 
-def index_partition(identity: str, topic: Topic, log: int) -> Partition:
-    """Return the partition in which the index of a log is kept."""
-    return Partition(INDEX_TOPIC, f"{identity}/{topic.topic_id}/{log}")
+def index_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
+    """Return the partition in which a broker keeps the index of a log in a leader epoch."""
+    return Partition(INDEX_TOPIC, str(BranchAddress(identity, topic.topic_id, log, epoch)))
 
 
 @attrs.define(eq=False)
@@ -55,6 +56,8 @@ class LogPlan:
         mark: The state of its index before.
         unwritten: The number of entries that waited to be written.
         markers: The number of ends of transactions that have their offsets.
+        healed: The number of runs and batches of other branches that have their offsets.
+        looked_at: What changes in `behind`.
         added: Its new entries.
         written: The entries to write; others than `added` if the index is rewritten.
         is_rewrite: Whether they replace all before them.
@@ -64,9 +67,11 @@ class LogPlan:
     mark: tuple[int, bool]
     unwritten: int
     markers: int
+    healed: int
     added: list[Entry]
     written: list[Entry]
     is_rewrite: bool
+    looked_at: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
@@ -96,12 +101,14 @@ class LogOrder:
 
     Attributes:
         topics: The topics by name.
+        deleted_ids: The ids of the topics that were deleted.
     """
 
     def __init__(
         self, identity: str, *, keeps_record_batches: bool = True, rewrite_entries: int = REWRITE_ENTRIES
     ) -> None:
         self.topics: dict[str, Topic] = {}
+        self.deleted_ids: set[str] = set()
         self._identity = identity
         self._keeps_record_batches = keeps_record_batches
         self._rewrite_entries = rewrite_entries
@@ -141,12 +148,48 @@ class LogOrder:
             logs.append(LogState(topic.name, number, own, index_partition(self._identity, topic, number)))
             self._own[own] = logs[-1]
 
+    def begin_branch(self, log: LogState, epoch: int) -> None:
+        """Begin to lead a log in a leader epoch, or to read it; restore its index afterward.
+
+        Args:
+            log: The log.
+            epoch: The leader epoch.
+        """
+        topic = self.topics[log.topic]
+        self._own.pop(log.own, None)
+        self._unwritten.pop(log, None)
+        own = own_partition(self._identity, topic, log.number, epoch)
+        log.begin_branch(own, index_partition(self._identity, topic, log.number, epoch))
+
+    def end_branch(self, log: LogState) -> None:
+        """Give no more records their offsets in a log: another broker leads it."""
+        self._own.pop(log.own, None)
+        self._unwritten.pop(log, None)
+        log.unwritten, log.markers, log.healing, log.behind = [], [], [], {}
+
+    def replicate(self, log: LogState) -> None:
+        """Have each append write what other brokers must know of it."""
+        if not log.is_replicated:
+            log.is_replicated = True
+            self._close_run(log)
+
+    def heal(self, log: LogState, entries: Iterable[RunEntry | BatchEntry]) -> None:
+        """Append what another branch has, and this one lacks, with the next records.
+
+        Args:
+            log: The log.
+            entries: Runs with their addresses, each followed by its batches.
+        """
+        log.healing += entries
+        if log.healing:
+            self._unwritten[log] = None
+
     def remove_topic(self, name: str) -> list[LogState]:
         """Remove a topic. Return its logs, whose partitions the owner deletes."""
         del self.topics[name]
         logs = self._logs.pop(name)
         for log in logs:
-            del self._own[log.own]
+            self._own.pop(log.own, None)
             self._unwritten.pop(log, None)
         return logs
 
@@ -169,7 +212,7 @@ class LogOrder:
     def finish_restoring(
         self, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]
     ) -> list[tuple[Partition, int]]:
-        """Note the ends of the stored partitions.
+        """Note the ends of the stored partitions, in all logs that are not replicated.
 
         Args:
             ends: By partition, the sequence after its last record.
@@ -180,31 +223,75 @@ class LogOrder:
         """
         for logs in self._logs.values():
             for log in logs:
-                last = log.index.open_run()
-                if last is not None:
-                    end = ends.get(log.partition_of(last[0]), 0)
-                    log.index.extend_open_run(max(end - last[1], 0))
-                log.high_watermark = log.index.end_offset
+                if self.leads(log) and not log.is_replicated:
+                    self._extend_open_run(log, ends)
             if len(logs) > 1:
                 self._close_runs(logs)
         rest = []
         for partition, end in ends.items():
             ordered = max(self.ordered_end(partition), earliest.get(partition, 0))
-            if partition.topic in self.topics and end > ordered:
+            if (
+                partition.topic in self.topics
+                and end > ordered
+                and (partition in self._own or self.is_native(partition))
+            ):
                 rest.append((partition, ordered))
         return rest
+
+    def finish_branch(self, log: LogState, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
+        """Begin to give records their offsets in a log whose index was restored.
+
+        Args:
+            log: The log.
+            ends: By partition of its topic, the sequence after its last record.
+            earliest: By partition, the sequence of its first record, if it is not 0.
+        """
+        self._extend_open_run(log, ends)
+        self._close_run(log)
+        epoch, start_offset = log.epochs[-1]
+        if epoch and not log.index_end:
+            self._write_later(log, [BranchEntry(start_offset, epoch)])
+        for partition, end in ends.items():
+            if self.is_native(partition):
+                looked_at = max(log.index.end_sequence(partition.address), earliest.get(partition, 0))
+                if end > looked_at:
+                    log.behind[partition.address] = looked_at
+        self._own[log.own] = log
+
+    def _close_run(self, log: LogState) -> None:
+        """End an open run, so that other brokers know its records."""
+        entry = log.index.close_run()
+        self._write_later(log, [] if entry is None else [entry])
+
+    def _extend_open_run(self, log: LogState, ends: Mapping[Partition, int]) -> None:
+        last = log.index.open_run()
+        if last is not None:
+            end = ends.get(log.partition_of(last[0]), 0)
+            log.index.extend_open_run(max(end - last[1], 0))
+        if not log.is_replicated:
+            log.high_watermark = log.index.end_offset
 
     def ordered_end(self, partition: Partition) -> int:
         """Return the sequence after a partition's last record that is in a log."""
         logs = self._logs.get(partition.topic, ())
         return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=0)
 
-    def plan(self, batches: Iterable[RecordBatch], now_ms: int) -> OrderPlan:
+    def leads(self, log: LogState) -> bool:
+        """Return whether records get their offsets in a log: this broker leads it."""
+        return self._own.get(log.own) is log
+
+    def plan(
+        self,
+        batches: Iterable[RecordBatch],
+        now_ms: int,
+        earlier: Iterable[tuple[LogState, RecordBatch]] = (),
+    ) -> OrderPlan:
         """Give records their offsets.
 
         Args:
             batches: The records of one append. Those of other topics are ignored.
             now_ms: The time.
+            earlier: Records that are durable already, each with a log that lacks them.
 
         Returns:
             The plan, for `commit` or `undo`. No other plan may be made before.
@@ -214,17 +301,19 @@ class LogOrder:
             plan = self._plan_of(log, plans)
             plan.added.extend(log.unwritten)
             self._place_markers(plan, log.index.end_sequence(OWN))
+            self._place_healed(plan)
+        for log, batch in earlier:
+            if self.leads(log):
+                self._place_native(batch, [log], plans)
         for batch in batches:
             own = self._own.get(batch.partition)
-            logs = self._logs.get(batch.partition.topic, []) if own is None else [own]
-            if not logs or not len(batch):
-                continue
-            for number, first_sequence, count in place_records(batch, len(logs)):
-                plan = self._plan_of(logs[number], plans)
-                if own is None:
-                    self._place(plan, batch.partition.address, first_sequence, count, is_open=len(logs) == 1)
-                else:
-                    self._place_own(plan, first_sequence, first_sequence + count, _producer_entries(batch, now_ms))
+            if own is not None:
+                if len(batch):
+                    entries = _producer_entries(batch, now_ms)
+                    self._place_own(self._plan_of(own, plans), batch.first_sequence, batch.end_sequence, entries)
+            elif len(batch) and self.is_native(batch.partition):
+                led = [log for log in self._logs[batch.partition.topic] if self.leads(log)]
+                self._place_native(batch, led, plans)
         made = [self._finish_plan(plan, now_ms) for plan in plans.values()]
         records = [
             RecordBatch(
@@ -244,7 +333,9 @@ class LogOrder:
             log = each.log
             del log.unwritten[: each.unwritten]
             del log.markers[: each.markers]
-            if not log.unwritten and not log.markers:
+            del log.healing[: each.healed]
+            log.behind.update((address, end) for address, end in each.looked_at.items() if address in log.behind)
+            if not log.unwritten and not log.markers and not log.healing:
                 self._unwritten.pop(log, None)
             for entry in each.added:
                 log.add_producer_entry(entry, keeps_record_batches=self._keeps_record_batches)
@@ -252,7 +343,8 @@ class LogOrder:
                 log.index_first, log.entry_count = log.index_end, 0
             log.entry_count += len(each.written)
             log.index_end += _record_count(each.written)
-            log.high_watermark = log.index.end_offset
+            if not log.is_replicated:
+                log.high_watermark = log.index.end_offset
 
     def undo(self, plan: OrderPlan) -> None:
         """Note that the append of a plan has failed, and that nothing of it is durable."""
@@ -314,10 +406,59 @@ class LogOrder:
     def _plan_of(self, log: LogState, plans: dict[LogState, LogPlan]) -> LogPlan:
         plan = plans.get(log)
         if plan is None:
-            plan = plans[log] = LogPlan(log, log.index.mark(), len(log.unwritten), 0, [], [], False)
+            plan = plans[log] = LogPlan(log, log.index.mark(), len(log.unwritten), 0, 0, [], [], False)
         return plan
 
+    def is_native(self, partition: Partition) -> bool:
+        """Return whether a partition's records are given offsets as they come: no broker has written them for a log."""
+        found = parse_address(partition.address)
+        topic = self.topics.get(partition.topic)
+        if topic is None or is_internal_topic(partition.topic):
+            return False
+        return found is None or not self._is_of_broker(found, topic)
+
+    def _is_of_broker(self, address: BranchAddress, topic: Topic) -> bool:
+        return address.topic_id == topic.topic_id or address.topic_id in self.deleted_ids
+
+    def _place_native(self, batch: RecordBatch, led: Sequence[LogState], plans: dict[LogState, LogPlan]) -> None:
+        """Place records of a producer's partition that belong to some logs, which this broker leads."""
+        if not led:
+            return
+        address, log_count = batch.partition.address, len(self._logs[batch.partition.topic])
+        by_number = {log.number: log for log in led}
+        for number, first_sequence, count in place_records(batch, log_count):
+            log = by_number.get(number)
+            if log is None:
+                continue
+            plan = self._plan_of(log, plans)
+            if batch.first_sequence > plan.looked_at.get(address, log.behind.get(address, batch.first_sequence)):
+                continue  # those before come first
+            known = log.index.end_sequence(address) if log.is_replicated else 0
+            first, end = max(first_sequence, known), first_sequence + count
+            if end > first:
+                self._place(plan, address, first, end - first, is_open=log_count == 1)
+        for log in led:
+            if address in log.behind:
+                plan = self._plan_of(log, plans)
+                looked_at = plan.looked_at.get(address, log.behind[address])
+                if batch.first_sequence <= looked_at:
+                    plan.looked_at[address] = max(looked_at, batch.end_sequence)
+
+    def _place_healed(self, plan: LogPlan) -> None:
+        """Place what another branch has: of its runs the records that the log lacks, with their batches."""
+        log, offset, first = plan.log, 0, 0
+        for entry in log.healing[plan.healed :]:
+            if isinstance(entry, RunEntry):
+                end = entry.first_sequence + entry.record_count
+                first, offset = max(entry.first_sequence, log.index.end_sequence(entry.address)), log.index.end_offset
+                if end > first:
+                    self._place(plan, entry.address, first, end - first, is_open=False)
+            elif entry.sequence >= first:
+                plan.added.append(entry._replace(sequence=position_of(offset + entry.sequence - first)))
+            plan.healed += 1
+
     def _place(self, plan: LogPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
+        is_open = is_open and not plan.log.is_replicated
         entry = plan.log.index.append(address, first_sequence, count, is_open=is_open)
         if entry is not None:
             plan.added.append(entry)

@@ -39,6 +39,14 @@ class ProducerBatches:
         if entry.flags & TRANSACTIONAL:
             self._open.setdefault(entry.producer_id, entry)
 
+    def find(self, producer_id: int, producer_epoch: int, base_sequence: int) -> BatchEntry | None:
+        """Return a batch of a producer by its first sequence; None if it is not remembered."""
+        batches = self._recent.get(producer_id, ())
+        found = (
+            each for each in batches if (each.producer_epoch, each.base_sequence) == (producer_epoch, base_sequence)
+        )
+        return next(found, None)
+
     def end_transaction(self, marker: MarkerEntry) -> None:
         """Note the end of a producer's transaction."""
         self._open.pop(marker.producer_id, None)

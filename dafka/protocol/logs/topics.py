@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from dafka.errors import StorageFormatError
 
 TOPICS_TOPIC = "$topics"
-"""Where topics are kept: a record for each, whose key is its name; no value means that it is deleted."""
+"""Where each broker keeps the topics that it has changed: a record for each, whose key is its name."""
 
-TOPIC_VERSION = 1
+MESSAGES_TOPIC = "$messages"
+"""What brokers send each other, a partition for each sender. Only what is new matters."""
+
+MESSAGES_AGE_MS = 600_000
+"""How long messages are kept."""
+
+TOPIC_VERSION = 2
 """The version of these records."""
 
 NAME_MAX = 249
@@ -34,12 +41,38 @@ class Topic:
         topic_id: 32 hexadecimal digits, which no other topic ever has, whatever its name.
         log_count: The number of its logs.
         settings: Its own settings, under the names that Kafka's clients use, such as `retention.ms`.
+        replica_count: On how many brokers its logs are kept; 0 for `[broker] replicas`.
+        placement: The replicas of each log when it was created, of which the first one led it; empty if the broker
+            that keeps this record led all of them.
+        revision: How often the topic was changed.
+        assignments: The replicas that an operator wants for logs, by number, until they have them.
+        created_at: When it was created, in ms since 1970; 0 if that is unknown.
     """
 
     name: str
     topic_id: str
     log_count: int = 1
     settings: Mapping[str, str] = attrs.field(factory=dict)
+    replica_count: int = 0
+    placement: tuple[tuple[str, ...], ...] = ()
+    revision: int = 0
+    created_at: int = 0
+    assignments: Mapping[int, tuple[str, ...]] = attrs.field(factory=dict)
+
+    def replaces(self, other: Topic) -> bool:
+        """Return whether brokers use this record of a name rather than another one.
+
+        Of the changes of one topic the last one counts, of several topics the one that was created first. All brokers
+        decide alike.
+        """
+        if self.topic_id == other.topic_id:
+            return (self.revision, encode_topic(self)) > (other.revision, encode_topic(other))
+        return (self.created_at, self.topic_id) < (other.created_at, other.topic_id)
+
+
+def is_internal_topic(name: str) -> bool:
+    """Return whether a topic is for brokers only: no client sees it, and no other node publishes to its logs."""
+    return name.startswith("$")
 
 
 def find_name_problem(name: str) -> str:
@@ -55,19 +88,37 @@ def find_name_problem(name: str) -> str:
     return ""
 
 
-def encode_topic(topic: Topic) -> bytes:
-    """Return the value of a topic's record."""
-    fields = {
+def encode_topic(topic: Topic, *, is_deleted: bool = False) -> bytes:
+    """Return the value of a topic's record.
+
+    Args:
+        topic: The topic.
+        is_deleted: Whether it is deleted: its record stays, so that all brokers learn of it.
+
+    Returns:
+        The value.
+    """
+    fields: dict[str, Any] = {
         "version": TOPIC_VERSION,
         "topic_id": topic.topic_id,
         "log_count": topic.log_count,
         "settings": dict(topic.settings),
+        "revision": topic.revision,
+        "created_at": topic.created_at,
     }
+    if topic.replica_count:
+        fields["replica_count"] = topic.replica_count
+    if topic.placement:
+        fields["placement"] = topic.placement
+    if topic.assignments:
+        fields["assignments"] = topic.assignments
+    if is_deleted:
+        fields["is_deleted"] = True
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def decode_topic(name: str, value: bytes) -> Topic:
-    """Return a topic.
+def decode_topic(name: str, value: bytes) -> tuple[Topic, bool]:
+    """Return a topic, and whether it is deleted.
 
     Args:
         name: The key of its record.
@@ -88,6 +139,13 @@ def decode_topic(name: str, value: bytes) -> Topic:
                 "the version of dafka that wrote it, or a later one"
             )
         settings = {str(key): str(each) for key, each in fields["settings"].items()}
-        return Topic(name, str(fields["topic_id"]), int(fields["log_count"]), settings)
+        placement = tuple(tuple(map(str, each)) for each in fields.get("placement", ()))
+        count, revision = int(fields["log_count"]), int(fields.get("revision", 0))
+        replica_count, created_at = int(fields.get("replica_count", 0)), int(fields.get("created_at", 0))
+        assigned = {int(number): tuple(map(str, each)) for number, each in fields.get("assignments", {}).items()}
+        topic = Topic(
+            name, str(fields["topic_id"]), count, settings, replica_count, placement, revision, created_at, assigned
+        )
+        return topic, bool(fields.get("is_deleted", False))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageFormatError(f"the record of the topic {name!r} is malformed: {error!r}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dafka import wire
 from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
 from dafka.records import Partition
 from dafka.wire import Command
@@ -65,7 +66,8 @@ class StorePeers:
 
     def is_orphaned(self, partition: Partition) -> bool:
         """Return whether the partition's producer has left, so that only stores can announce its records."""
-        return partition.address not in self._producers and len(self._producers) < self._peers_max
+        names = partition.address, f"{owner_of(partition.address)}/"  # a broker takes the ACKs of all its partitions
+        return self._producers.isdisjoint(names) and len(self._producers) < self._peers_max
 
     def has_producer(self, partition: Partition) -> bool:
         """Return whether the partition's producer is connected, or known to discovery."""

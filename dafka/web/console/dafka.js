@@ -37,6 +37,7 @@ const BATCH_CHARACTERS_MAX = 2 ** 18;
 const SEQUENCES = 2 ** 31;
 const MESSAGE_BYTES_MAX = 2 ** 22;
 const SPLIT = new Set(["bad_request", "too_large"]);
+const LEADERLESS = new Set(["not_leader", "leader_unavailable", "leader_changed"]); // all is said again after a while
 const STATUSES = { unauthenticated: 401, forbidden: 403, topic_not_found: 404, too_many_requests: 429 };
 
 /** An error that the broker has answered, or the end of the client. */
@@ -370,6 +371,7 @@ export class DafkaClient extends EventTarget {
 
   #fail(id, error) {
     if (!this.#isOpen) return this.#refuse(error.code, error.message);
+    if (LEADERLESS.has(error.code) && !this.#watches.has(id)) return this.#lose(this.#socket);
     if (this.#takeBatch(id, (lane, batch) => lane.fail(batch, error))) return undefined;
     const subscription = this.#subscriptions.get(id);
     const watch = this.#watches.get(id);

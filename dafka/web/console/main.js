@@ -12,6 +12,7 @@ const PAGES = {
   topic: () => import("./pages/topic.js").then((module) => module.TopicPage),
   groups: () => import("./pages/groups.js").then((module) => module.Groups),
   group: () => import("./pages/group.js").then((module) => module.GroupPage),
+  brokers: () => import("./pages/brokers.js").then((module) => module.BrokersPage),
   storage: () => import("./pages/storage.js").then((module) => module.StoragePage),
   settings: () => import("./pages/settings.js").then((module) => module.SettingsPage),
   login: () => import("./pages/login.js").then((module) => module.Login),
@@ -21,18 +22,19 @@ const NAVIGATION = [
   ["overview", "Overview", []],
   ["topics", "Topics", ["topics"]],
   ["groups", "Groups", ["groups"]],
+  ["brokers", "Brokers", ["brokers"]],
   ["storage", "Storage", ["storage"]],
   ["settings", "Settings", ["settings"]],
 ];
 
-const FOR_ADMINISTRATORS = ["storage", "settings"];
+const FOR_ADMINISTRATORS = ["brokers", "storage", "settings"];
 
 /** Return the name of the page at an address, or null if there is none. */
 function pageOf([first, second]) {
   if (!first) return "overview";
   if (first === "topics") return second === undefined ? "topics" : "topic";
   if (first === "groups") return second === undefined ? "groups" : "group";
-  return ["storage", "settings", "login"].includes(first) ? first : null;
+  return ["brokers", "storage", "settings", "login"].includes(first) ? first : null;
 }
 
 /** A page, once its module is loaded. */

@@ -12,10 +12,14 @@ import trio
 from dafka.web.access import Access
 from dafka.web.documents import encode_document
 from dafka.web.errors import WebError
+from dafka.web.forwarding.credentials import FORWARDED_BY
+from dafka.web.group_access import GroupAccess
 from dafka.web.http.head import Head
 
 if TYPE_CHECKING:
     from dafka.broker import Service
+    from dafka.web.log_access import LogAccess
+    from dafka.web.publishing import Publisher
     from dafka.web.web_listener import WebListener
 
 JSON = "application/json"
@@ -65,6 +69,26 @@ class Request:
     def service(self) -> Service:
         """The broker and its coordinators."""
         return self.web.service
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another broker forwards the request of a client. It is not forwarded again."""
+        return FORWARDED_BY.lower() in self.head.headers
+
+    @property
+    def logs(self) -> LogAccess:
+        """Reaches the logs."""
+        return self.web.own_logs if self.is_forwarded else self.web.logs
+
+    @property
+    def groups(self) -> GroupAccess:
+        """Reaches the groups."""
+        return self.logs.groups
+
+    @property
+    def publisher(self) -> Publisher:
+        """Publishes records."""
+        return self.web.own_publisher if self.is_forwarded else self.web.publisher
 
     @property
     def content_type(self) -> str:

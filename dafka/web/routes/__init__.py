@@ -1,6 +1,7 @@
 """The routes of the HTTP API. Each module registers its own."""
 
 from dafka.web.routes import (  # noqa: F401 (their routes register themselves)
+    brokers,
     console,
     description,
     groups,

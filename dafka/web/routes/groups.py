@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, cast
+from typing import Any
 
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import CommitRequest, DescribedGroup, DescribedMember, GroupState, OffsetToCommit
+from dafka.kafka.groups import DescribedGroup, DescribedMember, GroupState
 from dafka.kafka.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
-from dafka.kafka.topics import TopicPartition
-from dafka.storage.plugin_helpers import now_ms
-from dafka.web.errors import WebError, group_not_found
+from dafka.web.errors import WebError
 from dafka.web.http.messages import AnyResponse, Request, Response, respond
-from dafka.web.reading import find_logs, find_offsets, parse_offsets, parse_position
+from dafka.web.positions import find_offsets, parse_offsets, parse_position
+from dafka.web.reading import find_logs
 from dafka.web.routes.registry import Answer, Needs, Parameter, route
 from dafka.web.routes.topics import PAGE_MAX
 from dafka.web.schemas import AnyValue, Array, Choice, Integer, MapOf, Nullable, Object, Text
@@ -105,8 +103,25 @@ COMMIT = Object(
 )
 async def list_groups(request: Request) -> AnyResponse:
     """List the groups that the user may use."""
+    document = await _list_here(request)
+    pages = await request.groups.list(request.query, document)
+    permissions, limit = request.access.permissions, request.query["limit"]
+    known_until = min((page["next"] for page in pages if page["next"] is not None), default=None)
+    groups = {each["group"]: each for page in pages for each in page["groups"]}
+    shown = [
+        groups[name]
+        for name in sorted(groups)
+        if permissions.may_use_group(name) and (known_until is None or name <= known_until)
+    ]
+    following = known_until if len(shown) <= limit else shown[limit - 1]["group"]
+    count = sum(page["group_count"] for page in pages)
+    return respond({"groups": shown[:limit], "group_count": count, "next": following})
+
+
+async def _list_here(request: Request) -> dict[str, Any]:
+    """Return a page of the groups that this broker coordinates."""
     groups, query, permissions = request.service.groups, request.query, request.access.permissions
-    found = await request.service.settle(groups.list_groups([] if query["state"] is None else [query["state"]]))
+    found = await groups.list_groups([] if query["state"] is None else [query["state"]])
     names = sorted(
         each.group_id
         for each in found
@@ -114,23 +129,21 @@ async def list_groups(request: Request) -> AnyResponse:
     )
     first = bisect_right(names, query["after"]) if query["after"] else 0
     page = names[first : first + query["limit"]]
-    described = [groups.describe_group(each) for each in page]
+    described = [await groups.describe_group(each) for each in page]
     is_last = first + len(page) >= len(names)
-    return respond(
-        {
-            "groups": [
-                {
-                    "group": each.group_id,
-                    "state": each.state,
-                    "protocol_type": each.protocol_type,
-                    "member_count": len(each.members),
-                }
-                for each in described
-            ],
-            "group_count": len(names),
-            "next": None if is_last else page[-1],
-        }
-    )
+    return {
+        "groups": [
+            {
+                "group": each.group_id,
+                "state": each.state,
+                "protocol_type": each.protocol_type,
+                "member_count": len(each.members),
+            }
+            for each in described
+        ],
+        "group_count": len(names),
+        "next": None if is_last else page[-1],
+    }
 
 
 @route(
@@ -147,10 +160,15 @@ async def describe_group(request: Request) -> AnyResponse:
 
 
 async def _describe(request: Request, name: str) -> dict[str, Any]:
-    service, permissions = request.service, request.access.permissions
-    group: DescribedGroup = await service.settle(service.groups.describe_group(name))
-    if group.error_code:
-        raise group_not_found(name)
+    """Return the document about a group, with the offsets in topics that the user may see."""
+    found: dict[str, Any] = await request.groups.describe(name, lambda group: _describe_here(request, group))
+    found["offsets"] = [each for each in found["offsets"] if request.access.permissions.may_see(each["topic"])]
+    found["lag"] = sum(each["lag"] for each in found["offsets"] if each["lag"] is not None)
+    return found
+
+
+async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, Any]:
+    service, name = request.service, group.group_id
     members = [_describe_member(each, group) for each in group.members]
     readers = {
         (topic, log): each["member_id"]
@@ -158,22 +176,24 @@ async def _describe(request: Request, name: str) -> dict[str, Any]:
         for topic, logs in (each["assignment"] or {}).items()
         for log in logs
     }
+    found = sorted((await service.groups.fetch_offsets(name)).items())
+    logs = {place: service.broker.find_log(*place) for place, _ in found}
+    bounds = await request.logs.known_bounds([log for log in logs.values() if log is not None])
     offsets = []
-    for place, committed in sorted(service.groups.fetch_offsets(name, None).items()):
-        if permissions.may_see(place.topic):
-            log = service.broker.order.find_log(*place)
-            end = None if log is None else log.high_watermark
-            offsets.append(
-                {
-                    "topic": place.topic,
-                    "log": place.partition,
-                    "offset": committed.offset,
-                    "metadata": committed.metadata,
-                    "end_offset": end,
-                    "lag": None if end is None else max(end - committed.offset, 0),
-                    "member_id": readers.get(place),
-                }
-            )
+    for place, committed in found:
+        log = logs[place]
+        end = None if log is None or log not in bounds else bounds[log].high_watermark
+        offsets.append(
+            {
+                "topic": place.topic,
+                "log": place.partition,
+                "offset": committed.offset,
+                "metadata": committed.metadata,
+                "end_offset": end,
+                "lag": None if end is None else max(end - committed.offset, 0),
+                "member_id": readers.get(place),
+            }
+        )
     return {
         "group": name,
         "state": group.state,
@@ -182,7 +202,6 @@ async def _describe(request: Request, name: str) -> dict[str, Any]:
         "generation": group.generation_id,
         "members": members,
         "offsets": offsets,
-        "lag": sum(cast(int, each["lag"]) for each in offsets if each["lag"] is not None),
     }
 
 
@@ -207,13 +226,7 @@ def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str
 )
 async def delete_group(request: Request) -> AnyResponse:
     """Delete a group with its offsets. It must not have members."""
-    name, service = request.arguments["group"], request.service
-    answer = await service.ask(lambda token: service.groups.delete_groups(token, [name]))
-    error = cast(dict[str, ErrorCode], answer)[name]
-    if error is ErrorCode.GROUP_ID_NOT_FOUND:
-        raise group_not_found(name)
-    if error:
-        raise WebError("conflict", f"the group {name!r} has members: stop them first")
+    await request.groups.delete(request.arguments["group"])
     return Response(204)
 
 
@@ -243,15 +256,6 @@ async def commit_offsets(request: Request) -> AnyResponse:
     else:
         position = parse_position({"offsets": wanted["offsets"]})
         logs = find_logs(service, wanted["topic"], parse_offsets(wanted["offsets"]))
-    found = await find_offsets(service, logs, position)
-    commit = CommitRequest(
-        group_id=name,
-        offsets={TopicPartition(log.topic, log.number): OffsetToCommit(offset) for log, offset in found.items()},
-    )
-    answer = await service.ask(lambda token: service.groups.commit_offsets(token, commit, now_ms()))
-    for error in cast(dict[TopicPartition, ErrorCode], answer).values():
-        if error is ErrorCode.UNKNOWN_MEMBER_ID:
-            raise WebError("conflict", f"the group {name!r} has members: stop them first")
-        if error:
-            raise WebError("conflict", f"the offsets of the group {name!r} were refused: {error.name}")
+    found = await find_offsets(request.logs, logs, position)
+    await request.groups.commit(name, wanted["topic"], {log.number: offset for log, offset in found.items()})
     return respond(await _describe(request, name))

@@ -14,6 +14,7 @@ from dafka.roles.store import StoreStatistics
 from dafka.storage.plugin_helpers import now_ms
 from dafka.web.activity import Totals
 from dafka.web.http.messages import AnyResponse, Request, respond
+from dafka.web.replicas import find_broker_problems
 from dafka.web.routes.registry import Answer, Needs, Parameter, route
 from dafka.web.routes.storage import USAGE, measure_usage
 from dafka.web.schemas import Array, Boolean, Integer, Nullable, Number, Object, Text
@@ -121,12 +122,15 @@ def _version() -> str:
 
 def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
     service, permissions = request.service, request.access.permissions
-    order = service.broker.order
-    topics = [each for each in order.topics.values() if permissions.may_see(each.name)]
+    topics = [each for each in service.broker.topics.values() if permissions.may_see(each.name)]
     return {
         "topics": len(topics),
         "logs": sum(each.log_count for each in topics),
-        "groups": sum(permissions.may_use_group(each.group_id) for each in service.groups.list_groups()),
+        "groups": sum(
+            permissions.may_use_group(group.group_id)
+            for coordinator in service.groups.coordinators()
+            for group in coordinator.list_groups()
+        ),
         "clients": sum(len(each.crowd) for each in service.listeners),
         "peers": statistics.peers,
     }
@@ -138,6 +142,7 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
     health = broker.health()
     if health.trouble or health.unready:
         yield health.trouble or health.unready
+    yield from find_broker_problems(broker)
     if statistics.is_full:
         yield "the storage takes no further records"
     free, total = usage["free_bytes"], usage["total_bytes"]

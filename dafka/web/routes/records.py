@@ -15,8 +15,9 @@ from dafka.storage.plugin_helpers import now_ms
 from dafka.web.documents import encode_document
 from dafka.web.errors import WebError
 from dafka.web.http.messages import JSON_LINES, AnyResponse, Request, Response, respond
+from dafka.web.positions import find_offsets, parse_position_text
 from dafka.web.publishing import Publication
-from dafka.web.reading import find_logs, find_offsets, parse_position_text
+from dafka.web.reading import find_logs
 from dafka.web.record_bodies import (
     KAFKA_ANSWER,
     KAFKA_BINARY,
@@ -69,7 +70,7 @@ _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
             {KAFKA_ANSWER: REST_PUBLISHED},
         )
     },
-    errors=("topic_not_found", "log_not_found", "too_large"),
+    errors=("topic_not_found", "log_not_found", "too_large", "leader_unavailable", "leader_changed"),
 )
 async def publish_records(request: Request) -> AnyResponse:
     """Publish records, and answer when they are durable.
@@ -90,7 +91,7 @@ async def publish_records(request: Request) -> AnyResponse:
         parts = await _parse(body, lambda body, now_ms: list(split_records(parse_json_lines(body, now_ms), bytes_max)))
     else:
         parts = list(split_records(make_record(body, key, now_ms()), bytes_max))
-    publisher = request.web.publisher
+    publisher = request.publisher
     pending: list[Publication] = []
     for part in parts:
         await publisher.wait_room()
@@ -110,7 +111,7 @@ async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
 
 async def _publish_rest(request: Request, topic: str, records: list[RestRecord], log: int | None) -> Response:
     """Publish records of Kafka REST, which says of each record what has become of it."""
-    log_count = len(request.service.broker.order.logs(topic)) or request.service.config.kafka.log_count
+    log_count = len(request.service.broker.logs(topic)) or request.service.config.kafka.log_count
     keyless = secrets.randbelow(log_count)
     indexes: dict[int, list[int]] = {}
     for index, each in enumerate(records):
@@ -131,7 +132,7 @@ async def _publish_rest(request: Request, topic: str, records: list[RestRecord],
 
 
 async def _publish_to_log(request: Request, topic: str, log: int, records: list[RestRecord]) -> list[dict[str, Any]]:
-    publisher = request.web.publisher
+    publisher = request.publisher
     pending: list[Publication] = []
     try:
         for part in split_records(join_rest_records(records), _batch_bytes_max(request, topic)):
@@ -155,7 +156,7 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
 
 
 def _batch_bytes_max(request: Request, topic: str) -> int:
-    logs = request.service.broker.order.logs(topic)
+    logs = request.service.broker.logs(topic)
     return message_bytes_max(request.service, logs[0]) if logs else request.service.config.kafka.message_bytes_max
 
 
@@ -174,7 +175,7 @@ def _batch_bytes_max(request: Request, topic: str) -> int:
         ),
     ],
     answers={200: Answer("The log.", DELETED)},
-    errors=("topic_not_found", "log_not_found", "offset_out_of_range"),
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
 )
 async def delete_records(request: Request) -> AnyResponse:
     """Delete the records of a log before an offset."""
@@ -184,12 +185,10 @@ async def delete_records(request: Request) -> AnyResponse:
         raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
     log = logs[0]
     if request.query["before"] == "latest":
-        offset = log.high_watermark
+        offset = (await request.logs.bounds(logs))[log].high_watermark
     else:
-        offset = (await find_offsets(request.service, logs, parse_position_text(request.query["before"])))[log]
-    if offset > log.index.start_offset:
-        await request.service.broker.delete_records(log, offset)
-    return respond({"log": log.number, "start_offset": log.index.start_offset})
+        offset = (await find_offsets(request.logs, logs, parse_position_text(request.query["before"])))[log]
+    return respond({"log": log.number, "start_offset": await request.logs.delete_before(log, offset)})
 
 
 @route(
@@ -205,17 +204,18 @@ async def delete_records(request: Request) -> AnyResponse:
         )
     ],
     answers={200: Answer("The offsets of each log.", OFFSETS)},
-    errors=("topic_not_found",),
+    errors=("topic_not_found", "leader_unavailable"),
 )
 async def list_offsets(request: Request) -> AnyResponse:
     """List the first and the end offset of each log, and the offset of a time."""
     logs = find_logs(request.service, request.arguments["topic"])
     found: list[dict[str, Any]] = [
-        {"log": log.number, "start_offset": log.index.start_offset, "end_offset": log.high_watermark} for log in logs
+        {"log": log.number, "start_offset": each.start_offset, "end_offset": each.high_watermark}
+        for log, each in (await request.logs.bounds(logs)).items()
     ]
     if request.query["time"] is not None:
         position = parse_position_text(f"time:{request.query['time']}")
-        offsets = await find_offsets(request.service, logs, position)
+        offsets = await find_offsets(request.logs, logs, position)
         for log, described in zip(logs, found, strict=True):
             described["offset"] = offsets[log]
     return respond({"offsets": found})

@@ -7,22 +7,14 @@ from contextlib import aclosing
 
 import trio
 
-from dafka.broker import Service
 from dafka.protocol.logs import LogState
 from dafka.web.documents import encode_document
 from dafka.web.errors import WebError
+from dafka.web.forks import BranchFollower
 from dafka.web.http.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, Send, StreamedResponse
-from dafka.web.reading import (
-    FromGroup,
-    FromOffsets,
-    Position,
-    find_logs,
-    find_offsets,
-    has_records,
-    parse_position_text,
-    read_committed,
-    wait_records,
-)
+from dafka.web.log_access import LogAccess
+from dafka.web.positions import FromGroup, FromOffsets, Position, find_offsets, parse_position_text
+from dafka.web.reading import find_logs
 from dafka.web.records import JsonRecord
 from dafka.web.routes.record_schemas import JSON_RECORD
 from dafka.web.routes.registry import Answer, Needs, Parameter, route
@@ -77,7 +69,7 @@ _FROM = (
             },
         )
     },
-    errors=("topic_not_found", "log_not_found", "offset_out_of_range"),
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
 )
 async def read_records(request: Request) -> AnyResponse:
     """Read records as JSON Lines, or as server-sent events.
@@ -91,12 +83,14 @@ async def read_records(request: Request) -> AnyResponse:
     logs = find_logs(service, topic, None if number is None else [number])
     if request.prefers(EVENT_STREAM):
         return await _begin_events(request, topic, logs)
-    offsets = await find_offsets(service, logs, _parse_position(request, query["from"]))
-    if query["wait_ms"] and not any(has_records(service, *each) for each in offsets.items()):
+    access = request.logs
+    offsets = await find_offsets(access, logs, _parse_position(request, query["from"]))
+    ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
+    if query["wait_ms"] and not any(ends[log] > offset for log, offset in offsets.items()):
         await _wait(request, offsets)
-    ends = {log: service.last_stable_offset(log) for log in logs}
+        ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["to"] is not None:
-        ends = await find_offsets(service, logs, _parse_position(request, query["to"]))
+        ends = await find_offsets(access, logs, _parse_position(request, query["to"]))
     return StreamedResponse(_Lines(request, topic, offsets, ends).produce, JSON_LINES)
 
 
@@ -110,7 +104,7 @@ async def _wait(request: Request, offsets: Mapping[LogState, int]) -> None:
 
         nursery.start_soon(wait_end)
         with trio.move_on_after(request.query["wait_ms"] / 1000):
-            await wait_records(request.service, offsets)
+            await request.logs.wait_records(offsets)
         nursery.cancel_scope.cancel()
 
 
@@ -119,7 +113,7 @@ async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) 
     position = _parse_position(request, request.query["from"] if last is None else f"offsets:{last}")
     if len(logs) > EVENT_LOGS_MAX:
         raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
-    offsets = await find_offsets(request.service, logs, position)
+    offsets = await find_offsets(request.logs, logs, position)
     return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, _UNBUFFERED, is_endless=True)
 
 
@@ -145,14 +139,14 @@ def _encode(log: LogState, record: JsonRecord) -> bytes:
 
 
 async def _read_all(
-    service: Service, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+    access: LogAccess, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
 ) -> AsyncGenerator[tuple[LogState, list[JsonRecord]]]:
     """Yield the records of logs in ranges of offsets, log by log."""
-    bytes_max = service.config.kafka.batch_bytes_max
+    bytes_max = access.service.config.kafka.batch_bytes_max
     for log, first in offsets.items():
         offset = first
         while offset < ends[log]:
-            read = await read_committed(service, log, offset, end_offset=ends[log])
+            read = await access.read(log, offset, end_offset=ends[log])
             yield log, [each for each in read.objects(bytes_max) if offset <= each["offset"] < ends[log]]
             if read.next_offset <= offset:
                 break
@@ -182,7 +176,7 @@ class _Lines:
         limit = left = self._request.query["limit"]
         lines: list[bytes] = []
         size = 0
-        async with aclosing(_read_all(self._request.service, self._offsets, self._ends)) as records:
+        async with aclosing(_read_all(self._request.logs, self._offsets, self._ends)) as records:
             async for log, objects in records:
                 found = [_encode(log, each) for each in objects[:left]]
                 lines += found
@@ -208,18 +202,21 @@ class _Events:
 
     def __init__(self, request: Request, topic: str, offsets: Mapping[LogState, int]) -> None:
         self._request = request
-        self._service = request.service
+        self._access = request.logs
         self._topic = topic
         self._offsets = dict(offsets)
+        self._follower = BranchFollower(request.service.broker)
 
     async def produce(self, send: Send) -> None:
         """Send events until cancelled, or until the user may not read the topic any more."""
         await send(b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._position()))
         try:
             while True:
+                for log, offset in self._offsets.items():
+                    self._offsets[log] = self._follower.check(log, offset)
                 await self._send_new(send)
                 with trio.move_on_after(KEEP_ALIVE_S) as scope:
-                    await wait_records(self._service, self._offsets)
+                    await self._access.wait_records(self._offsets)
                 if scope.cancelled_caught:
                     await send(b": nothing new\n\n")
         except WebError as error:
@@ -230,9 +227,11 @@ class _Events:
 
     async def _send_new(self, send: Send) -> None:
         """Send what there is, a part of each log in turn."""
-        while any(has_records(self._service, *each) for each in self._offsets.items()):
+        while any(self._access.has_records(*each) for each in self._offsets.items()):
             self._request.access.check_read(self._topic)
             for log, offset in list(self._offsets.items()):
+                if not self._access.has_records(log, offset):
+                    continue
                 read = await self._request.web.reads.read(log, offset)
                 if len(self._offsets) == 1:
                     data, count = read.events(), read.read.record_count

@@ -5,15 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from dafka.broker.topic_settings import TOPIC_SETTING_NAMES, find_settings_problem, list_settings
-from dafka.protocol.logs import LOGS_MAX, Topic, find_name_problem
+from dafka.protocol.logs import LOGS_MAX, LogState, Topic, find_name_problem
 from dafka.protocol.observing.cluster_survey import HolderView
+from dafka.roles import Broker
 from dafka.roles.broker_inventory import StoredPartition, StoredTopic
 from dafka.users import Permission
 from dafka.web.access import Access
 from dafka.web.errors import WebError, topic_not_found
 from dafka.web.http.messages import AnyResponse, Request, Response, respond
+from dafka.web.replicas import describe_leadership
+from dafka.web.routes.brokers import REPLICAS
 from dafka.web.routes.registry import Answer, Needs, Parameter, route
 from dafka.web.schemas import Array, Boolean, Choice, Integer, MapOf, Nullable, Object, Text
 
@@ -55,6 +59,7 @@ LOG = Object(
         "end_offset": Integer("The offset behind its last record."),
         "bytes": BYTES,
         "last_timestamp": Nullable(Integer("The timestamp of its last record in milliseconds since 1970.", -(2**63))),
+        **REPLICAS.fields,
     },
     optional=("last_timestamp",),
 )
@@ -91,9 +96,10 @@ NEW_TOPIC = Object(
     {
         "name": NAME,
         "log_count": Integer("The number of its logs; `[kafka] log_count` if it is missing.", 1, LOGS_MAX),
+        "replica_count": Integer("On how many brokers they are kept; `[broker] replicas` if it is missing.", 1, 1024),
         "settings": MapOf(Text(length_max=100), "Its own settings."),
     },
-    optional=("log_count", "settings"),
+    optional=("log_count", "replica_count", "settings"),
 )
 
 TOPIC_CHANGES = Object(
@@ -167,7 +173,7 @@ async def list_topics(request: Request) -> AnyResponse:
     prefix, after = request.query["prefix"], request.query["after"]
     names = sorted(
         name
-        for name in (*broker.order.topics, *broker.inventory.topics_without_logs())
+        for name in (*broker.topics, *broker.inventory.topics_without_logs())
         if name.startswith(prefix) and permissions.may_see(name)
     )
     first = bisect_right(names, after) if after else 0
@@ -175,14 +181,29 @@ async def list_topics(request: Request) -> AnyResponse:
     is_last = first + len(page) >= len(names)
     stored = {each.name: each for each in await broker.inventory.stored_topics()} if request.query["sizes"] else None
     topics = [_list_topic(request, each, stored) for each in page]
+    if not request.is_forwarded:
+        others = await request.web.other_brokers.get_all(f"/topics?{urlencode(request.head.parameters)}")
+        _add_counts(topics, others.values())
     return respond({"topics": topics, "topic_count": len(names), "next": None if is_last else page[-1]})
+
+
+def _add_counts(topics: Iterable[dict[str, Any]], others: Iterable[Any]) -> None:
+    """Add what other brokers have listed, each of which counts the logs that it leads."""
+    by_name = {each["name"]: each for each in topics if each["log_count"]}
+    for document in others:
+        for each in document["topics"]:
+            known = by_name.get(each["name"])
+            if known is not None:
+                known["record_count"] += each["record_count"]
+                known["end_offset"] += each["end_offset"]
 
 
 def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] | None) -> dict[str, Any]:
     broker = request.service.broker
-    logs = broker.order.logs(name)
-    end = sum(log.high_watermark for log in logs)
-    count = end - sum(log.index.start_offset for log in logs)
+    logs = broker.logs(name)
+    led = [log for log in logs if log.leadership.is_led]
+    end = sum(log.high_watermark for log in led)
+    count = end - sum(log.index.start_offset for log in led)
     if not logs:
         count = end = broker.inventory.record_count(name)
     found = {"name": name, "log_count": len(logs), "record_count": count, "end_offset": end}
@@ -214,7 +235,9 @@ async def create_topic(request: Request) -> AnyResponse:
         raise WebError("bad_request", problem)
     if broker.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
-    await broker.create_topic(name, wanted.get("log_count", 0), settings).wait()
+    await broker.create_topic(
+        name, wanted.get("log_count", 0), settings, replica_count=wanted.get("replica_count", 0)
+    ).wait()
     topic = broker.find_topic(name)
     if topic is None:
         raise topic_not_found(name)
@@ -242,12 +265,7 @@ async def describe_topic(request: Request) -> AnyResponse:
     name, inventory = request.arguments["topic"], request.service.broker.inventory
     if request.service.broker.find_topic(name) is None and inventory.record_count(name):
         return respond(_describe_without_logs(request, name))
-    found = await _describe(request, find_topic(request))
-    if request.query["times"]:
-        broker = request.service.broker
-        for log, described in zip(broker.order.logs(found["name"]), found["logs"], strict=False):
-            described["last_timestamp"] = await broker.reader.find_last_timestamp(log)
-    return respond(found)
+    return respond(await _describe(request, find_topic(request), has_times=request.query["times"]))
 
 
 def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
@@ -262,30 +280,48 @@ def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
     }
 
 
-async def _describe(request: Request, topic: Topic) -> dict[str, Any]:
+async def _describe(request: Request, topic: Topic, *, has_times: bool = False) -> dict[str, Any]:
     service = request.service
-    logs = service.broker.order.logs(topic.name)
+    logs = service.broker.logs(topic.name)
     sizes = await service.broker.inventory.log_bytes(topic.name)
+    described = [_describe_log(service.broker, log, size) for log, size in zip(logs, sizes, strict=False)]
+    if has_times:
+        for log, each in zip(logs, described, strict=False):
+            each["last_timestamp"] = await service.broker.reader.find_last_timestamp(log)
+    if not request.is_forwarded and any(not log.leadership.is_led for log in logs):
+        described = await _ask_leaders(request, topic.name, described, has_times=has_times)
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "log_count": topic.log_count,
-        "record_count": sum(log.high_watermark - log.index.start_offset for log in logs),
-        "logs": [
-            {
-                "log": log.number,
-                "start_offset": log.index.start_offset,
-                "end_offset": log.high_watermark,
-                "bytes": size,
-            }
-            for log, size in zip(logs, sizes, strict=False)
-        ],
+        "record_count": sum(each["end_offset"] - each["start_offset"] for each in described),
+        "logs": described,
         "settings": [
             {"name": each.name, "value": each.value, "is_own": each.is_own}
             for each in list_settings(topic, service.config)
         ],
         "permissions": list_permissions(request.access, topic.name),
     }
+
+
+def _describe_log(broker: Broker, log: LogState, size: int) -> dict[str, Any]:
+    return {
+        "log": log.number,
+        "start_offset": log.index.start_offset,
+        "end_offset": log.high_watermark,
+        "bytes": size,
+        **describe_leadership(broker, log),
+    }
+
+
+async def _ask_leaders(
+    request: Request, name: str, described: Iterable[dict[str, Any]], *, has_times: bool
+) -> list[dict[str, Any]]:
+    """Return what the leaders of the logs of a topic say of them, as far as they answer."""
+    target = f"/topics/{quote(name, safe='')}?times={'true' if has_times else 'false'}"
+    others = await request.web.other_brokers.get_all(target)
+    known = {each["log"]: each for found in others.values() for each in found["logs"] if each["in_sync"] is not None}
+    return [each if each["in_sync"] is not None else known.get(each["log"], each) for each in described]
 
 
 @route(

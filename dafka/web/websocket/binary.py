@@ -40,6 +40,25 @@ class BinaryPublish:
     batches: memoryview
 
 
+@attrs.frozen
+class BinaryRecords:
+    """Record batches of a subscription.
+
+    Attributes:
+        id: The id of the subscription.
+        log: The log.
+        offset: Where the message begins.
+        next_offset: Where the next one begins.
+        batches: Whole record batches.
+    """
+
+    id: int
+    log: int
+    offset: int
+    next_offset: int
+    batches: memoryview
+
+
 def decode_publish(data: bytes) -> BinaryPublish:
     """Return the `publish` that a client has sent as a binary message.
 
@@ -90,6 +109,16 @@ def encode_records_head(identifier: int, log: int, offset: int, next_offset: int
         The header.
     """
     return _RECORDS.pack(RECORDS, 0, 0, log, identifier, offset, next_offset)
+
+
+def decode_records(data: bytes) -> BinaryRecords:
+    """Return the `records` that a broker has sent as a binary message. Raises `ValueError` if it is none."""
+    if len(data) < RECORDS_HEAD_BYTES:
+        raise ValueError(f"expected a header of {RECORDS_HEAD_BYTES} bytes, not {len(data)}")
+    kind, _, _, log, identifier, offset, next_offset = _RECORDS.unpack_from(data)
+    if kind != RECORDS:
+        raise ValueError(f"expected a message of the type {RECORDS} (records), not {kind}")
+    return BinaryRecords(identifier, log, offset, next_offset, memoryview(data)[RECORDS_HEAD_BYTES:])
 
 
 def _refuse(identifier: int | None, message: str) -> RefusedMessageError:

@@ -206,7 +206,9 @@ class Records:
     id: int = required(IDENTIFIER, "that of the subscription")
     log: int = required(LOG, "the log")
     offset: int = required(
-        COUNT, "where this message begins: the `next_offset` of the message before, or more if records were dropped"
+        COUNT,
+        "where this message begins: the `next_offset` of the message before; more if records were dropped, and less if "
+        "the log has gone on in another branch after a split of the cluster",
     )
     next_offset: int = required(COUNT, "where the next message begins, and where to resume")
     records: list[dict[str, Any]] = required(RECORDS, "the records")

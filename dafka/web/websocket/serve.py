@@ -21,6 +21,9 @@ _LOGGER = logging.getLogger("dafka.web")
 
 _INTERNAL_ERROR = 1011
 
+HEADER_BYTES_MAX = 2**16
+"""What a message has at most in addition to its record batches."""
+
 
 async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
     """Serve a client of WebSocket until the connection ends.
@@ -31,11 +34,12 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
         request: The same request, whose origin and credentials were checked.
     """
     web, settings = request.web, request.service.config.http
-    client = ClientStream(
-        stream, received, web.receiving, request.host, settings.message_bytes_max, settings.receive_ms
-    )
+    bytes_max = settings.message_bytes_max
+    if request.is_forwarded:  # the other broker has checked the size of its client's message
+        bytes_max = max(bytes_max, request.service.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
+    client = ClientStream(stream, received, web.receiving, request.host, bytes_max, settings.receive_ms)
     async with trio.open_nursery() as nursery:
-        connection = Connection(nursery, client, _select_subprotocol, settings.message_bytes_max)
+        connection = Connection(nursery, client, _select_subprotocol, bytes_max)
         with trio.move_on_after(settings.receive_ms / 1000):
             await connection.handshake(server_header=None)
         # A client that ends the connection at once gets its close frame answered by the session.

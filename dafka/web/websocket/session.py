@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import trio
 
 from dafka.errors import ConfigError, StorageError
-from dafka.kafka.errors import ErrorCode, error_name
-from dafka.kafka.groups import CommitRequest, OffsetToCommit
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import InitProducerResult
+from dafka.kafka.errors import error_name
 from dafka.storage.plugin_helpers import now_ms
 from dafka.web.errors import WebError
 from dafka.web.http.messages import Request
+from dafka.web.positions import find_offsets, parse_offsets, parse_position
 from dafka.web.publishing import ProducerSequence, Publication
-from dafka.web.reading import find_logs, find_offsets, parse_offsets, parse_position
+from dafka.web.reading import find_logs
 from dafka.web.records import parse_records
 from dafka.web.websocket import messages
 from dafka.web.websocket.binary import BinaryPublish, decode_publish
@@ -29,6 +27,9 @@ from dafka.web.websocket.watches import WatchedResource
 
 UNANSWERED_MAX = 256
 """How many publishes of a client may wait until they are durable. Beyond it, reading from the client pauses."""
+
+FORWARDED_FACTOR = 100
+"""How many times as many subscriptions another broker may have that forwards those of its clients."""
 
 PING_INTERVAL_S = 20.0
 """How long a connection may be quiet until the broker sends a ping."""
@@ -72,7 +73,7 @@ class Session:
         self._login_scope = trio.CancelScope()
         self._unanswered, self._answers = trio.open_memory_channel[tuple[int, Publication]](UNANSWERED_MAX)
         self._context = SubscriptionContext(
-            service=self._service,
+            access=request.logs,
             reads=self._web.reads,
             connection=connection,
             is_binary=self._is_binary,
@@ -164,23 +165,24 @@ class Session:
                 raise WebError("bad_request", "publish: producer_id needs producer_epoch and base_sequence")
             producer = ProducerSequence(message.producer_id, message.producer_epoch, message.base_sequence)
         records = parse_records(message.records, now_ms())
-        await self._web.publisher.wait_room()
-        publication = self._web.publisher.begin(message.topic, records, log=message.log, producer=producer)
+        await self._request.publisher.wait_room()
+        publication = self._request.publisher.begin(message.topic, records, log=message.log, producer=producer)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += len(records)
 
     async def _publish_batches(self, message: BinaryPublish) -> None:
         self._access.check_write(message.topic)
-        await self._web.publisher.wait_room()
-        publication = self._web.publisher.begin_batches(message.topic, message.log, message.batches)
+        await self._request.publisher.wait_room()
+        publication = self._request.publisher.begin_batches(message.topic, message.log, message.batches)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += publication.record_count
 
     @_handles(messages.InitProducer)
     async def _init_producer(self, message: messages.InitProducer) -> None:
-        transactions = self._service.transactions
-        answer = await self._service.ask(lambda token: transactions.init_producer_id(token, None, 0, None, now_ms()))
-        producer = cast(InitProducerResult, answer).producer
+        result = await self._service.transactions.init_producer_id(None)
+        if result.error_code:
+            raise WebError("conflict", f"there is no id for the producer: {error_name(result.error_code)}")
+        producer = result.producer
         await self._connection.send_text(
             encode_message(
                 messages.Producer(
@@ -194,14 +196,19 @@ class Session:
         self._access.check_see(message.topic)
         if message.create:
             self._access.check_write(message.topic)
-            self._web.publisher.ensure_topic(message.topic)
+            self._request.publisher.ensure_topic(message.topic)
+        found = find_logs(self._service, message.topic)
+        is_forwarded = self._request.is_forwarded
+        if is_forwarded:  # the other broker asks the leaders of the other logs
+            found = [log for log in found if log.leadership.is_led]
         logs = [
             {
                 "log": log.number,
-                "start_offset": log.index.start_offset,
-                "end_offset": self._service.last_stable_offset(log),
+                "start_offset": bounds.start_offset,
+                "end_offset": bounds.end_offset,
+                **({"high_watermark": bounds.high_watermark, "offset_max": bounds.offset_max} if is_forwarded else {}),
             }
-            for log in find_logs(self._service, message.topic)
+            for log, bounds in (await self._request.logs.bounds(found)).items()
         ]
         await self._connection.send_text(
             encode_message(messages.Described(id=message.id, topic=message.topic, logs=logs))
@@ -216,7 +223,8 @@ class Session:
         if group is not None:
             self._access.check_group(group)
         logs = find_logs(self._service, message.topic, message.logs)
-        offsets = await find_offsets(self._service, logs, position)
+        offsets = await find_offsets(self._request.logs, logs, position)
+        bounds = await self._request.logs.bounds(logs)
         subscription = Subscription(
             message.id, message.topic, offsets, message.credit, self._context, has_all_logs=message.logs is None
         )
@@ -224,8 +232,8 @@ class Session:
             {
                 "log": log.number,
                 "offset": offset,
-                "start_offset": log.index.start_offset,
-                "end_offset": self._service.last_stable_offset(log),
+                "start_offset": bounds[log].start_offset,
+                "end_offset": bounds[log].end_offset,
             }
             for log, offset in offsets.items()
         ]
@@ -255,15 +263,7 @@ class Session:
         self._access.check_read(message.topic)
         offsets = parse_offsets(message.offsets)
         find_logs(self._service, message.topic, offsets)
-        places = {TopicPartition(message.topic, number): offset for number, offset in offsets.items()}
-        commit = CommitRequest(
-            group_id=message.group, offsets={place: OffsetToCommit(offset, -1, "") for place, offset in places.items()}
-        )
-        groups = self._service.groups
-        answer = await self._service.ask(lambda token: groups.commit_offsets(token, commit, now_ms()))
-        for error in cast(dict[TopicPartition, ErrorCode], answer).values():
-            if error is not ErrorCode.NONE:
-                raise WebError("conflict", f"the group {message.group!r} refuses the offsets: {error_name(error)}")
+        await self._request.groups.commit(message.group, message.topic, offsets)
         await self._connection.send_text(encode_message(messages.Committed(id=message.id)))
 
     @_handles(messages.Watch)
@@ -290,6 +290,8 @@ class Session:
         if identifier in self._subscriptions or identifier in self._watches:
             raise WebError("conflict", f"there is a subscription or a watch with the id {identifier} already")
         count_max = self._settings.subscriptions_max
+        if self._request.is_forwarded:  # one connection carries what clients of another broker ask
+            count_max *= FORWARDED_FACTOR
         if len(self._subscriptions) + len(self._watches) >= count_max:
             raise WebError("too_many_requests", f"a connection has at most {count_max} subscriptions and watches")
 

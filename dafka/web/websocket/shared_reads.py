@@ -10,11 +10,11 @@ import attrs
 import trio
 
 from dafka.batches import RecordColumns
-from dafka.broker import Service
 from dafka.contents import content_ends, count_bytes
 from dafka.protocol.logs import LogState
 from dafka.web.documents import encode_document
-from dafka.web.reading import ReadRecords, is_deleted, read_committed
+from dafka.web.log_access import LogAccess
+from dafka.web.reading import ReadRecords, is_deleted
 from dafka.web.records import encode_records
 from dafka.web.websocket.codec import encode_records_rest
 from dafka.web.websocket.connection import COMPRESSED_BYTES_MIN, deflate
@@ -179,12 +179,13 @@ class SharedReads:
     """The reads that subscribers of all connections share.
 
     Args:
-        service: The broker and its coordinators.
+        access: Reaches the logs.
         kept_bytes: The size of all reads that are kept.
     """
 
-    def __init__(self, service: Service, kept_bytes: int = KEPT_BYTES) -> None:
-        self._service = service
+    def __init__(self, access: LogAccess, kept_bytes: int = KEPT_BYTES) -> None:
+        self._access = access
+        self._service = access.service
         self._left = kept_bytes
         self._kept: OrderedDict[tuple[LogState, int], SharedRead] = OrderedDict()
         self._reading: dict[tuple[LogState, int], _Reading] = {}
@@ -200,7 +201,7 @@ class SharedReads:
             The records; none if there are no further ones yet.
 
         Raises:
-            WebError: The topic was deleted, or the storage fails.
+            WebError: The topic was deleted, the storage fails, or the leader cannot be reached.
         """
         place = (log, offset)
         while (reading := self._reading.get(place)) is not None:
@@ -211,7 +212,7 @@ class SharedReads:
             return found
         reading = self._reading[place] = _Reading()
         try:
-            read = await read_committed(self._service, log, offset, bytes_max=READ_BYTES)
+            read = await self._access.read(log, offset, bytes_max=READ_BYTES)
         finally:
             del self._reading[place]
             reading.ended.set()

@@ -8,10 +8,11 @@ from typing import TypeVar
 import attrs
 import trio
 
-from dafka.broker import Service
 from dafka.protocol.logs import LogState
 from dafka.web.errors import topic_not_found
-from dafka.web.reading import find_logs, has_records, is_deleted, wait_records
+from dafka.web.forks import BranchFollower
+from dafka.web.log_access import LogAccess
+from dafka.web.reading import find_logs, is_deleted
 from dafka.web.websocket.binary import encode_records_head
 from dafka.web.websocket.codec import records_head
 from dafka.web.websocket.connection import Connection
@@ -28,7 +29,7 @@ class SubscriptionContext:
     """What the subscriptions of a connection have in common.
 
     Attributes:
-        service: The broker and its coordinators.
+        access: Reaches the logs.
         reads: The reads that all subscribers share.
         connection: The connection of the client.
         is_binary: Whether the client gets record batches.
@@ -36,7 +37,7 @@ class SubscriptionContext:
         count_sent: Counts records that were sent of a topic.
     """
 
-    service: Service
+    access: LogAccess
     reads: SharedReads
     connection: Connection
     is_binary: bool
@@ -81,6 +82,7 @@ class Subscription:
         self._has_credit = trio.Event()
         self._waiting = trio.CancelScope()
         self._is_stopping = False
+        self._follower = BranchFollower(context.access.service.broker)
 
     def add_credit(self, records: int) -> None:
         """Let further records be sent."""
@@ -103,8 +105,10 @@ class Subscription:
                     self._has_credit = trio.Event()
                     await self._wait(self._wait_credit)
                     continue
-                service = self._context.service
-                ready = [log for log, offset in self._offsets.items() if has_records(service, log, offset)]
+                access = self._context.access
+                for log, offset in self._offsets.items():
+                    self._offsets[log] = self._follower.check(log, offset)
+                ready = [log for log, offset in self._offsets.items() if access.has_records(log, offset)]
                 if not ready:
                     await self._wait(self._wait_records)
                 for log in ready:
@@ -127,11 +131,12 @@ class Subscription:
 
     async def _wait_records(self) -> None:
         with trio.move_on_after(REFRESH_S):
-            await wait_records(self._context.service, self._offsets)
+            await self._context.access.wait_records(self._offsets)
 
     def _find_further_logs(self) -> None:
-        logs = find_logs(self._context.service, self._topic)
-        if any(is_deleted(self._context.service, log) for log in self._offsets):
+        service = self._context.access.service
+        logs = find_logs(service, self._topic)
+        if any(is_deleted(service, log) for log in self._offsets):
             raise topic_not_found(self._topic)
         if self._has_all_logs:
             for log in logs[len(self._offsets) :]:
@@ -139,6 +144,7 @@ class Subscription:
 
     async def _send_from(self, log: LogState) -> None:
         offset = self._offsets[log]
+        self._context.access.check(log)
         read = await self._wait(lambda: self._context.reads.read(log, offset))
         if read is None:
             return

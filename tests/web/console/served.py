@@ -30,22 +30,25 @@ class ServedBroker:
     Args:
         folder: The folder of its storage.
         arguments: Further arguments of the command.
+        joined: A running broker whose cluster it joins; None for a cluster of its own.
 
     Attributes:
         url: Where its console is.
         tower_options: The options of commands whose nodes belong to its cluster.
     """
 
-    def __init__(self, folder: Path, arguments: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path, arguments: Iterable[str] = (), joined: ServedBroker | None = None) -> None:
         self._port = free_port()
         self._kafka_port = free_port()
         self.url = f"http://127.0.0.1:{self._port}/"
         sub, pub = f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
-        self.tower_options = ["--tower-sub", sub, "--tower-pub", pub]
+        self.tower_options: list[str] = (
+            ["--tower-sub", sub, "--tower-pub", pub] if joined is None else joined.tower_options
+        )
         self._command = [
-            *(sys.executable, "-m", "dafka", "up"),
+            *(sys.executable, "-m", "dafka", "up" if joined is None else "broker"),
             *("--http", f"127.0.0.1:{self._port}", "--kafka", f"127.0.0.1:{self._kafka_port}"),
-            *("--sub", sub, "--pub", pub),
+            *(("--sub", sub, "--pub", pub) if joined is None else self.tower_options),
             *("--storage", f"filelog:{folder}"),
             *arguments,
         ]

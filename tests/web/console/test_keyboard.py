@@ -27,7 +27,17 @@ def test_the_console_is_used_without_a_mouse(browser: Any, broker: ServedBroker)
     with open_window(browser, broker.url) as window:
         page, press = window.page, window.page.keyboard.press
         window.open("", "Overview")
-        expected = ["Skip to the contents", "Dafka", "Overview", "Topics", "Groups", "Storage", "Settings", "Colours"]
+        expected = [
+            "Skip to the contents",
+            "Dafka",
+            "Overview",
+            "Topics",
+            "Groups",
+            "Brokers",
+            "Storage",
+            "Settings",
+            "Colours",
+        ]
         for name in expected:
             press("Tab")
             assert focused(window) == name or (name == "Colours" and focused(window).startswith(name))

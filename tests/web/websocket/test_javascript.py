@@ -135,7 +135,7 @@ async def test_resources_commits_and_errors(node_folder: Path) -> None:
         assert described == [{"log": 0, "start_offset": 0, "end_offset": 3}]
         assert viewed == [[200, "orders"]]
         assert error == {"error": "topic_not_found"}
-        found = web.broker.service.groups.fetch_offsets("group", None, require_stable=False)
+        found = await web.broker.service.groups.fetch_offsets("group")
         assert [each.offset for each in found.values()] == [1]
 
 

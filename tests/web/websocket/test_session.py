@@ -197,7 +197,7 @@ async def test_committed_offsets_are_those_of_kafkas_group() -> None:
     async with open_web() as web, open_client(web) as client:
         await client.publish("orders", "a", "b", "c")
         assert (await client.ask("commit", group="g", topic="orders", offsets={"0": 2}))["type"] == "committed"
-        found = web.broker.service.groups.fetch_offsets("g", None, require_stable=False)
+        found = await web.broker.service.groups.fetch_offsets("g")
         assert [each.offset for each in found.values()] == [2]
         answer = await client.ask("commit", group="g", topic="orders", offsets={"5": 2})
         assert answer["code"] == "log_not_found"

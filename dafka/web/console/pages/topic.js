@@ -4,6 +4,7 @@ import { may, segment } from "../api.js";
 import { brief, bytes, count, plural } from "../format.js";
 import { useHistory, useView } from "../live.js";
 import { go, href } from "../router.js";
+import { Branches } from "../branches.js";
 import { Records } from "../records.js";
 import { Produce } from "../produce.js";
 import { ChangeTopic, DeleteRecords, DeleteTopic } from "../topic_dialogs.js";
@@ -15,6 +16,7 @@ const TIMED_LOGS_MAX = 32;
 const TABS = [
   ["records", "Records", "read"],
   ["logs", "Logs", null],
+  ["branches", "Branches", null],
   ["partitions", "Partitions", null],
   ["settings", "Settings", null],
 ];
@@ -33,6 +35,13 @@ function total(topic) {
   };
 }
 
+/** The replicas of a log; those that lack something are named. */
+function InSync({ log }) {
+  if (!log.in_sync) return html`<span class="muted">not known</span> of ${log.replicas.join(", ")}`;
+  const lacking = log.replicas.filter((each) => !log.in_sync.includes(each));
+  return html`${log.in_sync.join(", ")}${lacking.length > 0 && html` <span class="warn">without ${lacking.join(", ")}</span>`}`;
+}
+
 function Logs({ topic }) {
   return html`<${Panel} title="Logs" id="logs" note="The order that clients read: an offset is for good" bare>
     <div class="scroll" tabindex="0" role="group" aria-label="Logs">
@@ -45,6 +54,8 @@ function Logs({ topic }) {
             <th scope="col" class="number">Records</th>
             <th scope="col" class="number wide">Size</th>
             <th scope="col" class="number wide">Newest record</th>
+            <th scope="col">Leader</th>
+            <th scope="col">In sync</th>
           </tr>
         </thead>
         <tbody>
@@ -56,6 +67,8 @@ function Logs({ topic }) {
               <td class="number">${count(each.end_offset - each.start_offset)}</td>
               <td class="number wide">${bytes(each.bytes)}</td>
               <td class="number wide"><${Ago} ms=${each.last_timestamp} /></td>
+              <td>${each.leader == null ? html`<span class="tag bad">None</span>` : each.leader}</td>
+              <td><${InSync} log=${each} /></td>
             </tr>`,
           )}
         </tbody>
@@ -178,6 +191,7 @@ export function TopicPage({ route, session }) {
     ${tab === "records" && html`<${Records} key=${name} topic=${topic} route=${route} />`}
     ${tab === "produce" && html`<${Produce} key=${name} topic=${topic} />`}
     ${tab === "logs" && html`<${Logs} topic=${topic} />`}
+    ${tab === "branches" && html`<${Branches} topic=${topic} />`}
     ${tab === "partitions" && html`<${Partitions} topic=${topic} />`}
     ${tab === "settings" && html`<${Settings} topic=${topic} administers=${administers} onChange=${() => setDialog("change")} />`}
     ${Shown && html`<${Shown} topic=${topic} onClose=${close} />`}`;

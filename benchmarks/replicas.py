@@ -1,0 +1,135 @@
+"""Measures what replicas cost, and how soon all brokers know of many logs.
+
+For 1 to 4 brokers that keep all logs, one after another in each round: how many records a second confluent-kafka gets
+acknowledged with acks=all, and how much processor time all brokers take for a record. The ratio is that of a record's
+cost with R replicas to R times its cost with one. Then the time after which each of 4 brokers tells the same leaders of
+10,000 logs. Brokers, with file logs that wait for the disk, and clients are processes of their own. Run on a quiet
+machine:
+
+    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [METADATA_LOGS]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.cluster.brokers import BrokerCluster, find_leaders, open_cluster
+
+BROKERS = (1, 2, 3, 4)
+CONTENT = bytes(range(100))
+TOPIC_LOGS = 1000
+DEADLINE_S = 120.0
+
+
+class Measured(NamedTuple):
+    """Records a second, and microseconds of processor time of all brokers for a record."""
+
+    rate: float
+    cost_us: float
+
+
+def produce(servers: str, topic: str, logs: int, records: int) -> float:
+    """Send records to all logs in turn, in bursts, and return how many are acknowledged in a second."""
+    producer = Producer({"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 5})
+    for log in range(logs):
+        producer.produce(topic, CONTENT, partition=log)
+    assert producer.flush(60) == 0
+    began = time.perf_counter()
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, CONTENT, partition=number // 100 % logs)
+                break
+            except BufferError:
+                producer.poll(0.001)
+    assert producer.flush(300) == 0
+    return records / (time.perf_counter() - began)
+
+
+def processor_s(cluster: BrokerCluster) -> float:
+    """Return the processor time that all brokers have taken, in seconds."""
+    for each in cluster.brokers.values():
+        each.node.look()
+    return sum(each.node.cpu_s for each in cluster.brokers.values())
+
+
+async def measure_cost(brokers: int, records: int, logs: int) -> Measured:
+    """Measure brokers that each keep all logs."""
+    with tempfile.TemporaryDirectory(prefix=".replicas-", dir=Path.cwd()) as folder:
+        async with open_cluster(Path(folder), brokers, is_quick=False) as cluster:
+            await cluster.create_topic("measured", logs, brokers)
+            await run_client(cluster, logs, records // 10)
+            before = processor_s(cluster)
+            rate = await run_client(cluster, logs, records)
+            return Measured(rate, (processor_s(cluster) - before) / records * 1e6)
+
+
+async def run_client(cluster: BrokerCluster, logs: int, records: int) -> float:
+    program = [sys.executable, __file__, "client", cluster.servers, "measured", str(logs), str(records)]
+    found = await trio.run_process(program, capture_stdout=True)
+    return float(json.loads(found.stdout))
+
+
+async def measure_metadata(logs: int) -> tuple[float, float]:
+    """Return the seconds until topics were created, and until all brokers told the same leaders of all logs."""
+    count = max(logs // TOPIC_LOGS, 1)
+    names = [f"topic-{number}" for number in range(count)]
+    new = [NewTopic(name, num_partitions=logs // count, replication_factor=3) for name in names]
+    with tempfile.TemporaryDirectory(prefix=".replicas-", dir=Path.cwd()) as folder:
+        async with open_cluster(Path(folder), max(BROKERS), is_quick=False) as cluster:
+
+            def create() -> None:
+                admin = AdminClient({"bootstrap.servers": cluster.servers})
+                for each in admin.create_topics(new, operation_timeout=60, request_timeout=60).values():
+                    each.result(DEADLINE_S)
+
+            def is_same() -> bool:
+                for name in names:
+                    first, *others = [find_leaders(each.servers, name) for each in cluster.running()]
+                    if len(first) != logs // count or any(each != first for each in others):
+                        return False
+                return True
+
+            begun = time.perf_counter()
+            await trio.to_thread.run_sync(create)
+            created = time.perf_counter() - begun
+            await cluster.wait_until(is_same, "not every broker knows all leaders", DEADLINE_S)
+            return created, time.perf_counter() - begun
+
+
+def main(records: int, rounds: int, logs: int, metadata_logs: int) -> None:
+    found: dict[int, list[Measured]] = {brokers: [] for brokers in BROKERS}
+    for _ in range(rounds):
+        for brokers in BROKERS:
+            found[brokers].append(trio.run(measure_cost, brokers, records, logs))
+    print(f"{records:,} records of {len(CONTENT)} bytes, {logs} logs, acks=all, medians of {rounds} rounds")
+    for brokers in BROKERS:
+        rate = statistics.median(each.rate for each in found[brokers])
+        cost = statistics.median(each.cost_us for each in found[brokers])
+        ratios = [each.cost_us / alone.cost_us / brokers for each, alone in zip(found[brokers], found[1], strict=True)]
+        spread = f"({min(ratios):.2f} - {max(ratios):.2f})"
+        print(
+            f"{brokers} replicas: {rate:>9,.0f} records/s, {cost:6.2f} us of processor time for a record, "
+            f"{cost / brokers:6.2f} us for each replica, ratio {statistics.median(ratios):.2f} {spread}"
+        )
+    if metadata_logs:
+        created, same = trio.run(measure_metadata, metadata_logs)
+        print(f"{metadata_logs:,} logs: created after {created:.2f} s, the same at all brokers after {same:.2f} s")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["client"]:
+        print(json.dumps(produce(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))
+    else:
+        given = [int(text) for text in sys.argv[1:]]
+        main(*(*given, *(500_000, 3, 12, 10_000)[len(given) :]))

@@ -1,0 +1,212 @@
+"""The groups that this broker coordinates, for its listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dafka.broker.coordinators import Coordinators
+from dafka.broker.participants import Participants
+from dafka.broker.slots import CoordinatorError
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.groups import (
+    CommitRequest,
+    DeleteOffsetsResult,
+    DescribedGroup,
+    FetchedOffset,
+    GroupCoordinator,
+    GroupState,
+    JoinRequest,
+    JoinResult,
+    LeaveResult,
+    LeavingMember,
+    SyncRequest,
+    SyncResult,
+)
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import Producer
+from dafka.roles import Broker
+from dafka.storage.plugin_helpers import now_ms
+
+
+class Groups:
+    """The groups of the slots that this broker serves. Whatever its methods return is durable.
+
+    Args:
+        broker: The broker.
+        coordinators: The slots.
+        participants: The logs and groups that take part in transactions.
+    """
+
+    def __init__(self, broker: Broker, coordinators: Coordinators, participants: Participants) -> None:
+        self._broker = broker
+        self._coordinators = coordinators
+        self._participants = participants
+
+    def coordinators(self) -> list[GroupCoordinator]:
+        """Return the coordinators of all groups here, for reading. What they say may not be durable yet."""
+        return [slot.groups for slot in self._coordinators.served()]
+
+    async def join_group(self, request: JoinRequest) -> JoinResult:
+        """Let a member join a group, and wait until the group's members are known."""
+        try:
+            slot = self._coordinators.find(request.group_id)
+            result: JoinResult = await slot.ask(lambda token: slot.groups.join_group(token, request, now_ms()))
+        except CoordinatorError as error:
+            return JoinResult(error.error_code, request.member_id)
+        return result
+
+    async def sync_group(self, request: SyncRequest) -> SyncResult:
+        """Tell a member its assignment, when the leader has assigned."""
+        try:
+            slot = self._coordinators.find(request.group_id)
+            result: SyncResult = await slot.ask(lambda token: slot.groups.sync_group(token, request, now_ms()))
+        except CoordinatorError as error:
+            return SyncResult(error.error_code)
+        return result
+
+    async def heartbeat(
+        self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None
+    ) -> ErrorCode:
+        """Extend the session of a member."""
+        try:
+            slot = self._coordinators.find(group_id)
+            error = slot.groups.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms())
+            await slot.settle()
+        except CoordinatorError as lost:
+            return lost.error_code
+        return error
+
+    async def leave_group(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> LeaveResult:
+        """Remove members from a group."""
+        try:
+            slot = self._coordinators.find(group_id)
+            result: LeaveResult = await slot.ask(
+                lambda token: slot.groups.leave_group(token, group_id, leaving, now_ms())
+            )
+        except CoordinatorError as error:
+            return LeaveResult(error.error_code)
+        return result
+
+    async def commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
+        """Commit offsets of a group."""
+        try:
+            slot = self._coordinators.find(request.group_id)
+            errors: dict[TopicPartition, ErrorCode] = await slot.ask(
+                lambda token: slot.groups.commit_offsets(token, request, now_ms())
+            )
+        except CoordinatorError as error:
+            return dict.fromkeys(request.offsets, error.error_code)
+        return errors
+
+    async def commit_transaction_offsets(
+        self, request: CommitRequest, transactional_id: str, producer: Producer
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Add offsets to the open transaction of a producer. They count when it is committed."""
+        try:
+            slot = self._coordinators.find(request.group_id)
+            refused = self._participants.check_group(slot, transactional_id, producer, request.group_id)
+            if refused:
+                await slot.settle()
+                return dict.fromkeys(request.offsets, refused)
+            errors: dict[TopicPartition, ErrorCode] = await slot.ask(
+                lambda token: slot.groups.commit_transaction_offsets(token, request, producer.producer_id, now_ms())
+            )
+        except CoordinatorError as error:
+            return dict.fromkeys(request.offsets, error.error_code)
+        return errors
+
+    async def fetch_offsets(
+        self, group_id: str, logs: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, FetchedOffset]:
+        """Return the committed offsets of a group.
+
+        An offset that lies on a branch that has lost is moved back to the fork.
+
+        Args:
+            group_id: The group.
+            logs: The logs; None for all for which the group has offsets.
+            require_stable: Whether to refuse offsets that an open transaction may change.
+
+        Returns:
+            For each log an offset. UNSTABLE_OFFSET_COMMIT asks the client to try again.
+
+        Raises:
+            CoordinatorError: This broker does not coordinate the group.
+        """
+        slot = self._coordinators.find(group_id)
+        found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
+        await slot.settle()
+        return {place: self._translate(place, fetched) for place, fetched in found.items()}
+
+    async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
+        """Delete committed offsets, except those of topics that the group reads."""
+        try:
+            slot = self._coordinators.find(group_id)
+            result: DeleteOffsetsResult = await slot.ask(
+                lambda token: slot.groups.delete_offsets(token, group_id, logs)
+            )
+        except CoordinatorError as error:
+            return DeleteOffsetsResult(error.error_code)
+        return result
+
+    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
+        """Return the groups here, without their members; see `GroupCoordinator.list_groups`."""
+        found = list[DescribedGroup]()
+        for slot in self._coordinators.served():
+            listed = slot.groups.list_groups(states, types)
+            try:
+                await slot.settle()
+            except CoordinatorError:
+                continue
+            found += listed
+        return found
+
+    async def describe_group(self, group_id: str) -> DescribedGroup:
+        """Return everything about a group."""
+        try:
+            slot = self._coordinators.find(group_id)
+            found = slot.groups.describe_group(group_id)
+            await slot.settle()
+        except CoordinatorError as error:
+            return DescribedGroup(group_id, error.error_code, GroupState.DEAD.value)
+        return found
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """Delete groups that have no members."""
+        errors = dict[str, ErrorCode]()
+        for group_id in group_ids:
+            if group_id not in errors:
+                errors[group_id] = await self._delete_group(group_id)
+        return errors
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete the offsets of a topic, which does not exist any more."""
+        self.forget_topic(topic)
+        for slot in self._coordinators.served():
+            try:
+                await slot.settle()
+            except CoordinatorError:
+                continue
+
+    def forget_topic(self, topic: str) -> None:
+        """Begin to delete the offsets of a topic, which does not exist any more."""
+        for slot in self._coordinators.served():
+            slot.carry_out(slot.groups.delete_topic(topic))
+
+    async def _delete_group(self, group_id: str) -> ErrorCode:
+        try:
+            slot = self._coordinators.find(group_id)
+            errors: dict[str, ErrorCode] = await slot.ask(lambda token: slot.groups.delete_groups(token, [group_id]))
+        except CoordinatorError as error:
+            return error.error_code
+        return errors[group_id]
+
+    def _translate(self, place: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
+        """Return a committed offset; the place of the fork if the branch on which it lies has lost."""
+        log = self._broker.order.find_log(*place)
+        if log is None or fetched.leader_epoch < 0 or fetched.leader_epoch >= log.epochs[-1][0]:
+            return fetched
+        end = log.end_of_epoch(fetched.leader_epoch)
+        if end is None or fetched.offset <= end[1]:
+            return fetched
+        return fetched._replace(leader_epoch=end[0], offset=end[1])

@@ -1,0 +1,182 @@
+"""The transactions that this broker coordinates, and those that take part in its logs and groups, for its listeners."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import trio
+
+from dafka.broker.coordinators import Coordinators
+from dafka.broker.participants import Participants
+from dafka.broker.post import Post
+from dafka.broker.slots import CoordinatorError, Step
+from dafka.kafka.actions import Action, Answer
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import InitProducerResult, Producer, Transaction
+from dafka.storage.plugin_helpers import now_ms
+
+ID_WAIT_S = 5.0
+"""How long to wait for the id of a producer that another broker gives."""
+
+
+class Transactions:
+    """The transactional ids of the slots that this broker serves. Whatever its methods return is durable.
+
+    Args:
+        coordinators: The slots.
+        participants: The logs and groups that take part.
+        post: The messages to and from other brokers.
+    """
+
+    def __init__(self, coordinators: Coordinators, participants: Participants, post: Post) -> None:
+        self._coordinators = coordinators
+        self._participants = participants
+        self._post = post
+        self._requests = itertools.count()
+        self._given: dict[int, trio.Event] = {}
+        self._ids: dict[int, int] = {}
+        post.on("producer-id?", self._on_id_asked)
+        post.on("producer-id", self._on_id_given)
+
+    async def init_producer_id(
+        self, transactional_id: str | None, transaction_timeout_ms: int = 0, expected: Producer | None = None
+    ) -> InitProducerResult:
+        """Give a producer its id and epoch; see `TransactionCoordinator.init_producer_id`.
+
+        A producer without a transactional id gets an id of any slot.
+        """
+        if transactional_id is None and not self._coordinators.served():
+            return await self._take_id_elsewhere()
+        try:
+            slot = self._coordinators.any() if transactional_id is None else self._coordinators.find(transactional_id)
+            result: InitProducerResult = await slot.ask(
+                lambda token: slot.transactions.init_producer_id(
+                    token, transactional_id, transaction_timeout_ms, expected, now_ms()
+                )
+            )
+        except CoordinatorError as error:
+            return InitProducerResult(error.error_code)
+        return result
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode:
+        """Let logs take part in a transaction, which begins if there is none. All of them must exist."""
+        logs = list(partitions)
+        try:
+            slot = self._coordinators.find(transactional_id)
+            error: ErrorCode = await slot.ask(
+                lambda token: self._begin(
+                    slot.transactions.add_partitions(token, transactional_id, producer, logs, now_ms()),
+                    lambda: self._participants.begin(slot, producer, logs=logs),
+                )
+            )
+        except CoordinatorError as lost:
+            return lost.error_code
+        return error
+
+    async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
+        """Let the offsets of a group take part in a transaction, which begins if there is none."""
+        try:
+            slot = self._coordinators.find(transactional_id)
+            error: ErrorCode = await slot.ask(
+                lambda token: self._begin(
+                    slot.transactions.add_offsets(token, transactional_id, producer, group_id, now_ms()),
+                    lambda: self._participants.begin(slot, producer, groups=[group_id]),
+                )
+            )
+        except CoordinatorError as lost:
+            return lost.error_code
+        return error
+
+    async def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> ErrorCode:
+        """Commit or abort a transaction, and wait until its markers are written."""
+        try:
+            slot = self._coordinators.find(transactional_id)
+            error: ErrorCode = await slot.ask(
+                lambda token: slot.transactions.end_transaction(token, transactional_id, producer, is_commit, now_ms())
+            )
+        except CoordinatorError as lost:
+            return lost.error_code
+        return error
+
+    async def describe_transaction(self, transactional_id: str) -> Transaction | None:
+        """Return the state of a transactional id; None if there is no such id.
+
+        Args:
+            transactional_id: The name of the producer.
+
+        Returns:
+            The state.
+
+        Raises:
+            CoordinatorError: This broker does not coordinate it.
+        """
+        slot = self._coordinators.find(transactional_id)
+        found = slot.transactions.describe_transaction(transactional_id)
+        await slot.settle()
+        return found
+
+    async def list_transactions(self) -> list[Transaction]:
+        """Return the states of all transactional ids here."""
+        found = list[Transaction]()
+        for slot in self._coordinators.served():
+            listed = slot.transactions.list_transactions()
+            try:
+                await slot.settle()
+            except CoordinatorError:
+                continue
+            found += listed
+        return found
+
+    def known(self) -> list[Transaction]:
+        """Return the states of all transactional ids here, which may not be durable yet."""
+        return [each for slot in self._coordinators.served() for each in slot.transactions.list_transactions()]
+
+    async def _take_id_elsewhere(self) -> InitProducerResult:
+        """Return a producer with an id of a slot that another broker serves."""
+        leader = self._coordinators.any_leader()
+        request, given = next(self._requests), trio.Event()
+        if leader:
+            self._given[request] = given
+            self._post.send(leader, "producer-id?", {"request": request})
+            with trio.move_on_after(ID_WAIT_S):
+                await given.wait()
+            del self._given[request]
+        if not given.is_set():
+            return InitProducerResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return InitProducerResult(ErrorCode.NONE, Producer(self._ids.pop(request), 0))
+
+    def _on_id_asked(self, sender: str, fields: Mapping[str, Any]) -> None:
+        """Give another broker an id, when it is durable that it was given."""
+        request = int(fields["request"])
+        for slot in self._coordinators.served()[:1]:
+            steps = list[Step]()
+            for action in slot.transactions.init_producer_id(None, None, 0, None, now_ms()):
+                if isinstance(action, Answer):
+                    assert isinstance(action.result, InitProducerResult)
+                    answer = {"request": request, "producer_id": action.result.producer.producer_id}
+                    steps.append(partial(self._post.send, sender, "producer-id", answer))
+                else:
+                    steps.append(action)
+            slot.carry_out(steps)
+
+    def _on_id_given(self, _sender: str, fields: Mapping[str, Any]) -> None:
+        request, producer_id = int(fields["request"]), int(fields["producer_id"])
+        given = self._given.get(request)
+        if given is not None:
+            self._ids[request] = producer_id
+            given.set()
+
+    def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:
+        """Return actions, and tell the participants before the producer is told, if it is told that they take part."""
+        steps = list[Step]()
+        for action in actions:
+            if isinstance(action, Answer) and action.result is ErrorCode.NONE:
+                steps.append(begin)
+            steps.append(action)
+        return steps

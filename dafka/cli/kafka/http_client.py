@@ -1,0 +1,139 @@
+"""A small client of a broker's HTTP API, for what Kafka's protocol cannot say, and the options of its commands."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import json
+import ssl
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from dafka.cli.kafka.client import BrokerUnreachable
+from dafka.cli.kafka.options import read_password
+from dafka.cli.options import add_options, usage_mistakes
+from dafka.cli.terminal import UsageMistake
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+TIMEOUT_S = 30.0
+"""How long a broker may take to answer."""
+
+_BAD_REQUESTS = range(400, 500)
+
+
+class HttpClient:
+    """A client of a broker's HTTP API.
+
+    Args:
+        url: Where the broker listens.
+        authority: A file with the authorities of its certificate; empty for those of the system.
+        user: The name of the user; empty to connect without authentication.
+        password: The user's password.
+
+    Raises:
+        UsageMistake: The URL or the file is malformed.
+    """
+
+    def __init__(self, url: str, authority: str = "", user: str = "", password: str = "") -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if parts.scheme not in {"http", "https"} or not host or parts.path not in {"", "/"}:
+            raise UsageMistake(f"--http: expected a URL such as {DEFAULT_URL}, not {url!r}")
+        self._url = f"{parts.scheme}://{parts.netloc}"
+        self._host, self._port = host, port
+        self._context = _make_context(authority) if parts.scheme == "https" else None
+        self._headers = {"Accept": "application/json"}
+        if user:
+            self._headers["Authorization"] = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+
+    def ask(self, method: str, target: str, document: Any = None) -> Any:
+        """Return the document in the answer to a request.
+
+        Args:
+            method: The method.
+            target: The path and the query.
+            document: The JSON document of the request; None for none.
+
+        Returns:
+            The document.
+
+        Raises:
+            BrokerUnreachable: The broker does not answer, or cannot do it at present.
+            UsageMistake: It refuses the request.
+        """
+        headers, body = dict(self._headers), None
+        if document is not None:
+            headers["Content-Type"], body = "application/json", json.dumps(document)
+        connection = self._connect()
+        try:
+            connection.request(method, target, body, headers)
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
+        except ssl.SSLCertVerificationError as error:
+            raise UsageMistake(f"the certificate of {self._url} is not accepted: {error.verify_message}") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise BrokerUnreachable(f"no answer from the broker at {self._url}: {reason}") from None
+        finally:
+            connection.close()
+        found = _decode(text)
+        if status < 400 and found is not None:
+            return found
+        problem = found.get("error") if isinstance(found, dict) else None
+        message = problem.get("message") if isinstance(problem, dict) else None
+        if message is None:
+            raise BrokerUnreachable(f"{self._url} does not answer as a broker (status {status})")
+        raise (UsageMistake if status in _BAD_REQUESTS else BrokerUnreachable)(str(message))
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=self._context)
+
+
+def _decode(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _make_context(authority: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise UsageMistake(f"cannot load the certificates of {authority}: {error.strerror or error}") from None
+
+
+_OPTIONS = (
+    click.option("--http", metavar="URL", default=DEFAULT_URL, show_default=True, help="Where a broker serves HTTP."),
+    click.option(
+        "--tls-ca", type=click.Path(), metavar="FILE", default="", help="The authorities of the broker's certificate."
+    ),
+    click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
+    click.option(
+        "--password-file",
+        type=click.Path(),
+        metavar="FILE",
+        help="A file whose first line is the password.  [default: ask for it]",
+    ),
+)
+
+
+def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a connection over HTTP to a command, which gets `client`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, http: str, tls_ca: str, user: str, password_file: str | None, **others: Any) -> Any:
+        client = HttpClient(http, tls_ca, user, read_password(password_file) if user else "")
+        with usage_mistakes():
+            return command(*args, client=client, **others)
+
+    return add_options(wrapper, *_OPTIONS)

@@ -1,0 +1,57 @@
+"""Whether this broker may answer for a log: it leads the log, and the client knows the same leader epoch."""
+
+from __future__ import annotations
+
+from dafka.kafka.errors import ErrorCode
+from dafka.protocol.logs import LogState
+
+LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+"""The errors of clients that do not know the leader."""
+
+
+def find_epoch_error(log: LogState, epoch: int) -> ErrorCode:
+    """Return what is wrong with the leader epoch that a client knows; -1 if it knows none."""
+    current = log.leadership.epoch
+    if epoch < 0 or epoch == current:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def find_leader_error(log: LogState, epoch: int = -1) -> ErrorCode:
+    """Return why this broker cannot answer what only the leader of a log can.
+
+    Args:
+        log: The log.
+        epoch: The leader epoch that the client knows; -1 if it knows none.
+
+    Returns:
+        The error; NONE if it can.
+    """
+    error = find_epoch_error(log, epoch)
+    return error if error or log.leadership.is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def find_reader_error(log: LogState, epoch: int) -> ErrorCode:
+    """Return why this broker cannot serve readers of a log; see `find_leader_error`."""
+    error = find_leader_error(log, epoch)
+    is_readable = error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log.leadership.is_follower_readable
+    return ErrorCode.NONE if is_readable else error
+
+
+def find_epoch_end(log: LogState, epoch: int) -> tuple[int, int] | None:
+    """Return where the records of a leader epoch end.
+
+    The last epoch ends with the log, not with the high watermark: a leader learns that one anew after a restart, and
+    clients would take records for lost that are there.
+
+    Args:
+        log: The log.
+        epoch: The epoch.
+
+    Returns:
+        The largest epoch of the log that is not larger, and its end; None if there is none.
+    """
+    found = log.end_of_epoch(epoch)
+    if found is not None and found[0] == log.epochs[-1][0]:
+        return found[0], max(found[1], log.index.end_offset)
+    return found

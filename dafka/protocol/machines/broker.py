@@ -1,0 +1,148 @@
+"""The store of a broker: it keeps the logs that are placed on it, and hears what other brokers acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.machines.store import StoreMachine
+from dafka.records import Partition
+from dafka.wire import Command
+
+
+@attrs.frozen
+class BrokerTopics:
+    """The topics that brokers write for each other.
+
+    Attributes:
+        brokers: Where brokers describe themselves. HEADs of it are signs of life.
+        index: The indexes of logs.
+        rewritten: The topics whose partitions are written again from time to time, so that what was before says nothing
+            any more; the index is one of them.
+    """
+
+    brokers: str
+    index: str
+    rewritten: frozenset[str]
+
+
+@attrs.define
+class ClusterSigns:
+    """What was heard of other brokers since it was last asked for.
+
+    Attributes:
+        heard: The brokers that have given a sign of life.
+        acknowledgements: By partition of an index and by broker, the sequence after the last acknowledged record.
+        repeats: The partitions of indexes whose leaders may have missed acknowledgements.
+    """
+
+    heard: set[str] = attrs.field(factory=set)
+    acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
+    repeats: set[Partition] = attrs.field(factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.heard or self.acknowledgements or self.repeats)
+
+
+class BrokerMachine(StoreMachine):
+    """The state machine of a broker's store.
+
+    Args:
+        address: The node's address.
+        config: The configuration.
+        ends: By partition, the sequence after the last record in the storage.
+        earliest: By partition, the sequence of the first record in the storage, if it is not 0.
+        idle_s: By partition, the seconds since its last record was appended.
+        topics: The topics that brokers write for each other.
+        is_own: Returns whether a partition is this node's own.
+        keeps: Returns whether this broker keeps a partition; None if it is one of a producer, for which the limits of
+            peers count.
+        has_index: Returns whether a partition is the index of a replicated log, which is acknowledged by `acknowledge`.
+
+    Attributes:
+        signs: What was heard of other brokers.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        ends: Mapping[Partition, int],
+        earliest: Mapping[Partition, int],
+        idle_s: Mapping[Partition, float],
+        topics: BrokerTopics,
+        is_own: Callable[[Partition], bool],
+        keeps: Callable[[Partition], bool | None],
+        has_index: Callable[[Partition], bool],
+    ) -> None:
+        super().__init__(address, config, ends, earliest, idle_s, is_own)
+        self.signs = ClusterSigns()
+        self._topics = topics
+        self._keeps = keeps
+        self._has_index = has_index
+
+    def take_signs(self) -> ClusterSigns:
+        """Return what was heard of other brokers since the last call."""
+        signs, self.signs = self.signs, ClusterSigns()
+        return signs
+
+    def start(self, now: float) -> list[Action]:
+        """Subscribe as a store does, and to the acknowledgements of this broker's indexes."""
+        return [*super().start(now), Subscribe(wire.subscription_prefix(Command.ACK, f"{self.address}/"))]
+
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
+        """Take what a store listens to, acknowledgements, and signs of life."""
+        return super().receive([each for each in messages if not self._is_sign(each)], now)
+
+    def acknowledge(self, partition: Partition, end: int) -> list[Action]:
+        """Tell the leader of a log that its index is held up to a sequence, with all records that it names."""
+        return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
+
+    def store_own(self, partition: Partition, end: int) -> None:
+        """Note that records of a partition of this node's own are durable that were not appended by `append_own`."""
+        if partition not in self.reassembler.cursors:
+            self.reassembler.follow_partition(partition, end)
+        else:
+            self.reassembler.reset_to(partition, end)
+        self._set_durable(partition, end)
+
+    def ask_heads(self, topics: Iterable[str]) -> list[Action]:
+        """Ask for the heads of topics whose partitions this broker keeps from now on."""
+        return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
+
+    def _is_sign(self, message: wire.BatchedMessage) -> bool:
+        """Note a sign of another broker, and return whether a message is nothing more."""
+        if isinstance(message, wire.Ack):
+            if message.subject == self._topics.index and message.address:
+                key = Partition(message.subject, message.partition), message.address
+                self.signs.acknowledgements[key] = max(message.sequence + 1, self.signs.acknowledgements.get(key, 0))
+            return True
+        if isinstance(message, wire.Head):
+            if message.subject == self._topics.brokers:
+                self.signs.heard.add(message.address)
+            elif message.subject == self._topics.index:
+                self.signs.repeats.add(Partition(message.subject, message.address))
+        return False
+
+    def _must_keep(self, partition: Partition) -> bool:
+        return partition.topic not in self._topics.rewritten and super()._must_keep(partition)
+
+    def _acknowledge(self, partition: Partition) -> list[Action]:
+        if partition.topic == self._topics.index and self._has_index(partition):
+            return []
+        return super()._acknowledge(partition)
+
+    def _follow_partition(self, partition: Partition, now: float, *, is_live: bool) -> bool:
+        if partition in self.reassembler.cursors:
+            return super()._follow_partition(partition, now, is_live=is_live)
+        is_kept = self._keeps(partition)
+        if is_kept is None:
+            return super()._follow_partition(partition, now, is_live=is_live)
+        if is_kept:
+            self.reassembler.follow_partition(partition, 0, now)
+            self._ended.note_heard(partition, now)
+        return is_kept

@@ -1,0 +1,305 @@
+"""Balancing: which brokers keep the logs that one broker leads, as brokers come, go, fill up and are taken away.
+
+A leader changes the replicas of its logs one step at a time. A broker that has died for good is replaced in one step.
+A broker that can still give what it holds goes in two steps: its successor is added, and the broker is removed when
+all others are in sync.
+
+Rebalancing needs no coordinator: every broker knows the replicas of all logs, so every one computes the same moves,
+and carries out those of its own logs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import attrs
+
+from dafka.protocol.replication.brokers import BrokerDescription
+from dafka.protocol.replication.placement import BrokerSpace, choose_replicas
+from dafka.protocol.replication.rendezvous import weigh_broker
+
+RETRY_S = 5.0
+"""How long a change may take until it is asked for again."""
+
+PLANNING_S = 5.0
+"""The time between two attempts at rebalancing."""
+
+
+@attrs.frozen(kw_only=True)
+class BalancerSettings:
+    """When replicas are changed, and how many at once.
+
+    Attributes:
+        mend_after_s: How long a broker may be dead until its replicas are replaced.
+        full_bytes: A broker with less free space than this gets no replicas, and leads nothing if another one can.
+        moves_max: Of how many logs a leader copies to further replicas at once, and how many logs a broker receives at
+            once when replicas are rebalanced.
+    """
+
+    mend_after_s: float = 60.0
+    full_bytes: int = 0
+    moves_max: int = 4
+
+
+@attrs.frozen
+class PlacedLog:
+    """A log, as balancing sees it.
+
+    Attributes:
+        name: Its name.
+        leader: Its leader; empty if it has none.
+        replicas: Its replicas.
+        wanted: How many replicas it is meant to have.
+        in_sync: Those that hold all of it; only the leader has to say so.
+    """
+
+    name: str
+    leader: str
+    replicas: tuple[str, ...]
+    wanted: int
+    in_sync: Collection[str] = ()
+
+
+@attrs.frozen
+class ReplicaChange:
+    """A log gets other replicas.
+
+    Attributes:
+        log: Its name.
+        replicas: The replicas.
+    """
+
+    log: str
+    replicas: tuple[str, ...]
+
+
+@attrs.frozen
+class _Cluster:
+    """The brokers at one moment.
+
+    Attributes:
+        alive: The living brokers.
+        leaving: Those whose replicas are replaced as soon as their successors are in sync.
+        gone: Those that have been dead for too long.
+        spaces: The living brokers, as placement sees them.
+        usable: Those that take further replicas.
+        racks: The rack of each broker.
+        loads: How many replicas each broker has, without those that are about to be removed.
+        surplus: The replicas that each log has too many, if it has any.
+    """
+
+    alive: frozenset[str]
+    leaving: frozenset[str]
+    gone: frozenset[str]
+    spaces: tuple[BrokerSpace, ...]
+    usable: frozenset[str]
+    racks: Mapping[str, str]
+    loads: Counter[str] = attrs.field(factory=Counter)
+    surplus: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+
+    def staying(self, replicas: Iterable[str]) -> tuple[str, ...]:
+        """Return the replicas that need no successor."""
+        return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
+
+    def choose_surplus(self, log: PlacedLog, further: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the replicas that a log has too many.
+
+        Args:
+            log: The log.
+            further: Replicas that it gets.
+
+        Returns:
+            The replicas: first those from racks that have most of its replicas, then those of the most loaded brokers.
+        """
+        kept = list(self.staying((*log.replicas, *further)))
+        found = []
+        while len(kept) > log.wanted:
+            removable = [each for each in kept if each != log.leader or log.wanted == 1]
+            used = Counter(self.racks.get(each, "") for each in kept)
+            worst = max(
+                removable,
+                key=lambda each: (used[self.racks.get(each, "")], self.loads[each], weigh_broker(log.name, each)),
+            )
+            kept.remove(worst)
+            found.append(worst)
+        return tuple(found)
+
+
+class Balancer:
+    """Decides on which brokers the logs are kept that one broker leads.
+
+    Args:
+        own: The address of that broker.
+        settings: When replicas are changed, and how many at once.
+        draw_sample: Draws as many different brokers at random as it is asked for, such as `random.sample`.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        settings: BalancerSettings,
+        draw_sample: Callable[[Sequence[BrokerSpace], int], Sequence[BrokerSpace]],
+    ) -> None:
+        self._own = own
+        self._settings = settings
+        self._draw_sample = draw_sample
+        self._dead_since: dict[str, float] = {}
+        self._asked: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._next_plan_at = float("-inf")
+        self._unfit: frozenset[str] = frozenset()
+        self._handed_over: dict[str, frozenset[str]] = {}
+
+    def unfit(self, log: str) -> frozenset[str]:
+        """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
+        return self._unfit | self._handed_over.get(log, frozenset())
+
+    def advance(
+        self, brokers: Iterable[BrokerDescription], alive: Collection[str], logs: Iterable[PlacedLog], now: float
+    ) -> list[ReplicaChange]:
+        """Return the logs whose replicas are to be changed next.
+
+        Args:
+            brokers: All brokers, living or not.
+            alive: The living ones.
+            logs: All logs of the cluster; those that are led elsewhere serve to count the replicas of each broker.
+            now: The time in seconds.
+
+        Returns:
+            The changes, which the caller makes at once. One that fails is asked for again some time later.
+        """
+        found = sorted(logs, key=lambda log: log.name)
+        cluster = self._survey(list(brokers), frozenset(alive), found, now)
+        led = [each for each in found if each.leader == self._own]
+        self._forget_answered(led, now)
+        changes = [
+            ReplicaChange(log.name, replicas)
+            for log in led
+            if log.name not in self._asked and (replicas := self._without_surplus(log, cluster)) != log.replicas
+        ]
+        busy = {each.log for each in changes} | self._asked.keys()
+        room = self._settings.moves_max - sum(
+            log.name in self._asked or (log.name not in busy and self._is_catching_up(log, cluster)) for log in led
+        )
+        waiting = [log for log in led if log.name not in busy and self._missing(log, cluster)]
+        waiting.sort(key=lambda log: (len(cluster.alive.intersection(log.in_sync)), log.name))
+        changes += [ReplicaChange(log.name, self._with_missing(log, cluster)) for log in waiting[: max(room, 0)]]
+        room -= len(waiting)
+        if room > 0 and now >= self._next_plan_at:
+            self._next_plan_at = now + PLANNING_S
+            plan = [each for each in self._plan_moves(found, cluster) if each[0].leader == self._own]
+            idle = [each for each in plan if each[0].name not in busy and not self._is_catching_up(each[0], cluster)]
+            changes.extend(ReplicaChange(log.name, (*log.replicas, broker)) for log, broker in idle[:room])
+        replicas_of = {log.name: log.replicas for log in led}
+        self._asked.update((each.log, (replicas_of[each.log], now)) for each in changes)
+        return changes
+
+    # What is known
+
+    def _survey(
+        self, brokers: list[BrokerDescription], alive: frozenset[str], logs: list[PlacedLog], now: float
+    ) -> _Cluster:
+        alive |= {self._own}
+        known = {each.address for each in brokers} | {each for log in logs for each in log.replicas}
+        dead = known - alive
+        self._dead_since = {each: min(self._dead_since.get(each, now), now) for each in dead}
+        gone = frozenset(each for each in dead if now - self._dead_since[each] >= self._settings.mend_after_s)
+        full = frozenset(each.address for each in brokers if each.free_bytes < self._settings.full_bytes)
+        leaving = frozenset(each.address for each in brokers if each.is_draining)
+        self._unfit = full | leaving
+        usable = alive - full - leaving
+        spaces = tuple(
+            BrokerSpace(each.address, each.free_bytes, each.rack, each.address in usable)
+            for each in sorted(brokers, key=lambda each: each.address)
+            if each.address in alive
+        )
+        racks = {each.address: each.rack for each in brokers}
+        usable &= racks.keys()
+        cluster = _Cluster(alive, leaving & alive, gone, spaces, usable, racks)
+        cluster.loads.update(each for log in logs for each in cluster.staying(log.replicas))
+        self._handed_over = {}
+        for log in logs:
+            if len(log.replicas) > log.wanted:
+                cluster.surplus[log.name] = surplus = cluster.choose_surplus(log)
+                cluster.loads.subtract(surplus)
+                if log.leader in surplus:
+                    self._handed_over[log.name] = frozenset({log.leader})
+        return cluster
+
+    def _forget_answered(self, led: list[PlacedLog], now: float) -> None:
+        """Forget the changes that were made, or that have taken too long."""
+        replicas_of = {log.name: log.replicas for log in led}
+        self._asked = {
+            name: (before, at)
+            for name, (before, at) in self._asked.items()
+            if replicas_of.get(name) == before and at <= now < at + RETRY_S
+        }
+
+    @staticmethod
+    def _is_catching_up(log: PlacedLog, cluster: _Cluster) -> bool:
+        """Return whether a replica copies the log."""
+        return any(each in cluster.alive and each not in log.in_sync for each in log.replicas)
+
+    # Steps
+
+    def _without_surplus(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
+        """Return the replicas of a log without those that have a successor."""
+        staying = cluster.staying(log.replicas)
+        removed: set[str] = set()
+        if len(staying) >= log.wanted:
+            removed.update(cluster.gone)
+        if self._is_synced(staying, log) and not self._missing(log, cluster):
+            removed.update(cluster.leaving)
+            removed.update(cluster.surplus.get(log.name, ()))
+        return tuple(each for each in log.replicas if each not in removed or each == self._own)
+
+    @staticmethod
+    def _is_synced(replicas: tuple[str, ...], log: PlacedLog) -> bool:
+        return bool(replicas) and all(each in log.in_sync for each in replicas)
+
+    @staticmethod
+    def _missing(log: PlacedLog, cluster: _Cluster) -> int:
+        """Return how many replicas a log gets."""
+        staying = cluster.staying(log.replicas)
+        return max(min(log.wanted - len(staying), len(cluster.usable.difference(staying))), 0)
+
+    def _with_missing(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
+        """Return the replicas of a log with those that it lacks, instead of brokers that have died for good."""
+        staying = cluster.staying(log.replicas)
+        gone = [each for each in log.replicas if each in cluster.gone]
+        # Acknowledgements wait for more than half of the replicas: let those in sync remain more than half.
+        spare = 2 * sum(each in log.in_sync for each in log.replicas) - 1 - len(log.replicas)
+        count = max(min(self._missing(log, cluster), spare + len(gone)), 1)
+        chosen = choose_replicas(cluster.spaces, len(staying) + count, self._draw_sample, staying)
+        return (*(each for each in log.replicas if each not in gone[:count]), *chosen[len(staying) :])
+
+    def _plan_moves(self, logs: list[PlacedLog], cluster: _Cluster) -> list[tuple[PlacedLog, str]]:
+        """Return the logs that get a replica on a less loaded broker: the same ones at every broker."""
+        loads = cluster.loads
+        receiving = Counter(
+            each for log in logs if len(log.replicas) > log.wanted for each in log.replicas[log.wanted :]
+        )
+        settled = [
+            log
+            for log in logs
+            if log.leader
+            and len(log.replicas) == len(cluster.staying(log.replicas)) == log.wanted
+            and cluster.alive.issuperset(log.replicas)
+        ]
+        plan: list[tuple[PlacedLog, str]] = []
+        planned: set[str] = set()
+        for broker in sorted(cluster.usable, key=lambda each: (loads[each], each)):
+            if all(loads[each] < loads[broker] + 2 for each in cluster.usable):
+                continue
+            free = [log for log in settled if broker not in log.replicas and log.name not in planned]
+            for log in sorted(free, key=lambda log: weigh_broker(log.name, broker)):
+                if receiving[broker] >= self._settings.moves_max:
+                    break
+                [removed, *_] = cluster.choose_surplus(log, (broker,))
+                if removed != broker and loads[removed] >= loads[broker] + 2:
+                    plan.append((log, broker))
+                    planned.add(log.name)
+                    receiving[broker] += 1
+                    loads[broker] += 1
+                    loads[removed] -= 1
+        return plan

@@ -1,0 +1,88 @@
+"""The branch table of one log: which branch began where, as far as its rows are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dafka.protocol.replication.records import NO_BRANCH, NO_TIP, Branch, BranchRow, Tip
+
+
+class BranchTable:
+    """The rows of one log.
+
+    Attributes:
+        rows: The rows, by branch.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[Branch, BranchRow] = {}
+
+    def add(self, row: BranchRow) -> None:
+        """Add a row."""
+        self.rows[row.branch] = row
+
+    @property
+    def latest(self) -> BranchRow | None:
+        """The row with the largest epoch; None if there is none."""
+        return self.rows[max(self.rows)] if self.rows else None
+
+    def chain(self, tip: Tip) -> list[Tip] | None:
+        """Return the branches that a log consists of, the last one first, each with its end there.
+
+        Args:
+            tip: How far the log reaches.
+
+        Returns:
+            The branches; None if a row is not known yet.
+        """
+        found = []
+        while tip.branch != NO_BRANCH:
+            row = self.rows.get(tip.branch)
+            if row is None:
+                return None
+            found.append(tip)
+            tip = row.parent
+        return found
+
+    def fork(self, first: Tip, second: Tip) -> Tip | None:
+        """Return the last place that two logs have in common.
+
+        Args:
+            first: How far one of them reaches.
+            second: How far the other one reaches.
+
+        Returns:
+            The place; None if a row is not known yet.
+        """
+        one, other = self.chain(first), self.chain(second)
+        if one is None or other is None:
+            return None
+        ends = {each.branch: each.end_offset for each in other}
+        for each in one:
+            if each.branch in ends:
+                return Tip(each.branch, min(each.end_offset, ends[each.branch]))
+        return NO_TIP
+
+    def forks(self, tip: Tip) -> dict[int, tuple[int, int]]:
+        """Return where a log parts from the branches that it does not continue.
+
+        Args:
+            tip: How far the log reaches.
+
+        Returns:
+            By the epoch of each of these branches, the epoch and the end of what it shares with the log.
+        """
+        chain = {each.branch for each in self.chain(tip) or ()}
+        found = {}
+        for branch, row in self.rows.items():
+            fork = None if branch in chain else self.fork(row.parent, tip)
+            if fork is not None:
+                found[branch.epoch] = fork.branch.epoch, fork.end_offset
+        return found
+
+    def heads(self) -> Iterator[BranchRow]:
+        """Yield the rows of branches that no other branch continues."""
+        parents = {row.parent.branch for row in self.rows.values()}
+        for branch, row in self.rows.items():
+            if branch not in parents:
+                yield row

@@ -1,0 +1,146 @@
+"""The brokers of a cluster: who they are, where clients reach them, and which of them are alive."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+
+from dafka.errors import StorageFormatError
+
+BROKERS_TOPIC = "$brokers"
+"""Where each broker describes itself, in its own partition."""
+
+BROKER_VERSION = 1
+"""The version of these records."""
+
+
+@attrs.frozen(kw_only=True)
+class BrokerDescription:
+    """A broker, as it describes itself.
+
+    Attributes:
+        address: Its node address, which is that of its storage.
+        number: Its number, by which clients of Kafka know it; unique in the cluster, from 0 to `EPOCH_STEP`.
+        rack: Its rack or zone; empty if it has none.
+        kafka_listener: Where clients of Kafka reach it, `HOST:PORT`; empty if they do not.
+        http_url: Where HTTP clients reach it; empty if they do not.
+        free_bytes: The free space of its storage, in bytes.
+        is_draining: Whether it hands its logs to other brokers, to be taken away.
+    """
+
+    address: str
+    number: int = 0
+    rack: str = ""
+    kafka_listener: str = ""
+    http_url: str = ""
+    free_bytes: int = 0
+    is_draining: bool = False
+
+
+class Brokers:
+    """The brokers of a cluster, as far as one of them knows. It is among them, and always alive.
+
+    Args:
+        own: The broker that knows them.
+        timeout_s: After how many seconds without a sign of life a broker counts as dead.
+
+    Attributes:
+        own: The broker that knows them.
+    """
+
+    def __init__(self, own: BrokerDescription, timeout_s: float) -> None:
+        self.own = own
+        self._timeout_s = timeout_s
+        self._known: dict[str, BrokerDescription] = {}
+        self._heard: dict[str, float] = {}
+        self._alive = frozenset((own.address,))
+
+    def all(self) -> list[BrokerDescription]:
+        """Return all brokers by number, living or not."""
+        return sorted((self.own, *self._known.values()), key=lambda each: (each.number, each.address))
+
+    def living(self) -> list[BrokerDescription]:
+        """Return the living brokers by number."""
+        return [each for each in self.all() if each.address in self._alive]
+
+    def is_alive(self, address: str) -> bool:
+        """Return whether a broker is alive."""
+        return address in self._alive
+
+    def find(self, address: str) -> BrokerDescription | None:
+        """Return the broker with an address; None if there is none."""
+        return self.own if address == self.own.address else self._known.get(address)
+
+    def find_number(self, number: int) -> BrokerDescription | None:
+        """Return the broker with a number; None if there is none."""
+        return next((each for each in self.all() if each.number == number), None)
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """The addresses of the living brokers."""
+        return self._alive
+
+    def note(self, broker: BrokerDescription) -> None:
+        """Take in how another broker describes itself."""
+        if broker.address != self.own.address:
+            self._known[broker.address] = broker
+
+    def remove(self, address: str) -> None:
+        """Forget a broker that was taken away."""
+        self._known.pop(address, None)
+        self._heard.pop(address, None)
+        self._alive -= {address}
+
+    def heard(self, address: str, now: float) -> None:
+        """Note a sign of life of a broker."""
+        self._heard[address] = now
+
+    def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
+        """Find out who is alive, and return whether that has changed.
+
+        Args:
+            now: The time.
+            stalled_s: For how many seconds this broker itself has done nothing, so that signs of life wait unread.
+
+        Returns:
+            Whether it has changed.
+        """
+        if stalled_s:
+            self._heard = {each: at + stalled_s for each, at in self._heard.items()}
+        self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock may be set back
+        living = {each for each in self._known if now - self._heard.get(each, float("-inf")) < self._timeout_s}
+        before, self._alive = self._alive, frozenset(living | {self.own.address})
+        return before != self._alive
+
+
+def encode_broker(broker: BrokerDescription) -> bytes:
+    """Return the value of a broker's record."""
+    fields = attrs.asdict(broker, filter=attrs.filters.exclude("address"))
+    return json.dumps({"version": BROKER_VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def decode_broker(address: str, value: bytes) -> BrokerDescription:
+    """Return a broker.
+
+    Args:
+        address: The address of the partition that the record is in.
+        value: What `encode_broker` or an earlier version of it has returned.
+
+    Returns:
+        The broker.
+
+    Raises:
+        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    """
+    try:
+        fields = json.loads(value)
+        if fields.pop("version") > BROKER_VERSION:
+            raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
+        kinds = {"number": int, "free_bytes": int, "is_draining": bool}
+        known = {each.name for each in attrs.fields(BrokerDescription)} - {"address"}
+        return BrokerDescription(
+            address=address, **{name: kinds.get(name, str)(fields[name]) for name in known if name in fields}
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageFormatError(f"the record of a broker is malformed: {error!r}") from None

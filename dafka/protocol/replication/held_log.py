@@ -1,0 +1,168 @@
+"""What a broker holds of one log: up to which offset of each branch it has the index, and all records that it names."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from dafka.protocol.logs import (
+    OWN,
+    BranchAddress,
+    BranchEntry,
+    Entry,
+    MarkerEntry,
+    RestartEntry,
+    RunEntry,
+    decode_entries,
+)
+from dafka.protocol.replication.records import Branch
+from dafka.records import Partition
+
+RECENT_RECORDS = 4096
+"""Index records of a branch of which is remembered what they name. Acknowledgements of earlier ones do not matter."""
+
+
+REWRITE_RECORDS = 100
+"""More index records than are written when an index is written again. All of them are held when so many follow."""
+
+
+@attrs.frozen
+class _IndexRecord:
+    """An index record that is stored, of which records may be missing.
+
+    Attributes:
+        end_sequence: The sequence after the index record.
+        end_offset: The offset after the last record that it names.
+        needed: By partition, the sequence after the last record that it names.
+        is_restart: Whether it and those behind it replace all before.
+    """
+
+    end_sequence: int
+    end_offset: int
+    needed: dict[Partition, int]
+    is_restart: bool
+
+
+@attrs.define
+class _HeldBranch:
+    index_end: int = 0
+    end_offset: int = 0
+    known_offset: int = 0
+    open_run: RunEntry | None = None
+    restart: int = 0
+    recent: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
+    waiting: deque[_IndexRecord] = attrs.field(factory=deque)
+
+
+class HeldLog:
+    """What a broker holds of one log.
+
+    Args:
+        topic: The name of the topic.
+        topic_id: The id of the topic.
+        number: The number of the log.
+        durable_end: Returns the sequence after the last stored record of a partition.
+    """
+
+    def __init__(self, topic: str, topic_id: str, number: int, durable_end: Callable[[Partition], int]) -> None:
+        self._topic = topic
+        self._topic_id = topic_id
+        self._number = number
+        self._durable_end = durable_end
+        self._branches: dict[Branch, _HeldBranch] = {}
+
+    def clear(self) -> None:
+        """Note that nothing of the log is held any more."""
+        self._branches.clear()
+
+    def ends(self) -> dict[Branch, int]:
+        """Return the offset up to which each branch is held."""
+        return {branch: held.end_offset for branch, held in self._branches.items()}
+
+    def acknowledged_end(self, branch: Branch) -> int:
+        """Return the sequence after the last index record of a branch of which everything is held."""
+        held = self._branches.get(branch)
+        return 0 if held is None else held.index_end
+
+    def add_index(self, branch: Branch, first_sequence: int, values: list[bytes]) -> None:
+        """Note index records of a branch that are stored. Raises `StorageFormatError` if one is malformed."""
+        held = self._branches.setdefault(branch, _HeldBranch())
+        address = str(BranchAddress(branch.leader, self._topic_id, self._number, branch.epoch))
+        for sequence, value in enumerate(values, first_sequence):
+            needed: dict[Partition, int] = {}
+            entries = decode_entries(value)
+            for entry in entries:
+                held.known_offset = max(held.known_offset, _end_of(entry))
+                for run in _ended_runs(held, entry):
+                    partition = Partition(self._topic, address if run.address == OWN else run.address)
+                    end = run.first_sequence + run.record_count
+                    needed[partition] = max(end, needed.get(partition, 0))
+            held.waiting.append(_IndexRecord(sequence + 1, held.known_offset, needed, RestartEntry() in entries))
+            held.recent.append((sequence + 1, held.known_offset))
+
+    def offset_at(self, branch: Branch, index_end: int) -> int | None:
+        """Return the offset after the last record that the index records of a branch up to a sequence name.
+
+        Args:
+            branch: The branch.
+            index_end: The sequence after the last index record.
+
+        Returns:
+            The offset; None if it is not remembered.
+        """
+        held = self._branches.get(branch)
+        found = 0 if held is None else bisect_right(held.recent, index_end, key=lambda each: each[0])
+        return held.recent[found - 1][1] if held is not None and found else None
+
+    def advance(self) -> Iterator[tuple[Branch, int]]:
+        """Yield the branches of which more is held than before, each with the offset up to which it is held."""
+        for branch, held in self._branches.items():
+            before = held.index_end
+            while held.waiting and not self._missing(held.waiting[0]):
+                record = held.waiting.popleft()
+                held.index_end, held.end_offset = record.end_sequence, record.end_offset
+                if record.is_restart:
+                    held.restart = record.end_sequence - 1
+            if held.index_end > before:
+                yield branch, held.end_offset
+
+    def needed_from(self) -> Iterator[tuple[Branch, int]]:
+        """Yield the branches whose index was written again, each with the sequence of its first record that counts."""
+        for branch, held in self._branches.items():
+            sequence = held.restart
+            if sequence and held.index_end >= sequence + REWRITE_RECORDS:
+                yield branch, sequence
+
+    def missing(self) -> list[Partition]:
+        """Return the partitions of which records are named, and not held."""
+        firsts = (held.waiting[0] for held in self._branches.values() if held.waiting)
+        return [partition for record in firsts for partition in self._missing(record)]
+
+    def _missing(self, record: _IndexRecord) -> list[Partition]:
+        return [partition for partition, end in record.needed.items() if self._durable_end(partition) < end]
+
+
+def _ended_runs(held: _HeldBranch, entry: Entry) -> Iterator[RunEntry]:
+    """Yield the runs whose ends an entry tells: its own, and that of an open run before it."""
+    if not isinstance(entry, RunEntry | MarkerEntry):
+        return
+    before, held.open_run = held.open_run, None
+    if before is not None:
+        yield before._replace(record_count=entry.offset - before.offset)
+    if isinstance(entry, RunEntry):
+        if entry.record_count:
+            yield entry
+        else:
+            held.open_run = entry
+
+
+def _end_of(entry: Entry) -> int:
+    """Return the offset after what an entry gives an offset to; 0 if it does not."""
+    if isinstance(entry, RunEntry):
+        return entry.offset + entry.record_count
+    if isinstance(entry, MarkerEntry):
+        return entry.offset + 1
+    return entry.offset if isinstance(entry, BranchEntry) else 0

@@ -1,0 +1,665 @@
+"""The state machine of one replica of one log: who leads it, how far it reaches, and what is acknowledged.
+
+Leaders and replicas exchange nothing but durable control records (`Claim`, `Promise`, `BranchRow`), index records and
+acknowledgements of index records. Any of them may come late, in any order between brokers; each broker's control
+records come in the order in which it made them.
+
+Why nothing that more than half of the replicas have acknowledged is lost (`Availability.MAJORITY`): a branch begins
+with the promises of more than half of the replicas. A replica acknowledges a record only while it has promised no later
+branch, so each set of promises has one whose tip includes the record, and the latest branch among the tips is continued
+from its longest tip. Where replicas have changed, more than half of each set is asked that may have acknowledged what
+no promised tip includes. `docs/explanation/replication-safety.md` has the whole argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import TypeAlias
+
+import attrs
+
+from dafka.protocol.replication.branch_table import BranchTable
+from dafka.protocol.replication.records import (
+    NO_BRANCH,
+    NO_TIP,
+    Branch,
+    BranchRow,
+    Claim,
+    ControlRecord,
+    Promise,
+    Tip,
+    next_epoch,
+)
+from dafka.protocol.replication.rendezvous import rank_brokers
+
+CLAIM_DOUBLINGS = 4
+"""How often the wait for promises doubles."""
+
+
+class Availability(Enum):
+    """What the sides of a split may do."""
+
+    BRANCH = "branch"
+    """Each side goes on; when they meet again, one branch continues, and gets the records of the other one."""
+    MAJORITY = "majority"
+    """The side with more than half of the replicas goes on."""
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaSettings:
+    """How a log is replicated.
+
+    Attributes:
+        availability: What the sides of a split may do.
+        claim_timeout_s: How long a claim waits for promises until another one is made, in seconds.
+        stagger_s: How much later each less preferred replica claims.
+        move_after_s: How long the preferred replica must have been ready before it takes over from another leader.
+    """
+
+    availability: Availability = Availability.MAJORITY
+    claim_timeout_s: float = 0.5
+    stagger_s: float = 0.25
+    move_after_s: float = 30.0
+
+
+@attrs.frozen
+class WriteControl:
+    """Make a control record durable, call `written`, and publish it."""
+
+    record: ControlRecord
+
+
+@attrs.frozen
+class Acknowledge:
+    """Tell the leader of a branch that this replica has the log up to an offset."""
+
+    branch: Branch
+    end_offset: int
+
+
+@attrs.frozen
+class Lead:
+    """This replica leads: store the first index record of the branch, which is empty, if there is none, then append."""
+
+    row: BranchRow
+
+
+@attrs.frozen
+class StepDown:
+    """This replica leads no more: append nothing to this branch."""
+
+    branch: Branch
+
+
+@attrs.frozen
+class MoveHighWatermark:
+    """Readers may read up to an offset."""
+
+    offset: int
+
+
+ReplicaAction: TypeAlias = WriteControl | Acknowledge | Lead | StepDown | MoveHighWatermark
+
+
+class Replica:
+    """One replica of one log.
+
+    To start, also for the first time, call `restore` with all control records that this broker holds, `restore_held`
+    with what it holds of each branch, then `resume`.
+
+    Args:
+        log: The name of the log.
+        broker: The address of this broker.
+        number: The number of this broker, which no other one has.
+        replicas: The replicas of the first branch, which needs no control record. The first one leads it.
+        settings: How the log is replicated.
+
+    Attributes:
+        table: The branch table.
+        leading: The branch that this replica leads; None if it leads none.
+        high_watermark: How far readers may read from this replica, be it the leader or not.
+    """
+
+    def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
+        self.table = BranchTable()
+        self.leading: Branch | None = None
+        self.high_watermark = 0
+        self._log = log
+        self._broker = broker
+        self._number = number
+        self._settings = settings
+        self._alive: frozenset[str] = frozenset()
+        self._unfit: frozenset[str] = frozenset()
+        self._held: dict[Branch, int] = {}
+        self._complete: set[Branch] = set()
+        self._last_complete = NO_BRANCH
+        self._acknowledged = NO_TIP
+        self._promised: Claim | None = None
+        self._promised_claims: list[Claim] = []
+        self._promised_by: dict[str, int] = {}
+        self._claimed: dict[Branch, tuple[str, ...]] = {}
+        self._largest_epoch = -1
+        self._claim: Claim | None = None
+        self._promises: dict[str, Promise] = {}
+        self._late: dict[str, Tip] = {}
+        self._late_for = NO_BRANCH
+        self._acks: dict[str, int] = {}
+        self._acks_of = NO_BRANCH
+        self._marked = NO_TIP
+        self._caught_up_at: dict[str, float] = {}
+        self._known_replicas: set[str] = set()
+        self._now = float("-inf")
+        self._end_before = 0
+        self._next_claim_at: float | None = None
+        self._ready_since: float | None = None
+        self._cut_off_since: float | None = None
+        found = tuple(replicas)
+        self._first = Branch(0, found[0])
+        self._note(found[0], BranchRow(log, self._first, NO_TIP, found))
+        self._held[self._first] = 0
+
+    # What is known
+
+    @property
+    def latest(self) -> BranchRow:
+        """The row of the latest branch."""
+        return self.table.rows[max(self.table.rows)]
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """The replicas, as far as this replica knows."""
+        return self.latest.replicas
+
+    @property
+    def leader(self) -> str:
+        """The leader, as far as this replica knows; empty if there is none."""
+        branch = self.latest.branch
+        return "" if self._promised_by.get(branch.leader, -1) > branch.epoch else branch.leader
+
+    def has_promised(self, broker: str, epoch: int) -> bool:
+        """Return whether a broker has promised to follow a branch of this epoch or of a later one."""
+        return self._promised_by.get(broker, -1) >= epoch
+
+    def renumber(self, number: int) -> None:
+        """Note the number of this broker, which has changed."""
+        self._number = number
+
+    @property
+    def may_append(self) -> bool:
+        """Whether this replica leads and holds all records before its branch."""
+        return self.leading is not None and self.is_complete(self.leading)
+
+    def tip(self) -> Tip:
+        """Return how far the log of this replica reaches."""
+        later = [each for each in self._held if each > self._last_complete]
+        for branch in sorted(later, reverse=True):
+            if self.is_complete(branch):
+                self._last_complete = branch
+                break
+        end_offset = self._held.get(self._last_complete)
+        return NO_TIP if end_offset is None else Tip(self._last_complete, end_offset)
+
+    @property
+    def acknowledged_tip(self) -> Tip:
+        """What this replica has acknowledged last. A leader's followers may hear of it: see `acknowledged`."""
+        return self._acknowledged
+
+    def in_sync(self, max_lag: int = 0, within_s: float = 0.0) -> tuple[str, ...]:
+        """Return the living replicas that hold the log, as far as the leader knows.
+
+        Args:
+            max_lag: How many offsets a replica may lack.
+            within_s: How long ago a replica that lacks more may have held everything, in seconds.
+
+        Returns:
+            The replicas, with this one; none if this one does not lead.
+        """
+        if self.leading is None:
+            return ()
+        end = self._held.get(self.leading, 0)
+        return tuple(
+            each
+            for each in self.table.rows[self.leading].replicas
+            if each == self._broker
+            or (
+                each in self._alive
+                and (
+                    self._acks.get(each, -1) >= end - max_lag
+                    or self._now - self._caught_up_at.get(each, float("-inf")) <= within_s
+                )
+            )
+        )
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether this broker is no replica, and more than half of the replicas hold all that it could be asked for.
+
+        To drop what it holds of the log, delete it and call `restore_held` without it. Logs with the availability
+        "branch" are kept: no replica knows whether another one holds every branch.
+        """
+        replicas = self.replicas
+        possible = {each for found in self._possible_replica_sets() for each in found}
+        holding = self._acks.keys() & set(replicas) if self._acks_of == self.latest.branch else set[str]()
+        return (
+            self._settings.availability is Availability.MAJORITY
+            and self._broker not in possible
+            and 2 * len(holding) > len(replicas)
+        )
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether no other replica can have begun to lead, as far as the signs of life tell."""
+        is_connected = 2 * len(self._alive & set(self.replicas)) > len(self.replicas)
+        return is_connected or self._settings.availability is Availability.BRANCH
+
+    # What happens
+
+    def restore(self, own: Iterable[ControlRecord], others: Iterable[tuple[str, ControlRecord]]) -> None:
+        """Take over the control records that this broker has made, and those of others that it holds.
+
+        Args:
+            own: This broker's own, in their order.
+            others: The others', with the address of the broker that made each.
+        """
+        for broker, record in others:
+            self._note(broker, record)
+        for record in own:
+            self._note(self._broker, record)
+            if isinstance(record, Promise):
+                self._promise(Claim(self._log, record.branch, self._claimed.get(record.branch, ())))
+
+    def restore_held(self, held: dict[Branch, int]) -> None:
+        """Take over what this broker holds of each branch: the offset after its last index record."""
+        self._held = {self._first: 0, **held}
+        self._complete.clear()
+        self._last_complete = NO_BRANCH
+        self.high_watermark, self._marked = 0, NO_TIP
+        for branch in held:
+            self._largest_epoch = max(self._largest_epoch, branch.epoch)
+
+    def resume(self) -> list[ReplicaAction]:
+        """Lead again after a restart, if no later branch was promised and this replica holds the latest one."""
+        row = self.latest
+        if row.branch.leader != self._broker:
+            return self._follow_row(row)
+        if row.branch.leader != self._broker or self._promised_epoch() > row.branch.epoch:
+            return []
+        if not self.is_complete(row.branch):
+            return []
+        return [*self._begin_leading(row), *self._acknowledge()]
+
+    def receive(self, broker: str, record: ControlRecord) -> list[ReplicaAction]:
+        """Take in a control record of another broker."""
+        self._note(broker, record)
+        if isinstance(record, Claim):
+            return self._consider(record)
+        if isinstance(record, Promise):
+            return self._begin_if_promised()
+        return [*self._follow_row(record), *self._begin_if_promised(), *self._acknowledge()]
+
+    def written(self, record: ControlRecord) -> list[ReplicaAction]:
+        """Note that a control record of this broker is durable."""
+        self._note(self._broker, record)
+        if isinstance(record, Claim):
+            return self._consider(record)
+        if isinstance(record, Promise):
+            return self._begin_if_promised()
+        if self._promised is None or self._promised.branch != record.branch:
+            return []  # another claim came while the row was written
+        return self._begin_leading(record)
+
+    def stored(self, branch: Branch, end_offset: int) -> list[ReplicaAction]:
+        """Note that index records of a branch, and the records that they name, are durable here.
+
+        Args:
+            branch: The branch.
+            end_offset: The offset after the last record.
+
+        Returns:
+            The actions.
+        """
+        self._held[branch] = max(end_offset, self._held.get(branch, 0))
+        self._largest_epoch = max(self._largest_epoch, branch.epoch)
+        return self._acknowledge()
+
+    def acknowledged(self, broker: str, branch: Branch, end_offset: int) -> list[ReplicaAction]:
+        """Take in an acknowledgement of another replica, or this one's own.
+
+        Every replica may hear the acknowledgements of all: those that do not lead find out how far readers may read.
+        """
+        if branch.epoch < self._acks_of.epoch or (self.leading is not None and branch != self.leading):
+            return []
+        if branch != self._acks_of:
+            self._acks_of, self._acks = branch, {}
+        self._acks[broker] = max(end_offset, self._acks.get(broker, 0))
+        return self._move_high_watermark()
+
+    def set_alive(self, brokers: Collection[str], now: float) -> list[ReplicaAction]:
+        """Note which brokers are alive, as far as this one knows. It is among them."""
+        if self._next_claim_at is not None and self._alive != frozenset(brokers):
+            # What has made claims wait longer and longer may be over.
+            self._next_claim_at = min(self._next_claim_at, now + self._claim_wait_s(0))
+        self._alive = frozenset(brokers)
+        return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
+
+    def set_unfit(self, brokers: Collection[str]) -> None:
+        """Note which brokers lead only if no other replica can: those that are drained or full."""
+        self._unfit = frozenset(brokers)
+
+    def advance(self, now: float) -> list[ReplicaAction]:
+        """Claim the log if nobody leads it, or resign if this replica leads and cannot get acknowledgements."""
+        self._note_time(now)
+        if self._is_cut_off(now):
+            return self._resign()
+        if not self._should_claim(now):
+            self._next_claim_at = None
+            return []
+        order = self._rank_living()
+        if self._next_claim_at is None:
+            self._next_claim_at = now + order.index(self._broker) * self._settings.stagger_s
+        if now < self._next_claim_at:
+            return []
+        self._next_claim_at = now + self._claim_wait_s(self._claim_count())
+        return self._claim_with(self.replicas)
+
+    def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
+        """Begin a branch with other replicas, as the leader, which remains one of them.
+
+        It begins when more than half of the former and of the new replicas have promised to follow it.
+        """
+        found = tuple(replicas)
+        return self._claim_with(found) if self.may_append and self._broker in found else []
+
+    def _begin_leading(self, row: BranchRow) -> list[ReplicaAction]:
+        self.leading = row.branch
+        self._acks_of, self._acks, self._caught_up_at = row.branch, {}, {}
+        return [Lead(row)]
+
+    def _note_time(self, now: float) -> None:
+        """Note who holds what the leader held when time was noted before; begin waits again if time jumps back."""
+        if now < self._now:
+            self._next_claim_at = self._ready_since = self._cut_off_since = None
+            self._caught_up_at = dict.fromkeys(self._caught_up_at, now)
+        if self.leading is not None:
+            at = min(self._now, now)
+            self._caught_up_at.update((each, at) for each, end in self._acks.items() if end >= self._end_before)
+            self._end_before = self._held.get(self.leading, 0)
+        self._now = now
+
+    # Claims and promises
+
+    def _claim_count(self) -> int:
+        """Return how many claims this replica has promised to follow since the latest branch began."""
+        epoch = self.latest.branch.epoch
+        return sum(each.branch.epoch > epoch for each in self._promised_claims)
+
+    def _claim_wait_s(self, claims_before: int) -> float:
+        """Return how long a claim may wait for promises before this replica makes another one, in seconds.
+
+        It is longer after each claim that has got too few in time: their records may take longer to be written.
+        """
+        order = self._rank_living()
+        place = order.index(self._broker) if self._broker in order else len(order)
+        timeout_s = self._settings.claim_timeout_s * 2.0 ** min(claims_before, CLAIM_DOUBLINGS)
+        return timeout_s + place * self._settings.stagger_s
+
+    def _claim_with(self, replicas: tuple[str, ...]) -> list[ReplicaAction]:
+        if self.may_append and self._late_for != self.leading:
+            self._late = {}  # this branch continues what should go on, and is complete
+        branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
+        self._largest_epoch = branch.epoch
+        self._claim = Claim(self._log, branch, replicas)
+        self._promises = {}
+        return [WriteControl(self._claim)]
+
+    def _note(self, broker: str, record: ControlRecord) -> None:
+        self._largest_epoch = max(self._largest_epoch, record.branch.epoch)
+        if isinstance(record, BranchRow):
+            self.table.add(record)
+            self._known_replicas.update(record.replicas)
+        elif isinstance(record, Claim):
+            self._claimed[record.branch] = record.replicas
+            self._known_replicas.update(record.replicas)
+        elif isinstance(record, Promise):
+            self._promised_by[broker] = max(record.branch.epoch, self._promised_by.get(broker, -1))
+            if self._claim is not None and record.branch == self._claim.branch:
+                self._promises[broker] = record
+            elif record.branch == self.leading:
+                if self._late_for != record.branch:
+                    self._late, self._late_for = {}, record.branch
+                self._late[broker] = record.tip
+
+    def _consider(self, claim: Claim) -> list[ReplicaAction]:
+        """Promise to follow the branch of a claim, if it is later than all that this replica has promised."""
+        is_asked = self._broker in claim.replicas or self._broker in self._known_replicas
+        return self._promise_to_follow(claim) if is_asked and claim.branch.epoch > self._promised_epoch() else []
+
+    def _follow_row(self, row: BranchRow) -> list[ReplicaAction]:
+        """Promise to follow a branch that has begun, if its claim was not considered: this broker was down."""
+        promised = self._first.epoch if self._promised is None else self._promised.branch.epoch
+        if row.branch.epoch <= promised or self._broker not in self._known_replicas:
+            return []
+        return self._promise_to_follow(Claim(self._log, row.branch, row.replicas))
+
+    def _promise_to_follow(self, claim: Claim) -> list[ReplicaAction]:
+        if claim.branch.leader != self._broker:
+            self._late = {}
+        replica_sets, latest = self._possible_replica_sets(), self.latest.branch
+        self._promise(claim)
+        if claim.replicas:  # the claim gets as much time as one of this replica's
+            self._next_claim_at = self._now + self._claim_wait_s(max(self._claim_count() - 1, 0))
+        actions: list[ReplicaAction] = []
+        if self.leading is not None:
+            actions.append(StepDown(self.leading))
+            self.leading = None
+        return [*actions, WriteControl(Promise(self._log, claim.branch, self.tip(), replica_sets, latest))]
+
+    def _promise(self, claim: Claim) -> None:
+        self._promised = claim
+        self._promised_claims.append(claim)
+
+    def _possible_replica_sets(self) -> tuple[tuple[str, ...], ...]:
+        """Return the replicas of the latest branch that is known, and of all later ones that may have begun."""
+        epoch = self.latest.branch.epoch
+        self._promised_claims = [each for each in self._promised_claims if each.branch.epoch > epoch]
+        claimed = [each.replicas for each in self._promised_claims if each.replicas]  # a resignation has none
+        return tuple(dict.fromkeys((self.replicas, *claimed)))
+
+    def _promised_epoch(self) -> int:
+        promised = -1 if self._promised is None else self._promised.branch.epoch
+        return max(promised, self._acknowledged.branch.epoch, self.tip().branch.epoch)
+
+    def _begin_if_promised(self) -> list[ReplicaAction]:
+        """Begin the branch that this replica has claimed, if enough replicas have promised to follow it."""
+        claim = self._claim
+        if claim is None or self._promised != claim:
+            return []
+        tips = [self._tip_of(broker, each) for broker, each in self._promises.items()]
+        latest = [Tip(each.latest, 0) for each in self._promises.values()]
+        if any(self.table.chain(each) is None for each in (*tips, *latest, Tip(self.latest.branch, 0))):
+            return []  # a row is on its way
+        if not self._is_promised(claim):
+            return []
+        self._claim = None
+        return [WriteControl(BranchRow(self._log, claim.branch, self._choose_parent(tips), claim.replicas))]
+
+    def _is_promised(self, claim: Claim) -> bool:
+        if self._broker not in self._promises:
+            return False
+        if self._settings.availability is Availability.BRANCH:
+            return self._promises.keys() >= (self._alive & set(claim.replicas))
+        asked = {claim.replicas, *self._former_replica_sets()}
+        for each in self._promises.values():
+            asked.update(each.replica_sets)
+        return all(2 * len(self._promises.keys() & set(each)) > len(each) for each in asked)
+
+    def _former_replica_sets(self) -> set[tuple[str, ...]]:
+        """Return the replicas of the latest branch, and of those before it that no promised tip reaches beyond.
+
+        What the replicas of an earlier branch have acknowledged is in each tip that reaches a later one.
+        """
+        reached = max(each.tip.branch.epoch for each in self._promises.values())
+        row = self.latest
+        found = {row.replicas}
+        while row.branch.epoch > reached and row.parent.branch != NO_BRANCH:
+            row = self.table.rows[row.parent.branch]
+            found.add(row.replicas)
+        return found
+
+    def _tip_of(self, broker: str, promise: Promise) -> Tip:
+        """Return the tip of a replica; if it came from another side of a split, that which it had there."""
+        is_branch = self._settings.availability is Availability.BRANCH
+        return self._late.get(broker, promise.tip) if is_branch else promise.tip
+
+    def _should_follow_others(self) -> bool:
+        """Return whether replicas that have come from another side of a split have a branch that should go on instead.
+
+        They have promised to follow this leader only after its branch had begun.
+        """
+        if self._settings.availability is Availability.MAJORITY or self._late_for != self.leading:
+            return False
+        own = self.tip()
+        late = {each: tip for each, tip in self._late.items() if self.table.fork(tip, own) not in {None, tip}}
+        tips = [late.get(each, own) for each in self.replicas if each in self._alive]
+        return bool(late) and self._choose_parent(tips) != own
+
+    def _choose_parent(self, tips: list[Tip]) -> Tip:
+        """Return the tip that the new branch continues."""
+        if self._settings.availability is Availability.MAJORITY:
+            return max(tips, key=lambda each: (each.branch.epoch, each.end_offset))
+
+        def support(tip: Tip) -> int:
+            return sum(self.table.fork(each, tip) == each for each in tips)
+
+        return max(tips, key=lambda each: (support(each), each.end_offset, each.branch))
+
+    # Acknowledgements
+
+    def is_complete(self, branch: Branch) -> bool:
+        """Return whether this replica holds a branch, from its beginning on, and all before it."""
+        if branch in self._complete:
+            return True
+        if branch not in self._held:
+            return False
+        chain = self.table.chain(Tip(branch, self._held[branch]))
+        if chain is None or any(self._held.get(each.branch, -1) < each.end_offset for each in chain):
+            return False
+        self._complete.add(branch)
+        return True
+
+    def _acknowledge(self) -> list[ReplicaAction]:
+        tip = self.tip()
+        promised = -1 if self._promised is None else self._promised.branch.epoch
+        if tip.branch == NO_BRANCH or tip.branch.epoch < promised or tip == self._acknowledged:
+            return []
+        self._acknowledged = tip
+        if tip.branch.leader == self._broker:
+            return self.acknowledged(self._broker, tip.branch, tip.end_offset)
+        return [Acknowledge(tip.branch, tip.end_offset)]
+
+    def repeat_acknowledgement(self) -> list[ReplicaAction]:
+        """Acknowledge again, if an acknowledgement may be lost."""
+        tip, self._acknowledged = self._acknowledged, NO_TIP
+        actions = self._acknowledge()
+        self._acknowledged = max(tip, self._acknowledged)
+        return actions
+
+    def _move_high_watermark(self) -> list[ReplicaAction]:
+        tip = self.tip()
+        branch, row = self._acks_of, self.table.rows.get(self._acks_of)
+        if row is None or tip.branch != branch:
+            return []
+        if self._marked.branch != branch:
+            self._follow(tip)
+        offset = min(self._acknowledged_end(row.replicas), tip.end_offset)
+        if offset <= self.high_watermark:
+            return []
+        self.high_watermark = offset
+        self._marked = Tip(branch, offset)
+        return [MoveHighWatermark(offset)]
+
+    def _follow(self, tip: Tip) -> None:
+        """Lower the high watermark to where the log has forked, which logs of the availability "branch" may do."""
+        fork = self.table.fork(self._marked, tip)
+        if fork is not None and fork != self._marked:
+            self.high_watermark = min(self.high_watermark, fork.end_offset)
+        self._marked = Tip(tip.branch, self.high_watermark)
+
+    def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
+        """Return the offset up to which enough replicas have acknowledged the branch; -1 if there are not enough."""
+        acks = dict(self._acks)
+        if self._acknowledged.branch == self._acks_of:
+            acks[self._broker] = max(self._acknowledged.end_offset, acks.get(self._broker, -1))
+        if self._broker not in acks:
+            return -1
+        if self._settings.availability is Availability.MAJORITY:
+            return sorted((acks.get(each, -1) for each in replicas), reverse=True)[len(replicas) // 2]
+        living = self._alive & set(replicas)
+        return min(end for each, end in acks.items() if each == self._broker or each in living)
+
+    # Whether to claim
+
+    def _should_claim(self, now: float) -> bool:
+        replicas = self.replicas
+        living = self._alive & set(replicas)
+        is_led = self.may_append and not self._has_rival() and not self._is_deserted(replicas)
+        is_led = is_led and not self._should_follow_others()
+        if self._broker not in living or is_led:
+            return False
+        if self._settings.availability is Availability.MAJORITY and 2 * len(living) <= len(replicas):
+            return False
+        leader = self.leader
+        if leader in {"", self._broker} or leader not in self._alive:
+            return True  # a leader that has restarted, or that lacks records before its branch, begins another one
+        return self._has_rival() or self._is_due_to_move(leader, now)
+
+    def _is_cut_off(self, now: float) -> bool:
+        """Return whether this replica is the leader for others, and has not heard of most of them for some time."""
+        is_led = self.leader == self._broker and self._settings.availability is Availability.MAJORITY
+        if not is_led or 2 * len(self._alive & set(self.replicas)) > len(self.replicas):
+            self._cut_off_since = None
+            return False
+        if self._cut_off_since is None:
+            self._cut_off_since = now
+        return now - self._cut_off_since >= self._settings.claim_timeout_s
+
+    def _resign(self) -> list[ReplicaAction]:
+        """Promise to follow a branch that nobody claims, so that others who hear of this replica claim the log."""
+        branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
+        return self._consider(Claim(self._log, branch, ()))
+
+    def _is_deserted(self, replicas: Iterable[str]) -> bool:
+        """Return whether a replica of the branch that this one leads has promised to follow a later one."""
+        return self.leading is not None and any(
+            self._promised_by.get(each, -1) > self.leading.epoch for each in replicas
+        )
+
+    def _has_rival(self) -> bool:
+        """Return whether another branch is led by a living broker that does not follow the latest one yet."""
+        if self._settings.availability is Availability.MAJORITY:
+            return False
+        latest = self.latest
+        epoch = latest.branch.epoch
+        return any(
+            row.branch.leader in self._alive and self._promised_by.get(row.branch.leader, -1) < epoch
+            for row in self.table.heads()
+            if row.branch != latest.branch
+        )
+
+    def _is_due_to_move(self, leader: str, now: float) -> bool:
+        """Return whether this replica is preferred to the leader, and has been ready to take over for long enough."""
+        is_ready = self._rank_living()[0] == self._broker != leader and self.is_complete(self.latest.branch)
+        if not is_ready:
+            self._ready_since = None
+            return False
+        if self._ready_since is None:
+            self._ready_since = now
+        is_urgent = leader in self._unfit and self._broker not in self._unfit
+        wait_s = self._settings.claim_timeout_s if is_urgent else self._settings.move_after_s
+        return now - self._ready_since >= wait_s
+
+    def _rank_living(self) -> list[str]:
+        """Return the living replicas in the order in which they are preferred as leaders."""
+        order = [each for each in rank_brokers(self._log, self.replicas) if each in self._alive]
+        return sorted(order, key=lambda each: each in self._unfit)

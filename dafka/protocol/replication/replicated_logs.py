@@ -1,0 +1,267 @@
+"""The replicated logs of one broker: their machines, and what the broker holds of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import attrs
+
+from dafka.protocol.logs import INDEX_TOPIC, BranchAddress, Topic, name_log, parse_address
+from dafka.protocol.replication.held_log import HeldLog
+from dafka.protocol.replication.records import Branch, BranchRow, ControlRecord
+from dafka.protocol.replication.replica import Availability, Replica, ReplicaAction, ReplicaSettings
+from dafka.records import Partition, RecordBatch
+
+
+def is_useless(record: ControlRecord, epoch: int) -> bool:
+    """Return whether a control record says nothing any more, now that a branch of an epoch has begun."""
+    return not isinstance(record, BranchRow) and record.branch.epoch < epoch
+
+
+class LogAction(NamedTuple):
+    """What the machine of a log asks for."""
+
+    log: ReplicatedLog
+    action: ReplicaAction
+
+
+@attrs.define(eq=False)
+class ReplicatedLog:
+    """A log that several brokers keep, or have kept.
+
+    Attributes:
+        topic: The name of its topic.
+        number: The number of the log in the topic.
+        name: The name of the log among all logs.
+        replica: Its machine.
+        held: What this broker holds of it.
+        control: The control records that have come before the topic, by broker.
+    """
+
+    topic: str
+    topic_id: str
+    number: int
+    replica: Replica
+    held: HeldLog
+
+    @property
+    def name(self) -> str:
+        """The name of the log among all logs."""
+        return name_log(self.topic_id, self.number)
+
+    def index_partition(self, branch: Branch) -> Partition:
+        """Return the partition of the index of a branch."""
+        return Partition(INDEX_TOPIC, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
+
+    def own_partition(self, branch: Branch) -> Partition:
+        """Return the partition of the records that clients of a branch's leader have appended."""
+        return Partition(self.topic, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
+
+
+class ReplicatedLogs:
+    """The replicated logs of one broker.
+
+    Args:
+        address: The address of the broker.
+        number: Returns the number of the broker.
+        durable_end: Returns the sequence after the last stored record of a partition.
+        settings: How logs are replicated; their `availability` is that of their topics.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        number: Callable[[], int],
+        durable_end: Callable[[Partition], int],
+        settings: ReplicaSettings,
+    ) -> None:
+        self._address = address
+        self._number = number
+        self._durable_end = durable_end
+        self._settings = settings
+        self._logs: dict[str, ReplicatedLog] = {}
+        self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
+        self._alive: frozenset[str] = frozenset((address,))
+        self._waiting: dict[Partition, set[ReplicatedLog]] = {}
+
+    def __iter__(self) -> Iterator[ReplicatedLog]:
+        return iter(self._logs.values())
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def find(self, name: str) -> ReplicatedLog | None:
+        """Return the log with a name; None if it is not replicated."""
+        return self._logs.get(name)
+
+    def find_partition(self, partition: Partition) -> tuple[ReplicatedLog, Branch] | None:
+        """Return the log and the branch that a partition of records or of an index belongs to; None if to none."""
+        address = parse_address(partition.address)
+        log = None if address is None else self._logs.get(address.log_name)
+        if address is None or log is None or partition.topic not in {INDEX_TOPIC, log.topic}:
+            return None
+        return log, Branch(address.epoch, address.leader)
+
+    def note_control(self, broker: str, record: ControlRecord) -> list[LogAction]:
+        """Take in a control record, of this broker or another one."""
+        noted = self._control.setdefault(record.log, [])
+        if isinstance(record, BranchRow):
+            noted[:] = [each for each in noted if not is_useless(each[1], record.branch.epoch)]
+        noted.append((broker, record))
+        log = self._logs.get(record.log)
+        if log is None:
+            return []
+        is_own = broker == self._address
+        found = log.replica.written(record) if is_own else log.replica.receive(broker, record)
+        return self._actions(log, found)
+
+    def has_control(self, name: str) -> bool:
+        """Return whether there are control records of a log."""
+        return name in self._control
+
+    def add(self, topic: Topic, number: int, replicas: Iterable[str], index: Iterable[RecordBatch]) -> ReplicatedLog:
+        """Add a log.
+
+        Args:
+            topic: Its topic.
+            number: The number of the log in the topic.
+            replicas: The replicas of its first branch.
+            index: The index records of all its branches that are stored.
+
+        Returns:
+            The log, of which `resume` is to be called.
+        """
+        availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
+        settings = attrs.evolve(self._settings, availability=availability)
+        name = name_log(topic.topic_id, number)
+        replica = Replica(name, self._address, self._number(), replicas, settings)
+        held = HeldLog(topic.name, topic.topic_id, number, self._durable_end)
+        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, replica, held)
+        control = self._control.get(name, ())
+        own = [record for broker, record in control if broker == self._address]
+        replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
+        for batch in index:
+            self._add_index(log, batch)
+        for _ in held.advance():
+            pass
+        replica.restore_held(held.ends())
+        self._wait(log)
+        return log
+
+    def resume(self, log: ReplicatedLog, now: float) -> list[LogAction]:
+        """Begin to take part: lead the log if this broker does, or claim it if nobody does."""
+        return self._actions(log, [*log.replica.resume(), *log.replica.set_alive(self._alive, now)])
+
+    def remove(self, name: str) -> None:
+        """Remove a log whose topic is deleted."""
+        log = self._logs.pop(name, None)
+        self._control.pop(name, None)
+        for waiting in self._waiting.values():
+            waiting.discard(log)
+
+    def drop(self, log: ReplicatedLog) -> None:
+        """Note that what this broker holds of a log is deleted; see `Replica.may_drop`."""
+        log.held.clear()
+        log.replica.restore_held({})
+        for waiting in self._waiting.values():
+            waiting.discard(log)
+
+    def stored(self, batches: Iterable[RecordBatch]) -> list[LogAction]:
+        """Note that records are durable here: of indexes, or records that indexes name."""
+        changed: dict[ReplicatedLog, None] = {}
+        for batch in batches:
+            partition = batch.partition
+            if partition.topic == INDEX_TOPIC:
+                found = self.find_partition(partition)
+                if found is not None:
+                    self._add_index(found[0], batch)
+                    changed[found[0]] = None
+            elif partition in self._waiting:
+                changed.update(dict.fromkeys(self._waiting.pop(partition)))
+        actions: list[LogAction] = []
+        for log in changed:
+            for branch, end_offset in log.held.advance():
+                actions += self._actions(log, log.replica.stored(branch, end_offset))
+            self._wait(log)
+        return actions
+
+    def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
+        """Take in the acknowledgement of index records by another replica.
+
+        Args:
+            broker: The address of the replica.
+            partition: The partition of the index.
+            index_end: The sequence after the last index record that is acknowledged.
+
+        Returns:
+            The actions.
+        """
+        found = self.find_partition(partition)
+        if found is None:
+            return []
+        log, branch = found
+        end_offset = log.held.offset_at(branch, index_end)
+        if end_offset is None:  # who acknowledges anything of a branch has all that is before it
+            row = log.replica.table.rows.get(branch)
+            if row is None:
+                return []
+            end_offset = row.parent.end_offset
+        return self._actions(log, log.replica.acknowledged(broker, branch, end_offset))
+
+    def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
+        """Acknowledge the index records of a partition again: their leader may have missed it."""
+        found = self.find_partition(partition)
+        return [] if found is None else self._actions(found[0], found[0].replica.repeat_acknowledgement())
+
+    def set_alive(self, brokers: Collection[str], now: float) -> list[LogAction]:
+        """Note which brokers are alive."""
+        returned = set(brokers) - self._alive
+        self._alive = frozenset(brokers)
+        actions: list[LogAction] = []
+        for log in list(self._logs.values()):
+            found = log.replica.set_alive(self._alive, now)
+            if log.replica.leader in returned:
+                found += log.replica.repeat_acknowledgement()
+            actions += self._actions(log, found)
+        return actions
+
+    def advance(self, now: float) -> list[LogAction]:
+        """Let time pass."""
+        actions: list[LogAction] = []
+        for log in list(self._logs.values()):
+            if found := log.replica.advance(now):
+                actions += self._actions(log, found)
+        return actions
+
+    def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
+        """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
+        return self._actions(log, log.replica.change_replicas(replicas))
+
+    def renumber(self, number: int) -> None:
+        """Note the number of this broker, which has changed."""
+        for log in self._logs.values():
+            log.replica.renumber(number)
+
+    def keeps(self, partition: Partition) -> bool | None:
+        """Return whether this broker keeps a partition of a replicated log; None if it is not one of these."""
+        found = self.find_partition(partition)
+        return None if found is None else self._address in found[0].replica.replicas
+
+    def rows(self, name: str) -> list[BranchRow]:
+        """Return the branch table of a log, by epoch."""
+        log = self._logs.get(name)
+        return [] if log is None else [log.replica.table.rows[branch] for branch in sorted(log.replica.table.rows)]
+
+    def _add_index(self, log: ReplicatedLog, batch: RecordBatch) -> None:
+        address = parse_address(batch.partition.address)
+        assert address is not None
+        values = [value or b"" for value in batch.values]
+        log.held.add_index(Branch(address.epoch, address.leader), batch.first_sequence, values)
+
+    def _wait(self, log: ReplicatedLog) -> None:
+        for partition in log.held.missing():
+            self._waiting.setdefault(partition, set()).add(log)
+
+    def _actions(self, log: ReplicatedLog, actions: Iterable[ReplicaAction]) -> list[LogAction]:
+        return [LogAction(log, action) for action in actions]

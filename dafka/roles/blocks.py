@@ -1,0 +1,92 @@
+"""Blocks and tasks of Trio that say what to use instead where Trio does not run."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+import trio
+
+from dafka.errors import WrongContextError
+
+_T_co = TypeVar("_T_co", covariant=True)
+_P = ParamSpec("_P")
+
+
+class TrioBlock(AbstractAsyncContextManager[_T_co]):
+    """An async context manager that can be entered in Trio only."""
+
+    def __init__(self, block: AbstractAsyncContextManager[_T_co], name: str) -> None:
+        self._block = block
+        self._name = name
+
+    async def __aenter__(self) -> _T_co:
+        check_in_trio(self._name)
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, traceback)
+
+    if not TYPE_CHECKING:  # type checkers report a plain `with`
+
+        def __enter__(self) -> NoReturn:
+            raise WrongContextError(
+                f"`with` needs dafka.blocking.{self._name}; dafka.{self._name} is for `async with` in Trio"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            pass  # Python looks for this method before it calls `__enter__`
+
+
+def trio_block(function: Callable[_P, AsyncIterator[_T_co]]) -> Callable[_P, TrioBlock[_T_co]]:
+    """Turn an async generator function into one that returns a `TrioBlock`, as `asynccontextmanager` does.
+
+    Args:
+        function: The function. Its name is that of the function to use in `dafka.asyncio` and `dafka.blocking`.
+
+    Returns:
+        The function that returns the block.
+    """
+    make_block = asynccontextmanager(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> TrioBlock[_T_co]:
+        return TrioBlock(make_block(*args, **kwargs), function.__name__)
+
+    return wrapper
+
+
+def check_in_trio(name: str) -> None:
+    """Check that Trio runs.
+
+    Args:
+        name: The name of the function in `dafka`, `dafka.asyncio` and `dafka.blocking`.
+
+    Raises:
+        WrongContextError: It does not. The message says what to use instead.
+    """
+    if trio.lowlevel.in_trio_run():
+        return
+    if _is_in_asyncio():
+        raise WrongContextError(f"asyncio needs dafka.asyncio.{name}; dafka.{name} is for programs on Trio")
+    raise WrongContextError(
+        f"dafka.{name} is for programs on Trio: run this with trio.run, or use dafka.asyncio.{name} or "
+        f"dafka.blocking.{name}"
+    )
+
+
+def _is_in_asyncio() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,481 @@
+"""A broker among others: their signs of life, the control records of their logs, and the logs that this one leads."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import trio
+
+from dafka import wire
+from dafka.config import Config
+from dafka.errors import StorageFormatError
+from dafka.protocol.logs import (
+    INDEX_TOPIC,
+    MESSAGES_TOPIC,
+    TOPICS_TOPIC,
+    LogState,
+    ProducerEntry,
+    Topic,
+    decode_topic,
+    name_log,
+    parse_address,
+)
+from dafka.protocol.logs.log_state import Leadership
+from dafka.protocol.replication import (
+    BRANCHES_TOPIC,
+    BROKERS_TOPIC,
+    Acknowledge,
+    BrokerDescription,
+    Brokers,
+    ControlRecord,
+    Lead,
+    MoveHighWatermark,
+    ReplicaSettings,
+    StepDown,
+    Tip,
+    WriteControl,
+    decode_broker,
+    decode_control,
+    encode_broker,
+    encode_control,
+    rank_brokers,
+)
+from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs, is_useless
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
+from dafka.roles.balancing import Balancing
+from dafka.roles.branch_reading import read_index
+from dafka.roles.cluster_host import Host
+from dafka.roles.leading import IN_SYNC_S, Leading
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
+"""The topics of which every broker keeps all partitions."""
+
+SETTLE_S = 2.0
+"""Seconds that a broker waits for others at most when it starts."""
+
+BALANCING_S = 1.0
+"""Seconds between two looks at whether brokers keep what they should."""
+
+SPACE_STEP = 0.02
+"""By which part of itself the free space of a broker changes until others are told."""
+
+PLACED_RECORDS = 100_000
+"""How many records of a producer get their offsets together when a broker begins to lead a log."""
+
+
+class Cluster:
+    """The cluster, as one broker sees it, and what this broker does in it.
+
+    Args:
+        broker: The broker.
+        config: The configuration.
+        restore_producer: Takes what producers with an id have done in a log that this broker begins to lead.
+
+    Attributes:
+        brokers: The brokers.
+        logs: The replicated logs.
+        leading: The logs that this broker leads.
+        balancing: Which brokers keep these logs.
+    """
+
+    def __init__(
+        self, broker: Host, config: Config, restore_producer: Callable[[LogState, ProducerEntry], None]
+    ) -> None:
+        settings = config.broker
+        number = max(settings.number, 0)
+        own = BrokerDescription(address=broker.address, number=number, rack=settings.rack)
+        self.brokers = Brokers(own, settings.leader_timeout_ms / 1000)
+        self.logs = ReplicatedLogs(
+            broker.address,
+            lambda: self.brokers.own.number,
+            broker.durable_end_of,
+            ReplicaSettings(move_after_s=settings.move_after_ms / 1000),
+        )
+        self._broker = broker
+        self._order = broker.order
+        self._settings = settings
+        self._indexes: defaultdict[str, set[Partition]] = defaultdict(set)
+        self._control: list[ControlRecord] = []
+        self._writing: list[ControlRecord] = []
+        self._nursery: trio.Nursery | None = None
+        self._to_adopt: dict[str, None] = {}
+        self._adopting = trio.Event()
+        self._has_racks = bool(settings.rack)
+        self._heard_acknowledging: set[str] = set()
+        self._row_counts: dict[str, int] = {}
+        self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
+        self.leading = Leading(broker, self.brokers, self.logs, restore_producer, self.act, self._refresh)
+        self.balancing = Balancing(
+            broker,
+            config,
+            self.brokers,
+            self.logs,
+            self.leading,
+            self._indexes,
+            self.act,
+            self._refresh,
+            self.describe,
+            self._hear_acknowledgements,
+        )
+        self._leaderships: dict[LogState, trio.Event] = {}
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker is known."""
+        return len(self.brokers.all()) == 1
+
+    # Starting
+
+    def learn(self, batch: RecordBatch) -> None:
+        """Take in control records that are stored, of this broker or another one."""
+        writer = batch.partition.address
+        for key, value in zip(batch.keys or (), batch.values, strict=True):
+            try:
+                self._learn(batch.partition.topic, writer, (key or b"").decode(), value)
+            except (StorageFormatError, UnicodeDecodeError) as error:
+                _LOGGER.warning("a control record of the broker %s is ignored: %s", writer, error)
+
+    def _learn(self, topic: str, writer: str, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._own_control[key.partition("/")[2].rpartition("/")[0]].pop(key, None)
+        elif topic == BROKERS_TOPIC:
+            self._learn_broker(decode_broker(writer, value))
+        elif topic == TOPICS_TOPIC:
+            found, is_deleted = decode_topic(key, value)
+            self._learn_topic(found, writer, is_deleted=is_deleted)
+        else:
+            record = decode_control(value)
+            if writer == self._broker.address:
+                self._own_control[record.log][key] = record
+            self.act(self.logs.note_control(writer, record))
+
+    def _learn_broker(self, broker: BrokerDescription) -> None:
+        own = self.brokers.own
+        if broker.address == own.address:
+            if self._nursery is None and self._settings.number < 0:
+                self.brokers.own = attrs.evolve(own, number=broker.number)
+            if self._nursery is None:
+                self.brokers.own = attrs.evolve(self.brokers.own, is_draining=broker.is_draining)
+            return
+        was_alone = self.is_alone
+        self.brokers.note(broker)
+        self._has_racks = any(each.rack for each in self.brokers.all())
+        if own.rack:
+            self._hear_acknowledgements(broker.address)
+        if broker.number == own.number and own.address > broker.address and self._settings.number < 0:
+            taken = {each.number for each in self.brokers.all() if each.address != own.address}
+            self.describe(number=next(each for each in range(len(taken) + 1) if each not in taken))
+        if was_alone and self._nursery is not None:
+            self._join()
+
+    def _hear_acknowledgements(self, leader: str) -> None:
+        if leader not in self._heard_acknowledging:
+            self._heard_acknowledging.add(leader)
+            self._broker.hear_acknowledgements(leader)
+
+    def _learn_topic(self, topic: Topic, writer: str, *, is_deleted: bool) -> None:
+        known = self._order.topics.get(topic.name)
+        if not topic.placement:
+            topic = attrs.evolve(topic, placement=((writer,),) * topic.log_count)
+        if is_deleted:
+            self._order.deleted_ids.add(topic.topic_id)
+            if known is not None and known.topic_id == topic.topic_id and self._nursery is not None:
+                self._nursery.start_soon(self._broker.drop_topic, topic.name)
+            return
+        if topic.topic_id in self._order.deleted_ids:
+            return
+        if known is not None and not topic.replaces(known):
+            return
+        if known is not None and known.topic_id != topic.topic_id:
+            self._forget_topic(known)
+        self.add_topic(topic)
+
+    def add_topic(self, topic: Topic) -> None:
+        """Add a topic, or change one, and take part in its logs."""
+        before = len(self._order.logs(topic.name))
+        self._order.add_topic(topic)
+        own = self._broker.address
+        for log in self._order.logs(topic.name)[before:]:
+            replicas = topic.placement[log.number] if log.number < len(topic.placement) else (own,)
+            name = name_log(topic.topic_id, log.number)
+            if replicas == (own,) and self.is_alone and not self.logs.has_control(name):
+                log.leadership = Leadership(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
+            else:
+                self._order.end_branch(log)
+                log.leadership = Leadership("", 0, is_led=False, replicas=replicas)
+                self._adopt_later(log)
+        if self._nursery is not None and not self.is_alone:
+            self._broker.ask_heads((topic.name, INDEX_TOPIC))
+
+    def _forget_topic(self, topic: Topic) -> None:
+        for log in self._order.remove_topic(topic.name):
+            self.logs.remove(name_log(topic.topic_id, log.number))
+            self._notify(log)
+            log.leadership = attrs.evolve(log.leadership, leader="", is_led=False)
+            self._leaderships.pop(log, trio.Event()).set()
+
+    def forget_topic(self, topic: Topic) -> None:
+        """Forget the logs of a deleted topic."""
+        self._order.deleted_ids.add(topic.topic_id)
+        for number in range(topic.log_count):
+            self.logs.remove(name_log(topic.topic_id, number))
+
+    # Running
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take part in the cluster until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.describe()
+            if not self.is_alone:
+                self._join()
+            nursery.start_soon(self._begin_nothing_when_cancelled)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._adopt)
+            nursery.start_soon(self.leading.run)
+            nursery.start_soon(self.balancing.run)
+            task_status.started()
+
+    async def _begin_nothing_when_cancelled(self) -> None:
+        """Start no further tasks when the broker stops: what is written last may still ask for some."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    async def _keep_time(self) -> None:
+        heartbeat_s = self._settings.heartbeat_ms / 1000
+        own = Partition(BROKERS_TOPIC, self._broker.address)
+        due = trio.current_time()
+        while True:
+            end = self._broker.durable_end_of(own)
+            if end:
+                self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
+            now = trio.current_time()
+            late_s, due = max(now - due, 0.0), now + heartbeat_s
+            if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
+                self.act(self.logs.set_alive(self.brokers.alive, now))
+                self._refresh_all()
+                self.leading.wake()
+            else:
+                self.act(self.logs.advance(now))
+            await trio.sleep(heartbeat_s)
+
+    def heard(self, brokers: Iterable[str]) -> None:
+        """Note signs of life of brokers."""
+        now = trio.current_time()
+        for each in brokers:
+            self.brokers.heard(each, now)
+
+    def describe(self, **changes: Any) -> None:
+        """Tell the other brokers what has changed about this one."""
+        before = self.brokers.own
+        own = self.brokers.own = attrs.evolve(before, **changes)
+        if own.number != before.number:
+            self.logs.renumber(own.number)
+        if self._nursery is not None:
+            self._broker.write_state(BROKERS_TOPIC, [(own.address.encode(), encode_broker(own))])
+
+    def _join(self) -> None:
+        """Show what this broker has kept for itself while it was alone."""
+        self._broker.show_control()
+        for log in self._order.all_logs():
+            self._adopt_later(log)
+
+    def creates(self, topic: str) -> bool:
+        """Return whether this broker creates a topic that a producer has begun, so that only one does."""
+        return rank_brokers(topic, self.brokers.alive)[0] == self._broker.address
+
+    def keeps(self, partition: Partition) -> bool | None:
+        """Return whether this broker keeps a partition; None if the limits of peers count for it."""
+        if partition.topic in CONTROL_TOPICS or partition.topic == MESSAGES_TOPIC:
+            return True
+        address = parse_address(partition.address)
+        if address is not None and address.topic_id in self._order.deleted_ids:
+            return False
+        if self.is_alone:
+            return None
+        found = self.logs.keeps(partition)
+        if found is not None or partition.topic == INDEX_TOPIC:
+            return bool(found)
+        return None if self._keeps_native(partition, is_of_broker=address is not None) else False
+
+    def _keeps_native(self, partition: Partition, *, is_of_broker: bool) -> bool:
+        """Return whether this broker keeps a partition that belongs to no replicated log."""
+        topic = self._order.topics.get(partition.topic)
+        if topic is None:  # what another broker has written waits until the topic is known
+            return not is_of_broker and (not self._broker.may_create(partition.topic) or self.creates(partition.topic))
+        if not self._order.is_native(partition):
+            return False
+        names = (name_log(topic.topic_id, number) for number in range(topic.log_count))
+        logs = (self.logs.find(name) for name in names)
+        return any(log is None or self._broker.address in log.replica.replicas for log in logs)
+
+    async def wait_others(self) -> None:
+        """Wait until other brokers are known, if there are any."""
+        with trio.move_on_after(SETTLE_S):
+            await self._broker.wait_settled()
+            await trio.sleep(2 * self._settings.heartbeat_ms / 1000)
+
+    # Adopting logs
+
+    def _adopt_later(self, log: LogState) -> None:
+        self._to_adopt[name_log(self._order.topics[log.topic].topic_id, log.number)] = None
+        self._adopting.set()
+
+    async def _adopt(self) -> None:
+        """Begin to take part in logs of which other brokers know, too."""
+        topics: tuple[str, ...] = ()
+        while True:
+            while self._to_adopt:
+                name = next(iter(self._to_adopt))
+                topic_id, number = name.rsplit("/", 1)
+                topic = next((each for each in self._order.topics.values() if each.topic_id == topic_id), None)
+                if topic is not None and self.logs.find(name) is None:
+                    await self._adopt_log(topic, int(number))
+                self._to_adopt.pop(name, None)
+                topics = (topic.name, INDEX_TOPIC) if topic is not None else ()
+            self._broker.ask_heads(topics)
+            await self._adopting.wait()
+            self._adopting = trio.Event()
+
+    def note_indexes(self, partitions: Iterable[Partition]) -> None:
+        """Note which partitions of indexes are stored."""
+        for partition in partitions:
+            if partition.topic == INDEX_TOPIC:
+                address = parse_address(partition.address)
+                if address is not None:
+                    self._indexes[address.log_name].add(partition)
+
+    async def _adopt_log(self, topic: Topic, number: int) -> None:
+        state = self._order.find_log(topic.name, number)
+        if state is None:
+            return
+        replicas = topic.placement[number] if number < len(topic.placement) else (self._broker.address,)
+        if self._order.leads(state) and not state.is_replicated:
+            self._order.replicate(state)
+            self._broker.wake()
+            await self._broker.wait_durable()
+        name = name_log(topic.topic_id, number)
+        index = [batch for each in list(self._indexes[name]) async for batch in read_index(self._broker.storage, each)]
+        if self._order.find_log(topic.name, number) is not state:
+            return
+        log = self.logs.add(topic, number, replicas, index)
+        if self._order.leads(state):
+            self.leading.keep_leading(log, state)
+        self._refresh(log)
+        self.act(self.logs.resume(log, trio.current_time()))
+
+    # What machines ask for
+
+    def stored(self, batches: Iterable[RecordBatch]) -> None:
+        """Note that records are durable here."""
+        batches = list(batches)
+        self.note_indexes(batch.partition for batch in batches)
+        for batch in batches:
+            if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._broker.address:
+                self.learn(batch)
+        if len(self.logs):
+            self.act(self.logs.stored(batches))
+            if any(batch.partition.topic == INDEX_TOPIC for batch in batches):
+                self.leading.wake()
+
+    def begin_write(self) -> None:
+        """Note that the control records so far are being written."""
+        self._writing += self._control
+        self._control = []
+
+    def write_done(self) -> None:
+        """Note that the control records are durable."""
+        written, self._writing = self._writing, []
+        for record in written:
+            self.act(self.logs.note_control(self._broker.address, record))
+
+    def acknowledged(self, acknowledgements: Iterable[tuple[tuple[Partition, str], int]]) -> None:
+        """Take in what other replicas acknowledge of indexes."""
+        for (partition, broker), index_end in acknowledgements:
+            self.act(self.logs.acknowledged(broker, partition, index_end))
+
+    def repeat_acknowledgements(self, partitions: Iterable[Partition]) -> None:
+        """Acknowledge indexes again whose leaders may have missed it."""
+        for partition in partitions:
+            self.act(self.logs.repeat_acknowledgement(partition))
+
+    def act(self, actions: Iterable[LogAction]) -> None:
+        """Carry out what the machines of logs ask for."""
+        for log, action in actions:
+            if isinstance(action, WriteControl):
+                self._write_control(action.record)
+            elif isinstance(action, Acknowledge):
+                end = log.held.acknowledged_end(action.branch)
+                self._broker.acknowledge(log.index_partition(action.branch), end)
+            elif isinstance(action, MoveHighWatermark):
+                self.leading.move_high_watermark(log, action.offset)
+            elif isinstance(action, Lead) and self._nursery is not None:
+                self._nursery.start_soon(self.leading.lead, log, action.row)
+            elif isinstance(action, StepDown):
+                state = self._order.find_log(log.topic, log.number)
+                if state is not None:
+                    self._order.end_branch(state)
+            self._refresh(log)
+
+    def _write_control(self, record: ControlRecord) -> None:
+        key = _key_of(record)
+        self._control.append(record)
+        own = self._own_control[record.log]
+        own[key] = record
+        changes: list[tuple[bytes, bytes | None]] = [(key.encode(), encode_control(record))]
+        log = self.logs.find(record.log)
+        if log is not None:
+            epoch = log.replica.latest.branch.epoch
+            for useless in [key for key, each in own.items() if is_useless(each, epoch)]:
+                del own[useless]
+                changes.append((useless.encode(), None))
+        self._broker.write_state(BRANCHES_TOPIC, changes)
+
+    def _refresh_all(self) -> None:
+        for log in self.logs:
+            self._refresh(log)
+
+    def _refresh(self, log: ReplicatedLog) -> None:
+        """Tell clients who leads a log."""
+        state = self._order.find_log(log.topic, log.number)
+        if state is None:
+            return
+        replica = log.replica
+        branch = replica.latest.branch
+        is_led = replica.leading == branch and self._order.leads(state) and self.leading.is_ready(log)
+        is_led = is_led and replica.may_serve
+        leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
+        if leader == self._broker.address and not is_led:
+            leader = ""
+        in_sync = replica.in_sync(within_s=IN_SYNC_S)
+        is_readable = self._has_racks if is_led else self.leading.is_followed(log, branch)
+        found = Leadership(leader, branch.epoch, is_led, replica.replicas, in_sync, is_readable)
+        if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
+            state.high_watermark = replica.high_watermark
+            self._notify(state)
+        if (is_led or is_readable) and len(replica.table.rows) != self._row_counts.get(log.name):
+            self._row_counts[log.name] = len(replica.table.rows)
+            state.forks = replica.table.forks(Tip(branch, SEQUENCE_MAX))
+        if found != state.leadership:
+            state.leadership = found
+            self._notify(state)
+            self._leaderships.pop(state, trio.Event()).set()
+
+    async def wait_leadership(self, log: LogState) -> None:
+        """Wait until the leadership of a log changes."""
+        await self._leaderships.setdefault(log, trio.Event()).wait()
+
+    def _notify(self, log: LogState) -> None:
+        self._broker.notify(log)
+
+
+def _key_of(record: ControlRecord) -> str:
+    return f"{type(record).__name__.lower()}/{record.log}/{record.branch.epoch}"

@@ -1,0 +1,84 @@
+"""What the parts of a broker that take part in a cluster need of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+import trio
+
+from dafka import wire
+from dafka.protocol.logs import LogOrder, LogState
+from dafka.records import Partition, RecordBatch
+from dafka.storage import Storage
+
+
+class Host(Protocol):
+    """The broker that a `Cluster` belongs to.
+
+    Attributes:
+        address: Its address.
+        order: Its topics and their logs.
+        storage: Its storage.
+    """
+
+    address: str
+    order: LogOrder
+    storage: Storage
+
+    async def wait_settled(self) -> None:
+        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Send messages."""
+
+    def acknowledge(self, partition: Partition, end: int) -> None:
+        """Tell the leader of a log that its index is held up to a sequence."""
+
+    def ask_heads(self, topics: Iterable[str]) -> None:
+        """Ask other stores what they have of topics."""
+
+    def hear_acknowledgements(self, address: str) -> None:
+        """Hear what other replicas acknowledge of the logs that a broker leads."""
+
+    async def forget_partitions(self, partitions: Collection[Partition]) -> None:
+        """Delete partitions that brokers have written. Raises `StorageError`."""
+
+    def write_state(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> trio.Event:
+        """Keep state; the event returned says that it is durable."""
+
+    def wake(self) -> None:
+        """Write what waits."""
+
+    async def wait_durable(self) -> None:
+        """Wait until all that waits now is durable."""
+
+    async def place(self, log: LogState, batch: RecordBatch) -> None:
+        """Give stored records their offsets in a log, and wait until these are durable."""
+
+    async def drop_topic(self, name: str) -> None:
+        """Drop the records of a topic that was deleted."""
+
+    def lead(self, log: LogState) -> None:
+        """Note that this broker leads a log, whose index others read."""
+
+    def show(self, partition: Partition) -> None:
+        """Let other nodes know of a partition of this broker's own that it has kept for itself."""
+
+    def show_control(self) -> None:
+        """Let other nodes know of this broker's control records."""
+
+    def may_create(self, topic: str) -> bool:
+        """Return whether a topic that a producer has begun gets logs."""
+
+    def durable_end_of(self, partition: Partition) -> int:
+        """Return the sequence after the last stored record of a partition."""
+
+    def ends(self, topic: str) -> dict[Partition, int]:
+        """Return the sequence after the last stored record of each partition of a topic."""
+
+    def earliest(self, topic: str) -> dict[Partition, int]:
+        """Return the sequence of the first stored record of each partition of a topic, if it is not 0."""
+
+    def notify(self, log: LogState) -> None:
+        """Wake up those who watch a log."""

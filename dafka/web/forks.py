@@ -1,0 +1,55 @@
+"""Follows a log that goes on in another branch than the one that was read.
+
+After a split of the cluster, what a client has read may not be in the branch that is led afterwards. The client then
+goes on where the two branches part: it can get records again, and misses none.
+"""
+
+from __future__ import annotations
+
+from dafka.protocol.logs import LogState
+from dafka.protocol.replication import Branch, BranchTable, Tip
+from dafka.roles import Broker
+
+_ANY_OFFSET = 2**63 - 1
+
+
+class BranchFollower:
+    """The branches that one client has read.
+
+    Args:
+        broker: The broker, which knows the branches.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._read: dict[LogState, Branch] = {}
+
+    def check(self, log: LogState, offset: int) -> int:
+        """Return the offset at which a client goes on with a log.
+
+        Args:
+            log: The log.
+            offset: The offset behind what the client has read.
+
+        Returns:
+            The offset; a smaller one if the log has parted from what the client has read.
+        """
+        leadership = log.leadership
+        branch, former = Branch(leadership.epoch, leadership.leader), self._read.get(log)
+        if branch == former or not leadership.leader:
+            return offset
+        if former is not None:
+            fork = self._find_fork(log, Tip(branch, _ANY_OFFSET), Tip(former, offset))
+            if fork is None:
+                return offset  # the rows of the branches have not arrived yet
+            offset = min(offset, fork)
+        self._read[log] = branch
+        return offset
+
+    def _find_fork(self, log: LogState, first: Tip, second: Tip) -> int | None:
+        table = BranchTable()
+        tables = self._broker.branches(log.topic)
+        for row in tables[log.number] if log.number < len(tables) else ():
+            table.add(row)
+        found = table.fork(first, second)
+        return None if found is None else found.end_offset

@@ -1,0 +1,135 @@
+"""Several brokers in one process, with a tower."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from dafka.batches import BatchHeader, check_crc, decode_batch, encode_batch
+from dafka.config import Config
+from dafka.protocol.logs import LogState
+from dafka.roles import Broker, serve_broker
+from dafka.testing import open_cluster
+
+PATIENCE_S = 25.0
+
+
+@attrs.define(eq=False)
+class Several:
+    """Several brokers.
+
+    Attributes:
+        config: The configuration of the cluster.
+        brokers: The running brokers, by name.
+    """
+
+    config: Config
+    nursery: trio.Nursery
+    folder: Path
+    scheme: str
+    brokers: dict[str, Broker] = attrs.field(factory=dict)
+    scopes: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+    ended: dict[str, trio.Event] = attrs.field(factory=dict)
+
+    async def start(self, name: str, **settings: Any) -> Broker:
+        """Start a broker, for the first time or again."""
+        storage = f"{self.scheme}:{self.folder / name}"
+        quick: dict[str, Any] = {
+            "heartbeat_ms": 100,
+            "leader_timeout_ms": 1000,
+            "move_after_ms": 60_000,
+            "mend_after_ms": 1000,
+        }
+        config = self.config.with_store(storage=storage).with_broker(**{**quick, **settings})
+        ended = self.ended[name] = trio.Event()
+
+        async def run(task_status: trio.TaskStatus[Broker]) -> None:
+            with trio.CancelScope() as scope:
+                self.scopes[name] = scope
+                await serve_broker(config, task_status=task_status)
+            ended.set()
+
+        self.brokers[name] = await self.nursery.start(run)
+        return self.brokers[name]
+
+    async def start_all(self, *names: str, **settings: Any) -> list[Broker]:
+        """Start brokers, and wait until all know each other."""
+        found = [await self.start(name, **settings) for name in names]
+        await wait_until(lambda: all(len(each.brokers.living()) == len(self.brokers) for each in found))
+        return found
+
+    async def stop(self, name: str) -> None:
+        """Stop a broker."""
+        self.scopes.pop(name).cancel()
+        del self.brokers[name]
+        await self.ended[name].wait()
+
+    def logs(self, topic: str) -> list[tuple[Broker, LogState]]:
+        """Return the logs of a topic that are led, each with its leader."""
+        found = [(each, log) for each in self.brokers.values() for log in each.order.logs(topic)]
+        return [(broker, log) for broker, log in found if log.leadership.is_led]
+
+    async def wait_led(self, topic: str, count: int = 1) -> list[tuple[Broker, LogState]]:
+        """Wait until all logs of a topic are led, and all brokers know by whom."""
+
+        def is_led() -> bool:
+            led = self.logs(topic)
+            logs = [log for each in self.brokers.values() for log in each.order.logs(topic)]
+            if len(logs) < count * len(self.brokers):
+                return False
+            leaders = {log.number: broker.address for broker, log in led}
+            return len(led) == count == len(leaders) and all(
+                log.leadership.leader == leaders[log.number] for log in logs
+            )
+
+        await wait_until(is_led)
+        return sorted(self.logs(topic), key=lambda each: each[1].number)
+
+
+async def wait_until(is_true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+    """Wait for a condition."""
+    with trio.fail_after(timeout_s):
+        while not is_true():  # noqa: ASYNC110 (brokers tell of nothing that this waits for)
+            await trio.sleep(0.01)
+
+
+def make_batch(
+    *values: bytes, producer: tuple[int, int, int] | None = None
+) -> list[tuple[BatchHeader, bytes | memoryview]]:
+    """Return records as a client sends them; of a producer with an id, an epoch and a first sequence."""
+    producer_id, epoch, base_sequence = producer or (-1, -1, -1)
+    data = encode_batch(
+        0,
+        values,
+        timestamps=int(time.time() * 1000),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=base_sequence,
+    )
+    return [(check_crc(memoryview(data), 0), data)]
+
+
+async def append(broker: Broker, log: LogState, *values: bytes) -> int:
+    """Append records, and wait until enough replicas have them. Return the offset of the first one."""
+    with trio.fail_after(PATIENCE_S):
+        return await broker.append(log, make_batch(*values)).wait_offset()
+
+
+async def read(broker: Broker, log: LogState) -> list[bytes]:
+    """Return the values of all records of a log up to its high watermark."""
+    found = await broker.reader.read(log, 0, log.high_watermark, 2**30)
+    return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
+
+
+@asynccontextmanager
+async def open_several(folder: Path, scheme: str = "filelog") -> AsyncIterator[Several]:
+    """Run a tower, and the brokers that are started."""
+    async with open_cluster(Config(), storage=None) as cluster, trio.open_nursery() as nursery:
+        yield Several(cluster.config, nursery, folder, scheme)
+        nursery.cancel_scope.cancel()

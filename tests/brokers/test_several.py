@@ -1,0 +1,249 @@
+"""Several brokers that keep logs together: who leads, what remains when one goes, and how the logs become one again."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dafka.errors import NotLeaderError
+from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
+from dafka.roles import open_producer
+from tests.brokers.several import append, make_batch, open_several, read, wait_until
+
+pytestmark = pytest.mark.trio
+
+NAMES = ("a", "b", "c")
+
+
+def values(count: int, prefix: str = "") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+async def wait_for_high_watermark(log: LogState, offset: int) -> None:
+    await wait_until(lambda: log.high_watermark == offset)
+
+
+@pytest.mark.parametrize("scheme", ["filelog", "sqlite"])
+async def test_a_log_goes_on_when_its_leader_stops(tmp_path: Path, scheme: str) -> None:
+    async with open_several(tmp_path, scheme) as several:
+        first, *_ = await several.start_all(*NAMES)
+        await first.create_topic("orders", 3).wait()
+        led = await several.wait_led("orders", 3)
+        for broker, log in led:
+            assert await append(broker, log, *values(10)) == 0
+        (stopped,) = [name for name, each in several.brokers.items() if each is led[0][0]]
+        await several.stop(stopped)
+        for broker, log in await several.wait_led("orders", 3):
+            assert await append(broker, log, b"later") == 10
+            assert await read(broker, log) == [*values(10), b"later"]
+        again = await several.start(stopped)
+        (partition,) = {log.index_partition for _, log in several.logs("orders") if log.number == 0}
+        await wait_until(lambda: again.durable_end_of(partition) > 0)
+        assert len(several.brokers) == 3
+
+
+async def test_a_broker_that_comes_back_leads_the_logs_again_that_it_is_preferred_for(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES, move_after_ms=500)
+        await first.create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, *values(5))
+        (name,) = [each for each, broker in several.brokers.items() if broker is leader]
+        await several.stop(name)
+        ((other, log),) = await several.wait_led("orders")
+        await append(other, log, b"x")
+        again = await several.start(name, move_after_ms=500)
+        await wait_until(lambda: [broker for broker, _ in several.logs("orders")] == [again])
+        ((leader, log),) = await several.wait_led("orders")
+        assert await read(leader, log) == [*values(5), b"x"]
+        assert log.leadership.epoch > 0
+        assert log.epoch_at(0) == 0 < log.epoch_at(5) < log.leadership.epoch
+
+
+async def test_all_brokers_stop_and_start_again(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES)
+        await first.create_topic("orders", 4).wait()
+        for broker, log in await several.wait_led("orders", 4):
+            await append(broker, log, *values(log.number + 1))
+        for name in NAMES:
+            await several.stop(name)
+        await several.start_all(*NAMES)
+        for broker, log in await several.wait_led("orders", 4):
+            assert await read(broker, log) == values(log.number + 1)
+            await append(broker, log, b"z")
+
+
+async def test_only_the_leader_takes_records(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES)
+        await brokers[0].create_topic("orders").wait()
+        ((leader, _),) = await several.wait_led("orders")
+        for broker in brokers:
+            (log,) = broker.order.logs("orders")
+            if broker is not leader:
+                with pytest.raises(NotLeaderError) as caught:
+                    broker.append(log, make_batch(b"x"))
+                assert caught.value.leader == leader.address
+
+
+async def test_records_of_producers_are_in_the_same_order_whoever_leads(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        await several.start_all(*NAMES)
+        async with open_producer("orders", several.config) as producer:
+            for value in values(50):
+                await producer.send(value)
+            # Brokers that do not know of each other yet may both create the topic; one of the two remains.
+            await wait_until(lambda: [log.high_watermark for _, log in several.logs("orders")] == [50])
+            ((leader, log),) = await several.wait_led("orders")
+            await append(leader, log, b"own")
+            before = await read(leader, log)
+            (name,) = [each for each, broker in several.brokers.items() if broker is leader]
+            await several.stop(name)
+            for value in values(50, "later "):
+                await producer.send(value)
+            await wait_until(lambda: [log.high_watermark for _, log in several.logs("orders")] == [101])
+            ((leader, log),) = await several.wait_led("orders")
+        assert (await read(leader, log)) == [*before, *values(50, "later ")]
+
+
+async def test_a_broker_alone_shares_its_logs_with_those_that_come(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first = await several.start("a")
+        await first.create_topic("orders", 2).wait()
+        for broker, log in await several.wait_led("orders", 2):
+            await append(broker, log, *values(20))
+        await several.start_all("b", "c")
+        await wait_until(lambda: [len(log.leadership.in_sync) for _, log in several.logs("orders")] == [3, 3])
+        await several.stop("a")
+        for broker, log in await several.wait_led("orders", 2):
+            assert await read(broker, log) == values(20)
+
+
+async def test_a_drained_broker_keeps_nothing(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
+        await first.create_topic("orders", 8).wait()
+        for broker, log in await several.wait_led("orders", 8):
+            await append(broker, log, *values(10))
+        drained = several.brokers["a"]
+        drained.set_draining(is_draining=True)
+
+        def is_empty() -> bool:
+            logs = drained.order.logs("orders")
+            return all(drained.address not in log.leadership.replicas for log in logs)
+
+        await wait_until(is_empty)
+        for broker, log in await several.wait_led("orders", 8):
+            assert len(log.leadership.replicas) == 3
+            assert await read(broker, log) == values(10)
+        await wait_until(lambda: not drained.ends(INDEX_TOPIC) and not drained.ends("orders"))
+
+
+async def test_a_log_moves_to_the_brokers_that_an_operator_names(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
+        await first.create_topic("orders", replica_count=2).wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, *values(10))
+        others = [each for each in several.brokers.values() if each.address not in log.leadership.replicas]
+        first.change_replicas(log, [each.address for each in others])
+        await wait_until(
+            lambda: any(
+                set(log.leadership.replicas) == {each.address for each in others} for _, log in several.logs("orders")
+            )
+        )
+        ((leader, log),) = await several.wait_led("orders")
+        assert leader in others
+        assert await read(leader, log) == values(10)
+
+
+async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
+        await first.create_topic("orders", 4).wait()
+        for broker, log in await several.wait_led("orders", 4):
+            await append(broker, log, *values(10))
+        gone = several.brokers["b"].address
+        await several.stop("b")
+        await wait_until(
+            lambda: (
+                len(several.logs("orders")) == 4
+                and all(
+                    gone not in log.leadership.replicas and len(log.leadership.in_sync) == 3
+                    for _, log in several.logs("orders")
+                )
+            )
+        )
+        assert not any(each.under_replicated() for each in several.brokers.values())
+
+
+async def test_a_deleted_topic_is_gone_everywhere_and_may_come_again(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES)
+        await brokers[0].create_topic("orders", 2).wait()
+        for broker, log in await several.wait_led("orders", 2):
+            await append(broker, log, *values(10))
+        await brokers[1].delete_topic("orders")
+        await wait_until(lambda: not any(each.ends("orders") or "orders" in each.order.topics for each in brokers))
+        await brokers[2].create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        assert await append(leader, log, b"x") == 0
+
+
+async def test_followers_in_a_rack_let_clients_read(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES, rack="r")
+        await brokers[0].create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, *values(10))
+        assert log.leadership.is_follower_readable
+        for broker in brokers:
+            (log,) = broker.order.logs("orders")
+            await wait_for_high_watermark(log, 10)
+            assert log.leadership.is_follower_readable
+            assert await read(broker, log) == values(10)
+        await append(leader, leader.order.logs("orders")[0], b"more")
+        for broker in brokers:
+            (log,) = broker.order.logs("orders")
+            await wait_for_high_watermark(log, 11)
+            assert (await read(broker, log))[-1] == b"more"
+
+
+async def test_brokers_have_different_numbers_that_stay(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES)
+        await wait_until(lambda: {each.brokers.own.number for each in brokers} == {0, 1, 2})
+        before = several.brokers["a"].brokers.own.number
+        await several.stop("a")
+        again = await several.start("a")
+        await wait_until(lambda: len(again.brokers.living()) == 3)
+        assert again.brokers.own.number == before
+
+
+async def test_a_broker_catches_up_with_an_index_that_was_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.roles.broker_loading.LogOrder", partial(LogOrder, rewrite_entries=5))
+    monkeypatch.setattr("dafka.protocol.replication.held_log.REWRITE_RECORDS", 2)
+    async with open_several(tmp_path) as several:
+        several.config = several.config.with_store(retention_interval_ms=100)
+        first, *_ = await several.start_all(*NAMES)
+        await first.create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, *values(10))
+        away = next(name for name in NAMES if several.brokers[name] is not leader)
+        await several.stop(away)
+        for value in values(200):
+            await append(leader, log, value)
+        there = [each for each in several.brokers.values() if each is not leader]
+        await wait_until(lambda: all(max(each.earliest(INDEX_TOPIC).values(), default=0) > 50 for each in there))
+        again = await several.start(away)
+        await wait_until(lambda: again.address in log.leadership.in_sync and log.high_watermark == 210)
+        for name in [each for each in NAMES if each != away]:
+            if several.brokers[name] is leader:
+                await several.stop(name)
+        ((leader, log),) = await several.wait_led("orders")
+        assert await read(leader, log) == [*values(10), *values(200)]

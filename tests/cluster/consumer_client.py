@@ -1,0 +1,181 @@
+"""A member of a group of confluent-kafka that reads, and commits where it is every second, until SIGTERM.
+
+    python -m tests.cluster.consumer_client '{"servers": …, "topic": …, …}'
+
+It begins each log that it is assigned where the group has committed to, so that the history tells of lost commits.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+from tests.cluster.history import HistoryWriter, Runs, now, unpack
+from tests.cluster.producer_client import QUICK
+
+READY = "consumer is ready"
+
+COMMIT_S = 1.0
+BATCH = 5000
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What a consumer does."""
+
+    servers: str
+    topic: str
+    group: str
+    member: str
+    folder: str
+    settings: dict[str, Any] = attrs.field(factory=dict)
+
+
+class ConsumerClient:
+    """A member."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._history = HistoryWriter(Path(options.folder), options.member)
+        self._runs = Runs(self._write)
+        self._positions: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._is_ready = False
+        self.is_stopped = False
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": options.servers,
+                "group.id": options.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+                "max.poll.interval.ms": 120_000,
+                "fetch.wait.max.ms": 100,
+                **{name: value for name, value in QUICK.items() if name in _OF_CONSUMERS},
+                **options.settings,
+            }
+        )
+
+    def run(self) -> None:
+        """Read until stopped."""
+        self._consumer.subscribe([self._options.topic], on_assign=self._assign, on_revoke=self._revoke)
+        due = time.monotonic() + COMMIT_S
+        while not self.is_stopped:
+            for message in self._consumer.consume(BATCH, 0.1):
+                self._take(message)
+            self._runs.flush()
+            self._history.flush()
+            if time.monotonic() >= due:
+                self._commit()
+                due = time.monotonic() + COMMIT_S
+        self._commit()
+        self._consumer.close()
+        self._history.flush()
+
+    def _take(self, message: Any) -> None:
+        if message.error() is not None:
+            self._history.add("note", now(), self._options.member, str(message.error()))
+            return
+        log, offset = message.partition(), message.offset()
+        record = unpack(message.value())
+        if record is None or record[1] != log:
+            text = f"the value is {message.value()!r:.80}"
+            self._history.add("bad", now(), self._options.member, log, offset, text, log=log)
+        else:
+            self._runs.add(record, offset)
+        self._positions[log] = offset + 1
+
+    def _write(self, producer: int, log: int, first: int, count: int, offset: int) -> None:
+        self._history.add("read", now(), self._options.member, log, offset, producer, first, count, log=log)
+
+    def _commit(self) -> None:
+        offsets = {log: each for log, each in self._positions.items() if self._committed.get(log) != each}
+        if not offsets:
+            return
+        begun = now()
+        self._history.add("note", begun, self._options.member, f"commits {offsets}")
+        self._history.flush()
+        given = [TopicPartition(self._options.topic, log, offset) for log, offset in offsets.items()]
+        try:
+            answered = self._consumer.commit(offsets=given, asynchronous=False)
+        except KafkaException as error:
+            self._note_commit(begun, offsets, is_done=False)
+            self._history.add("note", now(), self._options.member, f"not committed: {error}")
+            return
+        done = {each.partition: offsets[each.partition] for each in answered if each.error is None}
+        self._note_commit(begun, done, is_done=True)
+        self._note_commit(begun, {log: each for log, each in offsets.items() if log not in done}, is_done=False)
+        self._committed.update(done)
+
+    def _note_commit(self, begun: float, offsets: dict[int, int], *, is_done: bool) -> None:
+        group, member = self._options.group, self._options.member
+        for log, offset in offsets.items():
+            self._history.add("commit", begun, now(), group, member, log, is_done, offset, log=log)
+
+    def _assign(self, consumer: Any, partitions: list[Any]) -> None:
+        """Begin at the committed offsets, which are asked for until they are told."""
+        begun = now()
+        while True:
+            try:
+                found = consumer.committed(partitions, timeout=5)
+            except KafkaException as error:
+                self._history.add("note", now(), self._options.member, f"committed offsets are not told: {error}")
+                self._history.flush()
+                if self.is_stopped:
+                    return
+                continue
+            if all(each.error is None for each in found):
+                break
+            time.sleep(0.05)
+        self._positions.clear()
+        self._committed.clear()
+        for each in found:
+            offset = -1 if each.offset == OFFSET_INVALID else each.offset
+            group, member, log = self._options.group, self._options.member, each.partition
+            self._history.add("assign", begun, now(), group, member, log, offset, log=log)
+            each.offset = max(offset, 0)
+        self._history.flush()
+        consumer.assign(found)
+        if not self._is_ready:
+            self._is_ready = True
+            print(READY, flush=True)
+
+    def _revoke(self, consumer: Any, partitions: list[Any]) -> None:
+        self._runs.flush()
+        self._commit()
+        self._positions.clear()
+        self._history.flush()
+
+
+_OF_CONSUMERS = {
+    "socket.timeout.ms",
+    "topic.metadata.refresh.interval.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "log_level",
+}
+
+
+def main() -> int:
+    faulthandler.register(signal.SIGUSR1)
+    client = ConsumerClient(Options(**json.loads(sys.argv[1])))
+
+    def stop(*_: object) -> None:
+        client.is_stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
+    client.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

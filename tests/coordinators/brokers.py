@@ -1,0 +1,103 @@
+"""Several brokers with their coordinators in the test's own event loop, which can be stopped and started."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from dafka import Config
+from dafka.broker import ListenerSecurity, Service, open_service
+from dafka.kafka.state_records import SLOTS, slot_of
+from dafka.testing.cluster import open_cluster
+
+DEADLINE_S = 60
+
+LEADER_TIMEOUT_MS = 3000
+"""Long enough that no broker counts as dead because this machine has other things to do."""
+
+
+class Brokers:
+    """Brokers of one cluster.
+
+    Attributes:
+        running: The running brokers by name.
+    """
+
+    def __init__(self, config: Config, folder: Path, nursery: trio.Nursery) -> None:
+        self.running: dict[str, Service] = {}
+        self._config = attrs.evolve(config, broker=attrs.evolve(config.broker, leader_timeout_ms=LEADER_TIMEOUT_MS))
+        self._folder = folder
+        self._nursery = nursery
+        self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
+
+    async def start(self, *names: str) -> list[Service]:
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self._nursery.start, self._run, name)
+        return [self.running[name] for name in names]
+
+    async def stop(self, name: str) -> None:
+        scope, stopped = self._scopes.pop(name)
+        scope.cancel()
+        await stopped.wait()
+
+    async def settle(self) -> None:
+        """Wait until each slot has one coordinator among the running brokers, which all of them know."""
+        await self.wait_until(self._is_settled, "not every slot has one coordinator")
+
+    def coordinator_of(self, name: str) -> Service:
+        return next(each for each in self.running.values() if slot_of(name) in served(each))
+
+    def name_of(self, service: Service) -> str:
+        return next(name for name, each in self.running.items() if each is service)
+
+    async def wait_until(self, is_true: Callable[[], bool], message: str) -> None:
+        with trio.move_on_after(DEADLINE_S):
+            while not is_true():  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            return
+        raise AssertionError(message)
+
+    def _is_settled(self) -> bool:
+        found = [number for each in self.running.values() for number in served(each)]
+        if sorted(found) != list(range(SLOTS)):
+            return False
+        running = {each.broker.address for each in self.running.values()}
+        for service in self.running.values():
+            for number in range(SLOTS):
+                log = service.broker.order.find_log("$coordinators", number)
+                if log is None or log.leadership.leader not in running:
+                    return False
+        return True
+
+    async def _run(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        stopped = trio.Event()
+        with trio.CancelScope() as scope:
+            settings = self._config.with_store(storage=f"sqlite:{self._folder}/{name}.db")
+            async with open_service(settings, ListenerSecurity(settings.clients)) as service:
+                self.running[name] = service
+                self._scopes[name] = scope, stopped
+                task_status.started()
+                await trio.sleep_forever()
+        del self.running[name]
+        stopped.set()
+
+
+def served(service: Service) -> list[int]:
+    """Return the numbers of the slots that a broker serves."""
+    return [slot.log.number for slot in service._coordinators.served()]
+
+
+@asynccontextmanager
+async def open_brokers(folder: Path, *names: str) -> AsyncIterator[Brokers]:
+    """Run a tower, and brokers that can be stopped."""
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        brokers = Brokers(cluster.config, folder, nursery)
+        await brokers.start(*names)
+        await brokers.settle()
+        yield brokers
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,205 @@
+"""The state of the coordinators in the logs of `$coordinators`: imported, restored, rewritten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.batches import check_crc, encode_batch
+from dafka.broker import Service, slot_log
+from dafka.broker.slot_log import SlotLog
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.groups import CommitRequest, GroupCoordinator, GroupSettings, OffsetToCommit
+from dafka.kafka.state_records import (
+    COORDINATORS_TOPIC,
+    GROUPS_TOPIC,
+    OFFSETS_TOPIC,
+    SLOTS,
+    TRANSACTIONS_TOPIC,
+    StateRecord,
+    slot_of,
+)
+from dafka.kafka.topics import TopicPartition
+from dafka.kafka.transactions import Producer, ProducerIds, TransactionCoordinator, TransactionSettings
+from dafka.protocol.logs import LogState
+from dafka.roles import Broker, serve_broker
+from dafka.testing.cluster import open_cluster
+from tests.web.services import STORAGES, open_broker_service
+
+PLACE = TopicPartition("orders", 0)
+
+GROUPS = [f"group-{number}" for number in range(40)]
+
+
+def commit(group: str, offset: int, leader_epoch: int = -1) -> CommitRequest:
+    return CommitRequest(group_id=group, offsets={PLACE: OffsetToCommit(offset, leader_epoch)})
+
+
+def former_records() -> list[StateRecord]:
+    """Return what a lone broker of a former version has kept: offsets of many groups, and a transactional id."""
+    groups = GroupCoordinator(GroupSettings(), str)
+    transactions = TransactionCoordinator(TransactionSettings())
+    actions = [
+        action
+        for number, group in enumerate(GROUPS)
+        for action in groups.commit_offsets(0, commit(group, number), 1000)
+    ]
+    actions += transactions.init_producer_id(0, "payments", 60_000, None, 10**15)
+    return [record for action in actions for record in getattr(action, "records", ())]
+
+
+@asynccontextmanager
+async def open_broker(url: str) -> AsyncIterator[Broker]:
+    """Run a broker without coordinators."""
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        yield await nursery.start(serve_broker, cluster.config.with_store(storage=url))
+        nursery.cancel_scope.cancel()
+
+
+async def append(broker: Broker, log: LogState, records: list[StateRecord], epoch: int = 0) -> None:
+    headers = [[("leader-epoch", b"%d" % epoch)] for _ in records] if epoch else None
+    data = encode_batch(
+        0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
+    )
+    await broker.append(log, [(check_crc(data), data)]).wait_offset()
+
+
+async def check_imported(service: Service) -> None:
+    for number, group in enumerate(GROUPS):
+        assert (await service.groups.fetch_offsets(group))[PLACE].offset == number
+    again = await service.transactions.init_producer_id("payments", 60_000)
+    assert again.producer == Producer(0, 1)
+    taken = {(await service.transactions.init_producer_id(None)).producer.producer_id for _ in range(3)}
+    assert min(taken) >= 1000
+    for topic in (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        assert dict(service.broker.state(topic)) == {}
+
+
+@pytest.mark.parametrize("done", [0, 1, 7, 10**6], ids=["nothing", "one", "some", "all"])
+async def test_state_of_a_former_version_is_imported_once(tmp_path: Path, done: int) -> None:
+    """`done` records of each slot were imported when the broker was killed before."""
+    url = f"sqlite:{tmp_path}/broker.db"
+    records = former_records()
+    async with open_broker(url) as broker:
+        for record in records:
+            broker.write_state(record.topic, [(record.key, record.value)])
+        await broker.wait_durable()
+        if done:
+            logs = await broker.ensure_internal_topic(COORDINATORS_TOPIC, SLOTS)
+            for log in logs:
+                names = {group for group in GROUPS if slot_of(group) == log.number}
+                own = [each for each in records if names & set(map(str, json.loads(each.key)))]
+                if own[:done]:
+                    await append(broker, log, own[:done])
+    async with open_broker_service(url) as service:
+        await check_imported(service)
+        assert await service.groups.commit_offsets(commit(GROUPS[0], 99)) == {PLACE: ErrorCode.NONE}
+    async with open_broker_service(url) as service:
+        assert (await service.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+        assert (await service.groups.fetch_offsets(GROUPS[1]))[PLACE].offset == 1
+
+
+async def test_state_of_the_cluster_is_not_replaced_by_that_of_a_former_version(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/broker.db"
+    async with open_broker_service(url) as service:
+        await service.groups.commit_offsets(commit(GROUPS[0], 99))
+    async with open_broker(url) as broker:
+        for record in former_records():
+            broker.write_state(record.topic, [(record.key, record.value)])
+        await broker.wait_durable()
+    async with open_broker_service(url) as service:
+        assert (await service.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+async def test_logs_are_rewritten(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_log, "REWRITE_RECORDS", 10)
+    url = storage.format(tmp_path)
+    async with open_broker_service(url) as service:
+        log = service.broker.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
+        assert log is not None
+        others = [group for group in GROUPS if slot_of(group) == slot_of("g")]
+        for group in others:
+            await service.groups.commit_offsets(commit(group, 7))
+        for offset in range(200):
+            await service.groups.commit_offsets(commit("g", offset))
+        with trio.fail_after(30):
+            while log.index.end_offset - log.index.start_offset > 60:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert log.index.end_offset > 200
+    async with open_broker_service(url) as service:
+        assert (await service.groups.fetch_offsets("g"))[PLACE].offset == 199
+        for group in others:
+            assert (await service.groups.fetch_offsets(group))[PLACE].offset == 7
+
+
+async def test_records_of_a_deposed_leader_do_not_count() -> None:
+    def record(key: bytes, value: bytes | None) -> StateRecord:
+        return StateRecord("", key, value)
+
+    async with open_broker("memory:") as broker:
+        (log,) = await broker.ensure_internal_topic("$test", 1)
+        await append(broker, log, [record(b"a", b"0"), record(b"b", b"0")])
+        await append(broker, log, [record(b"a", b"5")], epoch=5)
+        await append(broker, log, [record(b"a", b"3"), record(b"b", None)], epoch=3)
+        await append(broker, log, [record(b"c", b"5")], epoch=5)
+        await append(broker, log, [record(b"c", b"0")])
+        loaded = SlotLog(broker, log)
+        await loaded.load()
+        assert loaded.values == {b"a": b"5", b"b": b"0", b"c": b"5"}
+
+
+async def test_many_commits_share_a_write() -> None:
+    async with open_broker_service() as service:
+        before = service.broker.statistics().commits
+        async with trio.open_nursery() as nursery:
+            for number in range(500):
+                nursery.start_soon(service.groups.commit_offsets, commit(f"group-{number}", number))
+        assert service.broker.statistics().commits - before < 20
+
+
+async def test_offset_on_a_lost_branch_is_moved_to_the_fork() -> None:
+    async with open_broker_service() as service:
+        await service.broker.create_topic("orders", 1).wait()
+        log = service.broker.find_log("orders", 0)
+        assert log is not None
+        for group, offset, epoch in (("lost", 70, 1), ("kept", 30, 1), ("new", 70, 2), ("unknown", 70, -1)):
+            await service.groups.commit_offsets(commit(group, offset, epoch))
+        log.epochs = [(0, 0), (1, 20), (2, 50)]
+        found = {}
+        for group in ("lost", "kept", "new", "unknown"):
+            fetched = (await service.groups.fetch_offsets(group))[PLACE]
+            found[group] = (fetched.offset, fetched.leader_epoch)
+        assert found == {"lost": (50, 1), "kept": (30, 1), "new": (70, 2), "unknown": (70, -1)}
+
+
+def test_slots_give_different_producer_ids() -> None:
+    found = []
+    for slot in range(SLOTS):
+        ids = ProducerIds(slot, SLOTS)
+        for run in range(3):
+            records = []
+            for _ in range(1500 if run == 2 else 10):
+                producer_id, written = ids.take()
+                found.append(producer_id)
+                records += written
+            ids = ProducerIds(slot, SLOTS)
+            for record in records:
+                ids.restore(record)
+    assert len(found) == len(set(found))
+    assert min(found) == 0
+
+
+def test_slots_go_on_behind_the_ids_of_a_lone_broker() -> None:
+    record = ProducerIds().take()[1][0]._replace(value=b'{"version":1,"next_producer_id":33000}')
+    for slot in range(SLOTS):
+        ids = ProducerIds(slot, SLOTS)
+        ids.restore(record)
+        first, _ = ids.take()
+        assert first >= 33000
+        assert first // 1000 % SLOTS == slot

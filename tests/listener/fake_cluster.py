@@ -1,0 +1,188 @@
+"""A broker of a cluster that exists only in its tables: handlers of requests see it as they see a running one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import attrs
+import trio
+
+from dafka import Config
+from dafka.batches import BatchHeader
+from dafka.broker import ProducerTable
+from dafka.kafka.protocol import ApiKey, RequestHeader
+from dafka.kafka.transactions import TransactionSettings
+from dafka.listener.handlers import Client
+from dafka.listener.kafka_listener import KafkaListener
+from dafka.protocol.logs import Leadership, LogOrder, LogState, Topic
+from dafka.protocol.replication import BrokerDescription, Brokers
+
+OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
+"""The addresses of the brokers 0, 1 and 2."""
+
+ENDPOINT = ("own.example", 9092)
+
+
+class FakeBroker:
+    """The part of a broker that handlers use.
+
+    Attributes:
+        address: Its address.
+        order: Its topics and logs.
+        brokers: The brokers of the cluster.
+        created: The arguments of `create_topic`.
+        moved: The arguments of `change_replicas`.
+        deleted: The arguments of `delete_records`.
+        appended: Waits for what `append` has appended.
+    """
+
+    def __init__(self) -> None:
+        self.address = OWN
+        self.order = LogOrder(OWN)
+        own = BrokerDescription(address=OWN, number=0, rack="one", kafka_listener="127.0.0.1:1")
+        self.brokers = Brokers(own, 1.0)
+        self.created: list[tuple[Any, ...]] = []
+        self.moved: list[tuple[LogState, tuple[str, ...]]] = []
+        self.deleted: list[tuple[LogState, int]] = []
+        self.appended: Callable[[bool], Awaitable[int]] | None = None
+        self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
+        self._watching: set[trio.Event] = set()
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        return self.order.topics
+
+    def find_topic(self, name: str) -> Topic | None:
+        return self.order.topics.get(name)
+
+    def logs(self, topic: str) -> Sequence[LogState]:
+        return self.order.logs(topic)
+
+    def find_log(self, topic: str, number: int) -> LogState | None:
+        return self.order.find_log(topic, number)
+
+    def create_topic(
+        self,
+        name: str,
+        log_count: int = 1,
+        settings: Mapping[str, str] | None = None,
+        replica_count: int = 0,
+        *,
+        placement: Sequence[Sequence[str]] = (),
+    ) -> trio.Event:
+        self.created.append((name, log_count, replica_count, list(placement)))
+        self.order.add_topic(Topic(name, f"{len(self.created):032x}", log_count, dict(settings or {})))
+        for log, replicas in zip(self.order.logs(name), placement, strict=False):
+            log.leadership = Leadership(replicas[0], replicas=tuple(replicas), is_led=replicas[0] == OWN)
+        return done()
+
+    def change_topic(self, name: str, *, log_count: int) -> trio.Event:
+        self.order.add_topic(Topic(name, self.topics[name].topic_id, log_count))
+        return done()
+
+    def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
+        self.moved.append((log, tuple(replicas)))
+        topic = self.topics[log.topic]
+        assignments = {**topic.assignments, log.number: tuple(replicas)}
+        self.order.add_topic(attrs.evolve(topic, assignments=assignments))
+
+    async def delete_records(self, log: LogState, offset: int) -> None:
+        self.deleted.append((log, offset))
+
+    def next_sequence(self, _log: LogState) -> int:
+        return 0
+
+    def durable_end(self, _log: LogState) -> int:
+        return 0
+
+    def append(self, log: LogState, _batches: Sequence[tuple[BatchHeader, bytes]]) -> SimpleNamespace:
+        async def wait_offset(*, all_replicas: bool = True) -> int:
+            assert self.appended is not None
+            return await self.appended(all_replicas)
+
+        return SimpleNamespace(log=log, durable=done(), wait_offset=wait_offset)
+
+    @contextmanager
+    def watching(self, _logs: Iterable[LogState]) -> Iterator[trio.Event]:
+        advanced = trio.Event()
+        self._watching.add(advanced)
+        try:
+            yield advanced
+        finally:
+            self._watching.discard(advanced)
+
+    def notify(self) -> None:
+        """Tell those who watch logs that these have changed."""
+        for each in self._watching:
+            each.set()
+
+    async def _read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        return [b"%d-%d" % (offset, end_offset)]
+
+    async def _find_nothing(self, _log: LogState, _time_ms: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class FakeCluster:
+    """Three brokers, of which the first one serves the client. The third one has no listener for clients of Kafka.
+
+    Attributes:
+        broker: The broker that serves the client.
+        listener: Its listener.
+        log: The only log of the topic `t`, which the broker leads. It has ten records, of which replicas have eight.
+    """
+
+    def __init__(self) -> None:
+        self.broker = FakeBroker()
+        brokers = self.broker.brokers
+        brokers.note(BrokerDescription(address=SECOND, number=1, rack="two", kafka_listener="[fd00::1]:9093"))
+        brokers.note(BrokerDescription(address=THIRD, number=2))
+        self.live(SECOND, THIRD)
+        self.broker.order.add_topic(Topic("t", "f" * 32))
+        found = self.broker.find_log("t", 0)
+        assert found is not None
+        self.log = found
+        self.lead()
+        self.log.index.append("native", 0, 10, is_open=True)
+        self.log.high_watermark = 8
+        service = SimpleNamespace(
+            broker=self.broker,
+            config=Config(),
+            producers=ProducerTable(TransactionSettings()),
+            listeners=[],
+            last_stable_offset=lambda log: log.high_watermark,
+        )
+        self.listener = KafkaListener(cast(Any, service))
+
+    def live(self, *addresses: str) -> None:
+        """Let these brokers be alive, besides the own one."""
+        brokers = self.broker.brokers
+        for address in (SECOND, THIRD):
+            brokers.heard(address, 0.0 if address in addresses else -9.0)
+        brokers.check_alive(0.5)
+
+    def lead(self, *, epoch: int = 5, replicas: tuple[str, ...] = (OWN, SECOND), **others: Any) -> None:
+        """Let the own broker lead the log."""
+        others.setdefault("in_sync", replicas)
+        self.log.leadership = Leadership(OWN, epoch, is_led=True, replicas=replicas, **others)
+        self.log.epochs = [(0, 0), (epoch, 6)]
+
+    def follow(self, leader: str = SECOND, *, epoch: int = 5, **others: Any) -> None:
+        """Let another broker lead the log."""
+        self.log.leadership = Leadership(leader, epoch, is_led=False, replicas=(OWN, SECOND), **others)
+
+    def client(self, api: ApiKey, version: int) -> Client:
+        """Return a client that sends a request."""
+        header = RequestHeader(api, version, 1, "test")
+        return Client(self.listener, header, "127.0.0.1", ENDPOINT)
+
+
+def done() -> trio.Event:
+    """Return an event that is set."""
+    event = trio.Event()
+    event.set()
+    return event

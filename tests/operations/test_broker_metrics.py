@@ -1,0 +1,32 @@
+"""Metrics of a broker among others."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+
+from dafka.operations.broker_metrics import BrokerMetrics
+from dafka.operations.metrics import TopicLabels
+from tests.web.running import RunningWeb, open_webs
+from tests.web.test_brokers import FAST, create
+
+
+def read(web: RunningWeb) -> dict[tuple[str, ...], float]:
+    metrics = BrokerMetrics(web.broker.broker).read(TopicLabels(0))
+    return {(each.name, *each.labels.values()): each.value for metric in metrics for each in metric.samples}
+
+
+async def test_logs_and_brokers_are_counted() -> None:
+    async with open_webs(2, FAST) as webs:
+        before = [read(web) for web in webs]
+        await create(webs, "orders", 5)
+        after = [read(web) for web in webs]
+        led = [b["dafka_broker_logs_led",] - a["dafka_broker_logs_led",] for a, b in zip(before, after, strict=True)]
+        assert sum(led) >= 5  # and those that get their leaders meanwhile
+        for found in after:
+            assert (found["dafka_broker_brokers", "alive"], found["dafka_broker_brokers", "dead"]) == (2, 0)
+            assert found["dafka_broker_replicas",] >= 5
+            assert found["dafka_broker_draining",] == 0
+        webs[0].broker.broker.set_draining(True)
+        assert read(webs[0])["dafka_broker_draining",] == 1

@@ -1,0 +1,407 @@
+"""Simulated brokers that replicate logs with the real state machines.
+
+A broker's partitions are lists: its control records, and for each log an index partition for each branch, whose entries
+stand for the records that they name. Brokers copy them from each other as stores do: what is durable at one becomes
+durable at others some time later, in its order.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dafka.protocol.replication import (
+    Acknowledge,
+    Balancer,
+    BalancerSettings,
+    Branch,
+    BranchRow,
+    BrokerDescription,
+    Brokers,
+    ControlRecord,
+    Lead,
+    MoveHighWatermark,
+    PlacedLog,
+    ReplicaAction,
+    StepDown,
+    Tip,
+    WriteControl,
+)
+from dafka.protocol.replication.replicated_logs import is_useless
+from tests.replication.history import Violation
+
+if TYPE_CHECKING:
+    from tests.replication.world import World
+
+HEARTBEAT_S = 0.2
+ALIVE_S = 0.7
+BALANCE_S = 0.5
+BALANCING = BalancerSettings(mend_after_s=2.0, full_bytes=100, moves_max=2)
+
+
+class KeptLog:
+    """One log at one broker, from a start to the next crash.
+
+    Attributes:
+        branches: The records of each branch that are durable here, after the offset of the first one.
+        readable: How far readers may read.
+    """
+
+    def __init__(self, name: str, broker: Broker) -> None:
+        self.name = name
+        self.broker = broker
+        self.world = broker.world
+        self.history = self.world.histories[name]
+        self.branches = broker.branches.setdefault(name, {})
+        self.replica = self.world.make_replica(
+            name, broker.name, broker.number, self.history.replicas, self.world.settings
+        )
+        self.copying: set[Branch] = set()
+        self.dropped = 0
+        self.led: Branch | None = None
+        self.appended_end = 0
+        self.waiting: list[tuple[int, str]] = []
+        self.appending = 0
+        self.readable = 0
+
+    def restore(self, control: dict[str, list[ControlRecord]]) -> None:
+        """Take over what is on the disk: perhaps without the control records that say nothing any more."""
+        found = [(maker, each) for maker, made in control.items() for each in made if each.log == self.name]
+        latest = max((each.branch.epoch for _, each in found if isinstance(each, BranchRow)), default=0)
+        if self.world.compacts:
+            found = [(maker, each) for maker, each in found if not is_useless(each, latest)]
+        own = [each for maker, each in found if maker == self.broker.name]
+        self.replica.restore(own, [(maker, each) for maker, each in found if maker != self.broker.name])
+        self._restore_held()
+        self.act(self.replica.resume())
+
+    def _restore_held(self) -> None:
+        self.replica.restore_held({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
+
+    def act(self, actions: list[ReplicaAction]) -> None:
+        """Carry out actions."""
+        for action in actions:
+            if isinstance(action, WriteControl):
+                self.broker.write_control(action.record)
+            elif isinstance(action, Acknowledge):
+                self._acknowledge(action.branch, action.end_offset)
+            elif isinstance(action, Lead):
+                self._lead(action.row)
+            elif isinstance(action, StepDown):
+                self.led, self.waiting = None, []
+            elif isinstance(action, MoveHighWatermark):
+                self._move_high_watermark(action.offset)
+
+    def _acknowledge(self, branch: Branch, end_offset: int) -> None:
+        """Let everybody know: the leader at once, others perhaps."""
+        for other in self.world.brokers.values():
+            if other is not self.broker and (other.name == branch.leader or self.world.draw.random() < 0.3):
+                self.world.send(
+                    self.broker, other, partial(other.acknowledged, self.name, self.broker.name, branch, end_offset)
+                )
+
+    def _move_high_watermark(self, offset: int) -> None:
+        self.history.check_readable(self, offset)
+        while self.led is not None and self.waiting and self.waiting[0][0] < offset:
+            self.history.acknowledged.add(self.waiting.pop(0)[1])
+
+    # Leading
+
+    def _lead(self, row: BranchRow) -> None:
+        branch, start = row.branch, row.parent.end_offset
+        self.led, self.waiting = branch, []
+        self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
+
+        def stored() -> None:
+            self.branches.setdefault(branch, (start, []))
+            self.act(self.replica.stored(branch, start))
+            self._push(branch)
+
+        self.world.write(self.broker, stored)
+
+    def append(self, ids: list[str]) -> bool:
+        """Append records of a client. Return whether this broker leads, and has room."""
+        branch = self.led
+        if branch is None or branch not in self.branches or not self.replica.may_append or self.broker.is_full:
+            return False
+        self.waiting.extend((self.appended_end + place, each) for place, each in enumerate(ids))
+        self.appended_end += len(ids)
+        self.appending += 1
+
+        def stored() -> None:
+            self.appending -= 1
+            if branch not in self.branches:
+                raise Violation("a broker has dropped a branch to which it appends")
+            start, held = self.branches[branch]
+            self.history.check_stored(branch, len(held), ids)
+            held.extend(ids)
+            self.act(self.replica.stored(branch, start + len(held)))
+            self._push(branch)
+
+        self.world.write(self.broker, stored)
+        return True
+
+    def _push(self, branch: Branch) -> None:
+        for other in self.world.brokers.values():
+            if other is not self.broker:
+                self.world.send(self.broker, other, partial(other.copy_branch, self.broker, self.name, branch))
+
+    def heal(self) -> None:
+        """As a leader, append the records of all other branches that the log lacks, once nothing is being appended."""
+        if self.led is None or not self.replica.may_append or self.appending or len(self.branches) < 2:
+            return
+        on_chain = {each.branch: each.end_offset for each in self.replica.table.chain(self.replica.tip()) or ()}
+        if all(start + len(ids) <= on_chain.get(branch, -1) for branch, (start, ids) in self.branches.items()):
+            return
+        if self.replica.tip().branch != self.led:
+            raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.tip()}")
+        known = set(self.records())
+        for branch in sorted(self.branches):
+            if not self.replica.is_complete(branch):
+                continue  # its records come behind those of the branches before it
+            missing = [each for each in self.branches[branch][1] if each not in known]
+            if missing:
+                self.append(missing)
+                return
+
+    # Following
+
+    def copy_branches(self, other: KeptLog) -> None:
+        """Copy what another broker holds more."""
+        for branch in other.branches:
+            self.copy_branch(other, branch)
+
+    def copy_branch(self, other: KeptLog, branch: Branch) -> None:
+        """Copy a branch, as far as another broker holds it, if this one is a replica."""
+        found = other.branches.get(branch)
+        if found is None or branch == self.led or branch in self.copying or self.broker.is_full:
+            return
+        start, ids = found
+        first = len(self.branches[branch][1]) if branch in self.branches else 0
+        is_known = branch in self.branches
+        if (is_known and len(ids) <= first) or not self._is_replica():
+            return
+        if self.broker.name in self.world.stalled or self.world.is_skipped():
+            return
+        fresh = ids[first:]
+        if len(fresh) > 1 and self.world.draw.random() < 0.3:
+            fresh = fresh[: self.world.draw.randint(1, len(fresh))]
+        self.copying.add(branch)
+        dropped = self.dropped
+
+        def stored() -> None:
+            if dropped != self.dropped:
+                return
+            self.copying.discard(branch)
+            held = self.branches.setdefault(branch, (start, []))[1]
+            assert len(held) == first
+            self.history.check_stored(branch, first, fresh)
+            held.extend(fresh)
+            self.act(self.replica.stored(branch, start + len(held)))
+
+        self.world.write(self.broker, stored)
+
+    def _is_replica(self) -> bool:
+        return self.broker.name in self.replica.replicas
+
+    def drop(self) -> None:
+        """Drop everything, if this broker is no replica any more and may do so."""
+        if self.branches and self.replica.may_drop:
+            self.branches.clear()
+            self.copying.clear()
+            self.dropped += 1
+            self.readable = 0
+            self._restore_held()
+
+    # What is there
+
+    def holds(self, tip: Tip) -> bool:
+        """Return whether a branch is here up to an offset."""
+        start, ids = self.branches.get(tip.branch, (0, []))
+        return start + len(ids) >= tip.end_offset
+
+    def records(self) -> list[str]:
+        """Return the records of the log, as far as this broker holds it."""
+        found: list[str] = []
+        for branch, end in self.replica.table.chain(self.replica.tip()) or ():
+            if branch in self.branches:
+                start, ids = self.branches[branch]
+                found = ids[: end - start] + found
+        return found
+
+    def placed(self) -> PlacedLog:
+        """Return where the log is kept, as far as this broker knows."""
+        replica = self.replica
+        return PlacedLog(
+            self.name,
+            self.broker.name if self.led is not None and replica.may_append else replica.leader,
+            replica.replicas,
+            self.world.wanted,
+            replica.in_sync(max_lag=5, within_s=1.0),
+        )
+
+
+class Broker:
+    """One broker.
+
+    Attributes:
+        control: The control records that are durable here, by the broker that made them.
+        branches: The records that are durable here, by log and branch.
+        generation: How often it has started.
+        clock_s: How much its clock is ahead.
+        full_until: Until when its disk has no room.
+    """
+
+    def __init__(self, name: str, number: int, world: World) -> None:
+        self.name = name
+        self.number = number
+        self.world = world
+        self.control: dict[str, list[ControlRecord]] = {}
+        self.branches: dict[str, dict[Branch, tuple[int, list[str]]]] = {}
+        self.generation = 0
+        self.is_up = False
+        self.is_draining = False
+        self.clock_s = 0.0
+        self.full_until = 0.0
+        self.logs: dict[str, KeptLog] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether writing fails."""
+        return self.world.now < self.full_until
+
+    @property
+    def clock(self) -> float:
+        """What its clock shows."""
+        return self.world.now + self.clock_s
+
+    def describe(self) -> BrokerDescription:
+        """Return how it describes itself."""
+        return BrokerDescription(
+            address=self.name,
+            number=self.number,
+            rack=f"r{self.number % 2}" if self.world.balances else "",
+            free_bytes=0 if self.is_full else 1000 + self.number,
+            is_draining=self.is_draining,
+        )
+
+    def start(self) -> None:
+        """Start, unless it is up."""
+        if self.is_up:
+            return
+        self.generation += 1
+        self.is_up = True
+        self.brokers = Brokers(self.describe(), ALIVE_S)
+        self.balancer = Balancer(self.name, BALANCING, self.world.draw.sample)
+        self.balanced_at = self.world.now
+        self.copying: set[str] = set()
+        self.pending_writes = 0
+        self.last_write_at = 0.0
+        self.logs = {name: KeptLog(name, self) for name in self.world.histories}
+        for kept in self.logs.values():
+            kept.restore(self.control)
+        self._tick(self.generation)
+
+    def crash(self) -> None:
+        """Lose everything that is not durable."""
+        self.is_up = False
+        self.generation += 1
+
+    def _tick(self, generation: int) -> None:
+        if generation != self.generation:
+            return
+        world = self.world
+        others = [each for each in world.brokers.values() if each is not self]
+        self.brokers.own = self.describe()
+        for other in others:
+            world.send(self, other, partial(other.hear, self.brokers.own))
+        self.brokers.check_alive(self.clock)
+        for kept in self.logs.values():
+            kept.replica.set_unfit(self.balancer.unfit(kept.name))
+            kept.act(kept.replica.set_alive(self.brokers.alive, self.clock))
+            kept.act(kept.replica.repeat_acknowledgement())
+            if kept.led is not None:
+                for other in others:
+                    heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
+                    world.send(self, other, heard)
+            kept.heal()
+            if world.drops and world.draw.random() < 0.2:
+                kept.drop()
+        for other in others:
+            world.send(other, self, partial(self.copy_from, other))
+        if world.balances and world.now - self.balanced_at >= BALANCE_S:
+            self.balanced_at = world.now
+            self._balance()
+        world.later(HEARTBEAT_S * world.draw.uniform(0.8, 1.2), lambda: self._tick(generation))
+
+    def _balance(self) -> None:
+        placed = [each.placed() for each in self.logs.values()]
+        for change in self.balancer.advance(self.brokers.all(), self.brokers.alive, placed, self.clock):
+            kept = self.logs[change.log]
+            kept.act(kept.replica.change_replicas(change.replicas))
+
+    def hear(self, other: BrokerDescription) -> None:
+        """Take in a sign of life."""
+        self.brokers.note(other)
+        self.brokers.heard(other.address, self.clock)
+
+    def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
+        """Take in an acknowledgement."""
+        kept = self.logs[log]
+        kept.act(kept.replica.acknowledged(broker, branch, end_offset))
+
+    # Control records
+
+    def write_control(self, record: ControlRecord) -> None:
+        """Make a control record durable, and publish it."""
+
+        def stored() -> None:
+            self.control.setdefault(self.name, []).append(record)
+            if isinstance(record, BranchRow):
+                self.world.histories[record.log].check_row(record, self.world.now)
+            if self.world.draw.random() < self.world.crash_after_write:
+                self.crash()
+                self.world.later(self.world.draw.expovariate(5), self.start)
+                return
+            kept = self.logs[record.log]
+            kept.act(kept.replica.written(record))
+            for other in self.world.brokers.values():
+                if other is not self:
+                    self.world.send(self, other, partial(other.copy_control, self, self.name))
+
+        self.world.write(self, stored)
+
+    def copy_from(self, other: Broker) -> None:
+        """Copy what another broker holds more."""
+        for name in other.control:
+            self.copy_control(other, name)
+        for name, kept in self.logs.items():
+            kept.copy_branches(other.logs[name])
+
+    def copy_branch(self, other: Broker, log: str, branch: Branch) -> None:
+        """Copy a branch, as far as another broker holds it."""
+        self.logs[log].copy_branch(other.logs[log], branch)
+
+    def copy_control(self, other: Broker, maker: str) -> None:
+        """Copy the control records that a broker has made, as far as another one holds them."""
+        if maker in {self.name, *self.copying} or self.is_full or (self.name, maker) in self.world.deaf:
+            return
+        theirs, mine = other.control.get(maker, []), self.control.get(maker, [])
+        first = len(mine)
+        if len(theirs) <= first or self.world.is_skipped():
+            return
+        fresh = theirs[first:]
+        if self.world.draw.random() < 0.3:
+            fresh = fresh[: self.world.draw.randint(1, len(fresh))]
+        self.copying.add(maker)
+
+        def stored() -> None:
+            self.copying.discard(maker)
+            held = self.control.setdefault(maker, [])
+            assert len(held) == first
+            held.extend(fresh)
+            for each in fresh:
+                kept = self.logs[each.log]
+                kept.act(kept.replica.receive(maker, each))
+
+        self.world.write(self, stored)

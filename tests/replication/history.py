@@ -1,0 +1,147 @@
+"""What has happened to one log, as somebody knows who sees all brokers; it checks each promise and steers nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dafka.protocol.replication import NO_TIP, Availability, Branch, BranchRow, BranchTable, Tip
+
+if TYPE_CHECKING:
+    from tests.replication.brokers import KeptLog
+
+
+class Violation(AssertionError):  # noqa: N818 (the name in all simulations)
+    """A promise is broken."""
+
+
+class History:
+    """One log.
+
+    Attributes:
+        replicas: Its first replicas.
+        table: All rows that are durable at their leaders.
+        begun_at: When each row became durable.
+        committed: How far any broker has let readers read (majority).
+        acknowledged: The records that clients were told are durable.
+    """
+
+    def __init__(self, log: str, replicas: tuple[str, ...], availability: Availability) -> None:
+        self.log = log
+        self.replicas = replicas
+        self.availability = availability
+        self.table = BranchTable()
+        first = Branch(0, replicas[0])
+        self.table.add(BranchRow(log, first, NO_TIP, replicas))
+        self.begun_at: dict[Branch, float] = {}
+        self.committed = Tip(first, 0)
+        self.acknowledged: set[str] = set()
+        self._contents: dict[Branch, list[str]] = {}
+        self._leaders: dict[int, str] = {0: replicas[0]}
+
+    def check_row(self, row: BranchRow, now: float) -> None:
+        """Check a branch that begins: it is the only one of its epoch, and continues all that was committed."""
+        leader = self._leaders.setdefault(row.branch.epoch, row.branch.leader)
+        if leader != row.branch.leader:
+            raise Violation(f"{leader} and {row.branch.leader} lead in the epoch {row.branch.epoch}")
+        if self.table.rows.setdefault(row.branch, row) != row:
+            raise Violation(f"the branch {row.branch} has begun twice")
+        self.begun_at[row.branch] = now
+        is_late = (
+            row.branch < self.committed.branch
+        )  # it never leads: most replicas have promised to follow another one
+        if (
+            self.availability is Availability.MAJORITY
+            and not is_late
+            and not self._continues(row.parent, self.committed)
+        ):
+            raise Violation(f"{row} lacks what was committed up to {self.committed}")
+
+    def _continues(self, tip: Tip, earlier: Tip) -> bool:
+        """Return whether a log includes all of another one."""
+        fork = self.table.fork(tip, earlier)
+        # The end of a branch is the same place as the beginning of the next one.
+        return fork is not None and fork.end_offset >= earlier.end_offset
+
+    def check_stored(self, branch: Branch, place: int, ids: list[str]) -> None:
+        """Check records that become durable: in a branch, each offset has one record."""
+        found = self._contents.setdefault(branch, [])
+        shared = found[place : place + len(ids)]
+        if place > len(found) or shared != ids[: len(shared)]:
+            raise Violation(f"records of the branch {branch} have changed at {place}")
+        found.extend(ids[len(shared) :])
+
+    def check_readable(self, kept: KeptLog, offset: int) -> None:
+        """Check that readers never see another record at an offset, and that two sides never both commit (majority)."""
+        tip = kept.replica.tip()
+        if offset > tip.end_offset:
+            raise Violation(f"{kept.broker.name} lets readers read up to {offset}, and holds {tip}")
+        if self.availability is not Availability.MAJORITY:
+            return
+        if kept.readable > offset:
+            raise Violation(f"{kept.broker.name} lets readers read up to {offset}, after {kept.readable}")
+        kept.readable = offset
+        chain = self.table.chain(tip)
+        assert chain is not None
+        place = next(each for each in chain if self.table.rows[each.branch].parent.end_offset <= offset)
+        end = Tip(place.branch, offset)
+        if not all(map(kept.holds, [end, *(each for each in chain if each.branch < place.branch)])):
+            raise Violation(f"{kept.broker.name} lets readers read what it does not hold")
+        if self._continues(end, self.committed):
+            self.committed = end
+        elif not self._continues(self.committed, end):
+            raise Violation(f"{kept.broker.name} commits {end}, and {self.committed} was committed")
+        for row in self.table.rows.values():
+            if row.branch > end.branch and not self._continues(row.parent, end):
+                raise Violation(f"{kept.broker.name} commits {end}, and {row} has begun without it")
+
+    def check_table(self, broker: str, table: BranchTable, rows: set[Branch]) -> None:
+        """Check that a broker knows rows."""
+        for branch in rows:
+            if table.rows.get(branch) != self.table.rows[branch]:
+                raise Violation(f"{broker} does not know the row of {branch} in time")
+
+    def check_end(self, kept_logs: list[KeptLog], wanted: int) -> None:
+        """Check the log after everything has healed: who leads it, who keeps it, and that nothing is missing."""
+        leaders = [each for each in kept_logs if each.led is not None and each.replica.may_append]
+        if len(leaders) != 1:
+            raise Violation(f"{len(leaders)} brokers lead {self.log} at the end")
+        [leader] = leaders
+        self._check_replicas(leader, kept_logs, wanted)
+        log = leader.records()
+        if len(set(log)) != len(log):
+            raise Violation("a record is in the log twice")
+        missing = self.acknowledged.difference(log)
+        if missing:
+            raise Violation(f"{len(missing)} acknowledged records are lost, such as {min(missing)}")
+        known = set(log)
+        for each in kept_logs:
+            for branch, (_, ids) in each.branches.items():
+                if not known.issuperset(ids):
+                    raise Violation(f"records of the branch {branch} are lost")
+        self._check_order(log)
+
+    def _check_replicas(self, leader: KeptLog, kept_logs: list[KeptLog], wanted: int) -> None:
+        """Check that all brokers agree on who keeps the log, and that those that keep it do so completely."""
+        replicas = leader.replica.replicas
+        if any(each.replica.replicas != replicas or each.replica.leader != leader.broker.name for each in kept_logs):
+            raise Violation(f"brokers differ in who keeps or leads {self.log}")
+        if leader.world.balances and len(replicas) != wanted:
+            raise Violation(f"{self.log} has the replicas {replicas} at the end, and {wanted} are wanted")
+        log = leader.records()
+        for each in kept_logs:
+            if each.broker.name in replicas and each.records() != log:
+                raise Violation(f"the replicas {leader.broker.name} and {each.broker.name} differ at the end")
+            if each.broker.name in replicas and each.replica.high_watermark != len(log):
+                raise Violation(f"readers at {each.broker.name} may not read to the end")
+        if set(leader.replica.in_sync()) != set(replicas):
+            raise Violation(f"not all replicas of {self.log} are in sync at the end")
+
+    @staticmethod
+    def _check_order(log: list[str]) -> None:
+        """Check that each producer's records are in their order."""
+        last: dict[str, int] = {}
+        for record in log:
+            producer, number = record.split(":")
+            if last.get(producer, -1) >= int(number):
+                raise Violation(f"records of the producer {producer} have changed their order")
+            last[producer] = int(number)

@@ -1,0 +1,291 @@
+"""Planted bugs: replicas with one mistake each, which the simulation must notice."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import attrs
+
+from dafka.protocol.replication import (
+    NO_TIP,
+    Acknowledge,
+    Availability,
+    Branch,
+    BranchRow,
+    Claim,
+    ControlRecord,
+    MoveHighWatermark,
+    Promise,
+    Replica,
+    ReplicaAction,
+    StepDown,
+    Tip,
+    WriteControl,
+)
+
+
+class AcknowledgesDespitePromise(Replica):
+    """Acknowledges records of a branch although it has promised to follow a later one."""
+
+    def _acknowledge(self) -> list[ReplicaAction]:
+        tip = max((Tip(each, end) for each, end in self._held.items() if self.is_complete(each)), default=NO_TIP)
+        if tip.branch.leader in {"", self._broker}:
+            return super()._acknowledge()
+        return [Acknowledge(tip.branch, tip.end_offset)]
+
+
+class HidesItsTip(Replica):
+    """Promises without saying what it holds."""
+
+    def _consider(self, claim: Claim) -> list[ReplicaAction]:
+        actions = super()._consider(claim)
+        return [
+            WriteControl(attrs.evolve(each.record, tip=NO_TIP))
+            if isinstance(each, WriteControl) and isinstance(each.record, Promise)
+            else each
+            for each in actions
+        ]
+
+
+class CountsHalf(Replica):
+    """Begins a branch with the promises of fewer than half of the replicas."""
+
+    def _is_promised(self, claim: Claim) -> bool:
+        return len(self._promises) >= len(claim.replicas) // 2
+
+
+class ContinuesTheLongest(Replica):
+    """Continues the longest tip, whatever its branch."""
+
+    def _choose_parent(self, tips: list[Tip]) -> Tip:
+        return max(tips, key=lambda each: each.end_offset)
+
+
+class ContinuesTheShortest(Replica):
+    """Continues the shortest tip."""
+
+    def _choose_parent(self, tips: list[Tip]) -> Tip:
+        return min(tips, key=lambda each: (each.branch.epoch, each.end_offset))
+
+
+class ContinuesItsOwn(Replica):
+    """Continues what it holds itself."""
+
+    def _choose_parent(self, tips: list[Tip]) -> Tip:
+        return self.tip()
+
+
+class ForgetsPromises(Replica):
+    """Forgets at a restart what it has promised."""
+
+    def restore(self, own: Any, others: Any) -> None:
+        super().restore([each for each in own if not isinstance(each, Promise)], others)
+        self._promised = None
+
+
+class ForgetsWhatItHolds(Replica):
+    """Forgets at a restart what it holds of other leaders' branches."""
+
+    def restore_held(self, held: dict[Branch, int]) -> None:
+        super().restore_held({each: end for each, end in held.items() if each.leader == self._broker})
+
+
+class LeadsDespitePromise(Replica):
+    """Does not step down when it promises to follow another leader."""
+
+    def _consider(self, claim: Claim) -> list[ReplicaAction]:
+        leading = self.leading
+        actions: list[ReplicaAction] = [each for each in super()._consider(claim) if not isinstance(each, StepDown)]
+        self.leading = leading
+        return actions
+
+
+class CommitsTheFastest(Replica):
+    """Lets readers read what the fastest replica has acknowledged."""
+
+    def _move_high_watermark(self) -> list[ReplicaAction]:
+        found = max(self._acks.values(), default=0)
+        if self.leading is None or self._broker not in self._acks or found <= self.high_watermark:
+            return []
+        self.high_watermark = found
+        return [MoveHighWatermark(found)]
+
+
+class CommitsItsOwn(Replica):
+    """Lets readers read what is durable at the leader."""
+
+    def _move_high_watermark(self) -> list[ReplicaAction]:
+        found = self._acks.get(self._broker, 0)
+        if self.leading is None or found <= self.high_watermark:
+            return []
+        self.high_watermark = found
+        return [MoveHighWatermark(found)]
+
+
+class AcknowledgesWithGaps(Replica):
+    """Acknowledges a branch although it lacks records before it."""
+
+    def is_complete(self, branch: Branch) -> bool:
+        return branch in self._held and self.table.chain(Tip(branch, self._held[branch])) is not None
+
+
+class PromisesBackwards(Replica):
+    """Promises to follow a claim that is older than what it has promised."""
+
+    def _promised_epoch(self) -> int:
+        return -1
+
+
+class PromisesOnlyOnce(Replica):
+    """Promises at most one claim."""
+
+    def _consider(self, claim: Claim) -> list[ReplicaAction]:
+        return [] if self._promised is not None else super()._consider(claim)
+
+
+class AsksTheNewReplicas(Replica):
+    """Begins a branch with the promises of its own replicas alone, when replicas change."""
+
+    def _is_promised(self, claim: Claim) -> bool:
+        return 2 * len(self._promises.keys() & set(claim.replicas)) > len(claim.replicas)
+
+
+class ForgetsOtherReplicas(Replica):
+    """Promises without saying which other replicas a branch may have."""
+
+    def _possible_replica_sets(self) -> tuple[tuple[str, ...], ...]:
+        return ()
+
+
+class SharesEpochs(Replica):
+    """Chooses the epochs that others choose, too."""
+
+    def advance(self, now: float) -> list[ReplicaAction]:
+        self._number = 0
+        return super().advance(now)
+
+
+class CountsOldAcknowledgements(Replica):
+    """Counts acknowledgements of other branches."""
+
+    def acknowledged(self, broker: str, branch: Branch, end_offset: int) -> list[ReplicaAction]:
+        return super().acknowledged(broker, self.leading or branch, end_offset)
+
+
+class KeepsOldPromises(Replica):
+    """Counts promises of an earlier claim for the next one."""
+
+    def _note(self, broker: str, record: ControlRecord) -> None:
+        super()._note(broker, record)
+        if isinstance(record, Promise) and self._claim is not None:
+            self._promises[broker] = record
+
+
+class AppendsTooEarly(Replica):
+    """Appends before it holds the records before its branch."""
+
+    @property
+    def may_append(self) -> bool:
+        return self.leading is not None
+
+
+class NeverResigns(Replica):
+    """Goes on leading although it hears of nobody."""
+
+    def _is_cut_off(self, now: float) -> bool:
+        return False
+
+
+class NeverClaimsAgain(Replica):
+    """Claims once."""
+
+    def advance(self, now: float) -> list[ReplicaAction]:
+        return [] if self._claim is not None else super().advance(now)
+
+
+class ForgetsFormerReplicas(Replica):
+    """Does not ask the replicas of earlier branches, which may hold what no replica of the latest one does."""
+
+    def _former_replica_sets(self) -> set[tuple[str, ...]]:
+        return {self.replicas}
+
+
+class LetsReadersReadBeyondItsEnd(Replica):
+    """Lets readers read what others have acknowledged, without holding it."""
+
+    def tip(self) -> Tip:
+        tip = super().tip()
+        if sys._getframe(1).f_code.co_name == "_move_high_watermark":
+            return Tip(tip.branch, max([tip.end_offset, *self._acks.values()]))
+        return tip
+
+
+class IgnoresRows(Replica):
+    """Does not follow a branch whose claim came while the broker was down."""
+
+    def resume(self) -> list[ReplicaAction]:
+        return super().resume() if self.latest.branch.leader == self._broker else []
+
+    def receive(self, broker: str, record: ControlRecord) -> list[ReplicaAction]:
+        if isinstance(record, BranchRow):
+            self._note(broker, record)
+            return [*self._begin_if_promised(), *self._acknowledge()]
+        return super().receive(broker, record)
+
+
+class ResumesDespitePromise(Replica):
+    """Leads again after a restart although it has promised to follow another leader."""
+
+    def resume(self) -> list[ReplicaAction]:
+        if self.latest.branch.leader == self._broker and self.is_complete(self.latest.branch):
+            return self._begin_leading(self.latest)
+        return []
+
+
+class CountsTheDead(Replica):
+    """Waits for the acknowledgements of replicas that are dead."""
+
+    def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
+        return min((self._acks.get(each, -1) for each in replicas), default=-1)
+
+
+class WaitsForNobody(Replica):
+    """Begins a branch with its own promise alone, although others are alive."""
+
+    def _is_promised(self, claim: Claim) -> bool:
+        return self._broker in self._promises
+
+
+PLANTED: list[tuple[Availability, type[Replica], int]] = [
+    (Availability.MAJORITY, AcknowledgesDespitePromise, 0),
+    (Availability.MAJORITY, HidesItsTip, 0),
+    (Availability.MAJORITY, CountsHalf, 0),
+    (Availability.MAJORITY, ContinuesTheLongest, 73),
+    (Availability.MAJORITY, ContinuesTheShortest, 0),
+    (Availability.MAJORITY, ContinuesItsOwn, 11),
+    (Availability.MAJORITY, ForgetsPromises, 20),
+    (Availability.MAJORITY, ForgetsWhatItHolds, 0),
+    (Availability.MAJORITY, LeadsDespitePromise, 0),
+    (Availability.MAJORITY, CommitsTheFastest, 0),
+    (Availability.MAJORITY, CommitsItsOwn, 0),
+    (Availability.MAJORITY, AcknowledgesWithGaps, 0),
+    (Availability.MAJORITY, PromisesBackwards, 0),
+    (Availability.MAJORITY, PromisesOnlyOnce, 3),
+    (Availability.MAJORITY, AsksTheNewReplicas, 35),
+    (Availability.MAJORITY, ForgetsOtherReplicas, 0),
+    (Availability.MAJORITY, CountsOldAcknowledgements, 17),
+    (Availability.MAJORITY, KeepsOldPromises, 1),
+    (Availability.MAJORITY, AppendsTooEarly, 2),
+    (Availability.MAJORITY, NeverResigns, 57),
+    (Availability.MAJORITY, NeverClaimsAgain, 112),
+    (Availability.MAJORITY, WaitsForNobody, 0),
+    (Availability.MAJORITY, ForgetsFormerReplicas, 36),
+    (Availability.MAJORITY, LetsReadersReadBeyondItsEnd, 0),
+    (Availability.MAJORITY, ResumesDespitePromise, 0),
+    (Availability.MAJORITY, CountsTheDead, 0),
+    (Availability.MAJORITY, IgnoresRows, 533),
+    (Availability.BRANCH, SharesEpochs, 0),
+    (Availability.BRANCH, PromisesOnlyOnce, 15),
+]
+"""Each bug, under which policy it shows, and a seed from which on it was found."""

@@ -1,0 +1,53 @@
+"""Where logs are put, and who leads them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka.protocol.replication import BrokerSpace, choose_replicas, rank_brokers
+
+BROKERS = [f"broker-{number}" for number in range(10)]
+LOGS = [f"orders/{number}" for number in range(1000)]
+
+
+def test_logs_are_spread_evenly() -> None:
+    leaders = Counter(rank_brokers(log, BROKERS)[0] for log in LOGS)
+    assert leaders.keys() == set(BROKERS)
+    assert max(leaders.values()) < 2 * min(leaders.values())
+
+
+def test_a_further_broker_takes_only_its_share() -> None:
+    for log in LOGS:
+        before, after = rank_brokers(log, BROKERS), rank_brokers(log, [*BROKERS, "further"])
+        after.remove("further")
+        assert after == before
+
+
+def test_the_broker_with_most_space_gets_the_replica() -> None:
+    brokers = [BrokerSpace(name, number) for number, name in enumerate(BROKERS[:3])]
+    assert choose_replicas(brokers, 2, random.Random(1).sample) == (BROKERS[2], BROKERS[1])
+
+
+def test_replicas_are_in_different_racks_while_there_are_any() -> None:
+    brokers = [BrokerSpace(name, 1, rack=str(number % 3)) for number, name in enumerate(BROKERS)]
+    racks = {each.broker: each.rack for each in brokers}
+    for seed in range(100):
+        found = choose_replicas(brokers, 5, random.Random(seed).sample)
+        assert sorted(Counter(racks[each] for each in found).values()) == [1, 2, 2]
+
+
+def test_full_brokers_get_no_replicas() -> None:
+    brokers = [BrokerSpace(name, 1, takes_replicas=number < 2) for number, name in enumerate(BROKERS)]
+    assert set(choose_replicas(brokers, 3, random.Random(1).sample)) == set(BROKERS[:2])
+
+
+@given(st.integers(0, 12), st.integers(0, 4), st.randoms(use_true_random=False))
+def test_replicas_are_different_brokers_and_former_ones_are_kept(count: int, kept: int, draw: random.Random) -> None:
+    brokers = [BrokerSpace(name, draw.randrange(100)) for name in BROKERS]
+    found = choose_replicas(brokers, count, draw.sample, BROKERS[:kept])
+    assert list(found[:kept]) == BROKERS[:kept]
+    assert len(set(found)) == len(found) == max(min(count, len(BROKERS)), kept)

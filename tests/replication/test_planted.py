@@ -1,0 +1,27 @@
+"""The simulation of replicas notices mistakes: each planted bug breaks a promise in one of 2,000 seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka.protocol.replication import Availability, Replica
+from tests.replication.history import Violation
+from tests.replication.planted import PLANTED
+from tests.replication.running import run_seed
+
+SEEDS = 2000
+
+
+@pytest.mark.parametrize(
+    ("availability", "bug", "first"),
+    PLANTED,
+    ids=[f"{bug.__name__}-{availability.value}" for availability, bug, _ in PLANTED],
+)
+def test_the_simulation_finds_a_planted_bug(availability: Availability, bug: type[Replica], first: int) -> None:
+    run_seed(first, availability)
+    for seed in range(first, first + SEEDS):
+        try:
+            run_seed(seed, availability, bug)
+        except Violation:
+            return
+    raise AssertionError(f"{bug.__name__} shows in none of the seeds from {first} on")

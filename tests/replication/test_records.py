@@ -1,0 +1,64 @@
+"""Control records as they are stored and published."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka.errors import StorageFormatError
+from dafka.protocol.replication import (
+    Branch,
+    BranchRow,
+    Claim,
+    Promise,
+    Tip,
+    decode_control,
+    encode_control,
+    next_epoch,
+)
+
+NAMES = st.text(max_size=20)
+BRANCHES = st.builds(Branch, st.integers(-1, 2**31 - 1), NAMES)
+TIPS = st.builds(Tip, BRANCHES, st.integers(0, 2**63 - 1))
+REPLICAS = st.lists(NAMES, max_size=5).map(tuple)
+RECORDS = st.one_of(
+    st.builds(Claim, NAMES, BRANCHES, REPLICAS),
+    st.builds(Promise, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple)),
+    st.builds(BranchRow, NAMES, BRANCHES, TIPS, REPLICAS),
+)
+
+
+@given(RECORDS)
+def test_a_record_is_read_as_it_was_written(record: Claim | Promise | BranchRow) -> None:
+    assert decode_control(encode_control(record)) == record
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version":1}',
+        b'{"version":1,"claim":[]}',
+        b'{"version":1,"row":["log",[1,"a"],[[1],2],["a"]]}',
+        b'{"version":1,"other":["log",[1,"a"],[[1,"a"],2],["a"]]}',
+        b'{"version":1,"claim":["log",[1,"a"],["a"]],"row":[]}',
+        b"\xff",
+    ],
+)
+def test_a_malformed_record_is_refused(value: bytes) -> None:
+    with pytest.raises(StorageFormatError):
+        decode_control(value)
+
+
+def test_a_later_version_is_refused_with_what_to_do() -> None:
+    with pytest.raises(StorageFormatError, match="newer version"):
+        decode_control(encode_control(Claim("log", Branch(1, "a"), ("a",))).replace(b":1,", b":2,", 1))
+
+
+@given(st.integers(-1, 10**6), st.integers(0, 1023), st.integers(0, 1023))
+def test_epochs_increase_and_differ_between_brokers(latest: int, one: int, other: int) -> None:
+    assert next_epoch(latest, one) > latest
+    assert (next_epoch(latest, one) == next_epoch(latest, other)) == (one == other)

@@ -1,0 +1,283 @@
+"""One replica by itself: what it does with what it hears."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka.protocol.replication import (
+    Availability,
+    Branch,
+    Claim,
+    Lead,
+    MoveHighWatermark,
+    Replica,
+    ReplicaAction,
+    ReplicaSettings,
+    Tip,
+    WriteControl,
+    rank_brokers,
+)
+
+REPLICAS = ("b0", "b1", "b2")
+SETTINGS = ReplicaSettings(move_after_s=30.0)
+
+
+def make_replica(broker: str, replicas: tuple[str, ...] = REPLICAS) -> Replica:
+    replica = Replica("log", broker, REPLICAS.index(broker), replicas, SETTINGS)
+    replica.restore([], [])
+    replica.restore_held({})
+    return replica
+
+
+def claimed_at(replica: Replica, times: list[float]) -> float | None:
+    """Return when a replica claims the log that it does not lead."""
+    for now in times:
+        if any(isinstance(each, WriteControl) for each in replica.set_alive(REPLICAS, now)):
+            return now
+    return None
+
+
+def test_the_first_replica_leads_a_log_at_once() -> None:
+    assert [type(each) for each in make_replica("b0").resume()] == [Lead]
+    assert make_replica("b1").resume() == []
+
+
+def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
+    leader = make_replica("b0")
+    leader.restore_held({FIRST: 10})
+    assert [type(each) for each in leader.resume()] == [Lead]
+    assert leader.acknowledged("b2", FIRST, 10) == [MoveHighWatermark(10)]
+
+
+def test_a_preferred_replica_takes_over_after_some_time() -> None:
+    preferred, other, last = rank_brokers("log", REPLICAS)
+    replicas = (last, other, preferred)
+    assert claimed_at(make_replica(preferred, replicas), [0.0, 29.9, 30.0]) == 30.0
+    assert claimed_at(make_replica(other, replicas), [0.0, 29.9, 100.0]) is None
+
+
+def test_a_leader_that_is_drained_is_replaced_soon() -> None:
+    preferred, other, last = rank_brokers("log", REPLICAS)
+    replicas = (preferred, other, last)
+    times = [0.0, 0.4, 0.5, 1.0]
+    found = make_replica(other, replicas)
+    assert claimed_at(found, times) is None
+    found.set_unfit({preferred})
+    assert claimed_at(found, [10 + each for each in times]) == 10.5
+    third = make_replica(last, replicas)
+    third.set_unfit({preferred})
+    assert claimed_at(third, times) is None
+
+
+def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
+    [preferred, *_] = rank_brokers("log", REPLICAS)
+    others = tuple(each for each in REPLICAS if each != preferred)
+    replica = make_replica(others[0], (preferred, *others))
+    replica.set_unfit(REPLICAS)
+    actions: list[ReplicaAction] = []
+    for now in (0.0, 1.0):
+        actions += replica.set_alive(others, now)
+    [action] = actions
+    assert isinstance(action, WriteControl)
+    assert action.record == Claim("log", Branch(action.record.branch.epoch, others[0]), (preferred, *others))
+
+
+class Group:
+    """Replicas whose control records reach whoever listens, at once."""
+
+    def __init__(
+        self, *brokers: str, replicas: tuple[str, ...] = REPLICAS, settings: ReplicaSettings = SETTINGS
+    ) -> None:
+        self.replicas = {each: Replica("log", each, number, replicas, settings) for number, each in enumerate(brokers)}
+        self.actions: dict[str, list[ReplicaAction]] = {each: [] for each in brokers}
+        self.listening = set(brokers)
+        for name, replica in self.replicas.items():
+            replica.restore([], [])
+            replica.restore_held({})
+            self.act(name, replica.resume())
+
+    def act(self, broker: str, actions: list[ReplicaAction]) -> None:
+        """Make control records durable, and let the brokers know that listen."""
+        self.actions[broker] += actions
+        for action in actions:
+            if isinstance(action, WriteControl):
+                self.act(broker, self.replicas[broker].written(action.record))
+                for other in sorted(self.listening - {broker}):
+                    self.act(other, self.replicas[other].receive(broker, action.record))
+
+    def store(self, branch: Branch, end_offset: int, *brokers: str) -> None:
+        """Let brokers store a branch up to an offset, and all that listen know."""
+        for broker in brokers:
+            self.act(broker, self.replicas[broker].stored(branch, end_offset))
+        for broker in brokers:
+            for other in sorted(self.listening):
+                self.act(other, self.replicas[other].acknowledged(broker, branch, end_offset))
+
+    def claim(self, broker: str, *alive: str) -> None:
+        """Let a broker claim the log until it has done so."""
+        for now in range(100, 105):
+            self.act(broker, self.replicas[broker].set_alive(alive, now))
+
+
+FIRST = Branch(0, "b0")
+
+
+def test_readers_may_read_from_each_replica_what_it_holds_of_what_most_have_acknowledged() -> None:
+    group = Group(*REPLICAS)
+    group.store(FIRST, 5, "b0")
+    assert [each.high_watermark for each in group.replicas.values()] == [0, 0, 0]
+    group.store(FIRST, 5, "b1")
+    assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 0]
+    group.store(FIRST, 3, "b2")
+    assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 3]
+    assert group.actions["b2"][-1] == MoveHighWatermark(3)
+
+
+def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
+    group = Group(*REPLICAS)
+    group.store(FIRST, 5, *REPLICAS)
+    group.listening = {"b1", "b2"}
+    group.claim("b1", "b1", "b2")
+    branch = group.replicas["b1"].leading
+    assert branch is not None
+    group.store(branch, 9, "b1")
+    group.act("b1", group.replicas["b1"].acknowledged("b2", FIRST, 9))
+    assert group.replicas["b1"].high_watermark == 5
+
+
+def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_short_time_ago() -> None:
+    leader = make_replica("b0")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    leader.stored(FIRST, 10)
+    leader.acknowledged("b1", FIRST, 10)
+    leader.acknowledged("b2", FIRST, 7)
+    assert leader.in_sync() == ("b0", "b1")
+    assert leader.in_sync(max_lag=3) == REPLICAS
+    leader.set_alive(REPLICAS, 1.0)
+    leader.stored(FIRST, 20)
+    leader.set_alive(REPLICAS, 2.0)
+    leader.set_alive(REPLICAS, 3.0)
+    assert leader.in_sync() == ("b0",)
+    assert leader.in_sync(within_s=2.0) == ("b0", "b1")
+    leader.set_alive(("b0", "b2"), 3.0)
+    assert leader.in_sync(max_lag=100, within_s=2.0) == ("b0", "b2")
+    assert make_replica("b1").in_sync() == ()
+
+
+def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to_see() -> None:
+    group = Group(*REPLICAS, "b3")
+    group.store(FIRST, 5, "b0", "b2")
+    assert group.replicas["b0"].high_watermark == 5
+    group.listening = {"b0", "b1", "b3"}
+    group.claim("b0", "b0", "b1", "b3")
+    group.act("b0", group.replicas["b0"].change_replicas(("b0", "b1", "b3")))
+    changed = group.replicas["b0"].leading
+    assert changed is not None
+    assert changed.epoch > 0
+    # Of those that have the record, b0 dies before anybody copies it, and b2 is no replica any more.
+    group.listening = {"b1", "b3"}
+    group.claim("b1", "b1", "b3")
+    assert group.replicas["b1"].leading is None
+    for name in ("b0", "b2"):
+        for other in ("b1", "b3"):
+            for action in group.actions[other]:
+                if name == "b2" and isinstance(action, WriteControl):
+                    group.act(name, group.replicas[name].receive(other, action.record))
+    for action in group.actions["b0"]:
+        if isinstance(action, WriteControl):
+            group.act("b2", group.replicas["b2"].receive("b0", action.record))
+    group.listening = {"b1", "b2", "b3"}
+    group.claim("b1", "b1", "b2", "b3")
+    leading = group.replicas["b1"].leading
+    assert leading is not None
+    assert group.replicas["b1"].table.rows[leading].parent.end_offset == 5
+
+
+def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have_them() -> None:
+    group = Group(*REPLICAS, "b3")
+    group.store(FIRST, 5, *REPLICAS)
+    group.act("b0", group.replicas["b0"].set_alive((*REPLICAS, "b3"), 0.0))
+    group.act("b0", group.replicas["b0"].change_replicas(("b0", "b1", "b3")))
+    branch = group.replicas["b0"].leading
+    assert branch is not None
+    assert not group.replicas["b2"].may_drop
+    group.store(branch, 5, "b0")
+    assert not group.replicas["b2"].may_drop
+    group.store(branch, 5, "b1")
+    assert group.replicas["b2"].may_drop
+    assert not group.replicas["b3"].may_drop
+
+
+def test_a_clock_that_is_set_back_delays_a_claim_no_longer_than_one_that_is_right() -> None:
+    replica = make_replica(rank_brokers("log", REPLICAS)[1], REPLICAS)
+    [leader] = {replica.leader}
+    others = tuple(each for each in REPLICAS if each != leader)
+    actions: list[ReplicaAction] = []
+    for now in (1000.0, 0.0, 1.0):
+        actions += replica.set_alive(others, now)
+    assert [type(each) for each in actions] == [WriteControl]
+
+
+def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
+    preferred, other, leader = rank_brokers("log", REPLICAS)
+    replicas = (leader, other, preferred)
+    replica = make_replica(preferred, replicas)
+    alive = (preferred, other)
+    claims: list[float] = []
+    for number in range(400):
+        now = number / 100
+        for action in replica.set_alive(alive, now):
+            assert isinstance(action, WriteControl)
+            claims.append(now)
+            for promise in replica.written(action.record):  # it promises to follow itself
+                assert isinstance(promise, WriteControl)
+                replica.written(promise.record)
+    assert claims == [0.0, 0.5, 1.5, 3.5]
+
+
+def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> None:
+    preferred, other, leader = rank_brokers("log", REPLICAS)
+    replica = make_replica(preferred, (leader, other, preferred))
+    replica.set_alive(REPLICAS, 10.0)
+    replica.receive(other, Claim("log", Branch(1024, other), REPLICAS))
+    found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
+    assert found[0] == 10.5
+
+
+def meet(sides: tuple[set[str], set[str]], group: Group) -> None:
+    """Let two sides of a split have each other's control records."""
+    made = {
+        name: [each.record for each in found if isinstance(each, WriteControl)] for name, found in group.actions.items()
+    }
+    group.listening = sides[0] | sides[1]
+    for one, other in (sides, sides[::-1]):
+        for maker in sorted(one):
+            for record in made[maker]:
+                for name in sorted(other):
+                    group.act(name, group.replicas[name].receive(maker, record))
+
+
+@pytest.mark.parametrize(("cut_off", "parent"), [("b2", "the first"), ("b0", "the other")])
+def test_the_branch_of_more_replicas_goes_on_when_two_sides_meet(cut_off: str, parent: str) -> None:
+    """Leader b0 has appended 5 records; a side without it begins a branch at 0, and appends 9."""
+    settings = ReplicaSettings(availability=Availability.BRANCH)
+    group = Group(*REPLICAS, settings=settings)
+    others = set(REPLICAS) - {"b0"} if cut_off == "b0" else {cut_off}
+    first_side = set(REPLICAS) - others
+    group.store(FIRST, 5, *first_side)
+    group.listening = others
+    claimer = sorted(others)[-1]
+    group.claim(claimer, *others)
+    branch = group.replicas[claimer].leading
+    assert branch is not None
+    group.store(branch, 9, *others)
+    meet((first_side, others), group)
+    group.store(branch, 9, *first_side)
+    group.claim(claimer, *REPLICAS)
+    latest = group.replicas[claimer].latest
+    assert latest.branch.leader == claimer
+    if parent == "the first":
+        assert latest.parent == Tip(FIRST, 5)
+    else:
+        assert latest.branch == branch or latest.parent == Tip(branch, 9)
