@@ -26,20 +26,20 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.spark.offsets import format_name
 from dafka.spark.planning import StoreRange, StoreTask, data_loss_error
-from dafka.spark.schema import (
+from dafka.spark.schema import needs_stored_at
+from dafka.storage import Storage, open_storage
+from dafka.storage.arrow import (
     ARROW_TYPES,
     CREATE_TIME,
     LOG_APPEND_TIME,
     TIMESTAMP_MAX,
     arrow_schema,
     escape_name,
-    needs_stored_at,
     repeat_text,
     to_arrow,
     to_header_array,
     to_timestamps,
 )
-from dafka.storage import Storage, open_storage
 from dafka.storage.sqlite.headers import decode_headers
 from dafka.storage.sqlite.schema import to_column
 

@@ -11,8 +11,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka.records import Partition
 from dafka.spark.offsets import PartitionName
-from dafka.spark.schema import escape_name
 from dafka.storage import PartitionInfo, Storage, open_storage
+from dafka.storage.arrow import escape_name
 from dafka.storage.filelog.layout import MARKER_FILE
 
 
