@@ -403,7 +403,7 @@ async def serve_store(
     check_in_trio("serve_store")
     config = config or Config()
     with single_exception():
-        async with open_storage(config.store.storage) as storage:
+        async with open_storage(config.storage_url) as storage:
             held = await storage.partitions()
             machine = make_machine(storage, config, held)
             async with open_sockets(

@@ -62,9 +62,10 @@ class BucketStore:
     def _connect(self, timeout: timedelta) -> Any:
         if self._place.startswith("memory:"):
             return _open_memory(self._place)
-        return from_url(
+        open_any: Any = from_url  # its types have one signature for each provider
+        return open_any(
             self._place,
-            config=self._options or None,  # type: ignore[arg-type]  # names of any provider
+            config=self._options or None,
             client_options={
                 "timeout": timeout,
                 "connect_timeout": min(timeout, timedelta(seconds=10)),

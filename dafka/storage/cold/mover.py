@@ -7,8 +7,8 @@ A segment is moved in steps, each of which may be the last one of a process that
 3. The manifest is replaced. From now on, the cold tier has the records; so has the hot storage.
 4. The hot storage drops them.
 
-A process that finds the manifest of step 3 at its start does step 4. One that finds an object of step 1 deletes it before
-it moves records of the same partition.
+A process that finds the manifest of step 3 at its start does step 4. One that finds an object of step 1 deletes it
+before it moves records of the same partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 from dafka.errors import StorageBusyError, StorageError
 from dafka.protocol.logs import is_internal_topic
 from dafka.records import Partition
-from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage
+from dafka.storage.base import READ_BYTES, PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.cold.ledger import Ledger
 from dafka.storage.cold.objects import ObjectStoreError
 from dafka.storage.cold.options import ColdOptions
@@ -91,9 +91,7 @@ class Mover:
         self._remote = remote
         self._options = options
         self._commit = commit
-        self._default = RetentionPolicy(
-            age_ms=options.local_retention_ms, bytes_max=options.local_retention_bytes
-        )
+        self._default = RetentionPolicy(age_ms=options.local_retention_ms, bytes_max=options.local_retention_bytes)
         self._cleaned: set[Partition] = set()
         self._lock = trio.Lock()
 
@@ -193,7 +191,8 @@ class Mover:
         writer = SegmentWriter(partition)
         sequence = first_sequence
         while sequence < end_sequence and writer.content_bytes < self._options.cold_segment_bytes:
-            batch = await self._hot.read(partition, sequence, end_sequence - sequence, with_times=True)
+            bytes_max = min(self._options.cold_segment_bytes - writer.content_bytes, READ_BYTES)
+            batch = await self._hot.read(partition, sequence, end_sequence - sequence, bytes_max, with_times=True)
             if batch is None:
                 return None
             await trio.to_thread.run_sync(writer.add, batch)

@@ -2,8 +2,8 @@
 
 An object is a Parquet file. Between its row groups and its footer, where readers of Parquet do not look, it has an
 *index*: of each row group, the first sequence, the times, and a CRC-32C of each column. The *tail* is the index with
-the footer. The manifest has the CRC of the tail, and the tail has those of the columns, so that nothing is used that was
-not verified, and no more is fetched than the columns that are read.
+the footer. The manifest has the CRC of the tail, and the tail has those of the columns. So nothing is used that was not
+verified, and no more is fetched than the columns that are read.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class SegmentIndex:
         document = json.loads(tail[index_end - index_bytes : index_end])
         self._segment = segment
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
-        self.groups = [RowGroup(*numbers, tuple(crcs)) for *numbers, crcs in document["groups"]]
+        self.groups = [RowGroup(*numbers[:5], crcs=tuple(crcs)) for *numbers, crcs in document["groups"]]
         self._runs = [TransactionRun(*each) for each in document["transactions"]]
         self._chunks = [
             [attrs.evolve(chunk, crc=crc) for chunk, crc in zip(chunks, group.crcs, strict=True)]

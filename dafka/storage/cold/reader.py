@@ -136,9 +136,7 @@ class SegmentReader:
         rest = group.between(start, group.end_sequence)
         assert rest.stored_at is not None, "cached with times"
         later = sum(each.content_bytes for each in index.groups[number + 1 :])
-        return attrs.evolve(
-            segment, start=start, content_bytes=rest.content_bytes + later, first_at=rest.stored_at[0]
-        )
+        return attrs.evolve(segment, start=start, content_bytes=rest.content_bytes + later, first_at=rest.stored_at[0])
 
     async def read_ahead(self, segment: Segment, sequence: int) -> None:
         """Load the row group with a sequence into the cache. Raises what `read` raises."""

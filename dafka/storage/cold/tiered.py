@@ -11,10 +11,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
+import pyarrow as pa
 import trio
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
+from dafka.storage.arrow import arrow_schema
 from dafka.storage.base import (
     READ_BYTES,
     Damage,
@@ -29,7 +31,7 @@ from dafka.storage.base import (
 from dafka.storage.cold.contents import ColdRange
 from dafka.storage.cold.ledger import Ledger
 from dafka.storage.cold.mover import MoveCounts, Mover
-from dafka.storage.cold.objects import ObjectMissingError, ObjectStoreError
+from dafka.storage.cold.objects import ObjectMissingError
 from dafka.storage.cold.options import ColdOptions
 from dafka.storage.cold.reader import ReadCounts, SegmentReader
 from dafka.storage.cold.remote import Remote, RequestCounts
@@ -200,6 +202,60 @@ class TieredStorage:
             sum(info.content_bytes for info in infos),
             hot.stored_bytes + sum(found.object_bytes for found in self._ledger.contents.ranges().values()),
         )
+
+    def cold_end(self, partition: Partition) -> int:
+        """Return the sequence up to which the records of a partition are in the cold tier; 0 if none are."""
+        found = self._ledger.contents.find(partition)
+        return 0 if found is None else found.end
+
+    async def read_columns(
+        self, partition: Partition, first_sequence: int, end_sequence: int, columns: Sequence[str]
+    ) -> pa.RecordBatch | None:
+        """Return columns of records in the cold tier, of one row group. Only these columns are fetched.
+
+        Args:
+            partition: The partition.
+            first_sequence: The sequence of the first record.
+            end_sequence: The sequence after the last one to return.
+            columns: Names of `dafka.storage.arrow.ARROW_TYPES`.
+
+        Returns:
+            The records; None if the cold tier does not have the first one.
+
+        Raises:
+            StorageCorruptError: If the records are damaged.
+            StorageError: If the object store fails.
+        """
+        segment = self._find_segment(partition, first_sequence)
+        if segment is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        index = await self.reader.read_index(segment)
+        number = index.find(first_sequence)
+        group = index.groups[number]
+        table = await self.reader.read_table(segment, index, number, columns)
+        table = table.slice(first_sequence - group.first, min(end_sequence, group.end) - first_sequence)
+        arrays = [table.column(name).combine_chunks() for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+    def object_urls(self, topic: str | None = None) -> list[str]:
+        """Return the URLs of the Parquet objects, in the order of their records, for Spark, DuckDB, Polars and others.
+
+        The objects have the records of the cold tier, each of them once; the hot storage has the later ones. The first
+        object of a partition may have records that were trimmed, too.
+
+        Args:
+            topic: The topic whose objects to return; None for all topics.
+
+        Returns:
+            The URLs.
+        """
+        place = self.options.place if "://" in self.options.place else f"file://{self.options.place}"
+        return [
+            f"{place}/{self._ledger.object_name(segment.name)}"
+            for _, found in sorted(self._ledger.contents.ranges(topic).items())
+            for segment in found.segments
+        ]
 
     def tier_statistics(self) -> TierStatistics:
         """Return what the cold tier holds, and the counters since the storage was opened."""
