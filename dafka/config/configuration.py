@@ -101,7 +101,7 @@ class Config:
             "cold_segment_bytes": cold.segment_bytes,
             "cold_segment_ms": cold.segment_ms,
             "cold_interval_ms": cold.interval_ms,
-            "cold_rate_bytes": cold.bytes_per_second_max,
+            "cold_rate_bytes": cold.second_bytes_max,
             "cold_cache_bytes": cold.cache_bytes_max,
             "cold_timeout_ms": cold.timeout_ms,
         }

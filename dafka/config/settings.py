@@ -289,8 +289,8 @@ class ColdConfig:
     """How long records that should move may wait until there are enough of them for an object."""
     interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often the store looks for records to move."""
-    bytes_per_second_max: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
-    """How many bytes of objects are written per second. 0: without limit."""
+    second_bytes_max: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
+    """How many bytes of objects may be written in a second. 0: without limit."""
     cache_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
     """How much memory may be used for records that were read from objects."""
     timeout_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))

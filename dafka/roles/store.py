@@ -35,10 +35,12 @@ from dafka.roles.statistics import Health, Histogram, Timer
 from dafka.storage import (
     DeletesPartitions,
     DetectsRemoval,
+    HasColdTier,
     KeepsRecordBatches,
     PartitionInfo,
     RetentionPolicy,
     Storage,
+    TierStatistics,
     open_storage,
 )
 from dafka.storage.plugin_helpers import now_ms
@@ -92,6 +94,7 @@ class StoreStatistics:
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
         topics: The topics that have durable records.
+        cold: The cold tier of its storage; None if there is none.
     """
 
     partitions: int
@@ -111,6 +114,7 @@ class StoreStatistics:
     discarded: dict[str, int]
     peers: int
     topics: dict[str, TopicCounts] = attrs.field(factory=dict)
+    cold: TierStatistics | None = None
 
 
 class Store(NodeRole):
@@ -170,6 +174,7 @@ class Store(NodeRole):
                 for topic, partitions in machine.stored.durable.items()
                 if not is_internal_topic(topic)
             },
+            cold=self._storage.tier_statistics() if isinstance(self._storage, HasColdTier) else None,
         )
 
     def health(self) -> Health:

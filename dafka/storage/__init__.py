@@ -13,17 +13,20 @@ from dafka.storage.base import (
     open_storage,
     read_range,
 )
+from dafka.storage.tiers import HasColdTier, TierStatistics
 
 __all__ = [
     "READ_BYTES",
     "Damage",
     "DeletesPartitions",
     "DetectsRemoval",
+    "HasColdTier",
     "KeepsRecordBatches",
     "PartitionInfo",
     "RetentionPolicy",
     "Storage",
     "StorageStatistics",
+    "TierStatistics",
     "open_storage",
     "read_range",
 ]

@@ -46,7 +46,6 @@ class MoveCounts:
         failures: Attempts to move a segment that failed.
         last_error: Why the latest attempt failed; empty if it succeeded.
         due_bytes: The size of the records that should have been moved by now, in bytes.
-        last_moved_at: When a segment was last moved, in milliseconds since 1970; None if none was.
     """
 
     segments: int = 0
@@ -56,7 +55,6 @@ class MoveCounts:
     failures: int = 0
     last_error: str = ""
     due_bytes: int = 0
-    last_moved_at: int | None = None
 
 
 class Mover:
@@ -179,7 +177,6 @@ class Mover:
         self.counts.records += segment.count
         self.counts.content_bytes += segment.content_bytes
         self.counts.object_bytes += segment.object_bytes
-        self.counts.last_moved_at = now_ms()
         if self._options.cold_rate_bytes:
             await trio.sleep_until(begun + len(data) / self._options.cold_rate_bytes)
         return True

@@ -74,12 +74,10 @@ class ReadCounts:
     """What was read from the objects of a cold tier.
 
     Attributes:
-        records: Records that were returned.
         wrong_answers: Pieces of objects that were not what had been written. They were asked for again.
         damaged: Pieces that stayed wrong, so that their records cannot be read.
     """
 
-    records: int = 0
     wrong_answers: int = 0
     damaged: int = 0
 
@@ -114,7 +112,6 @@ class SegmentReader:
         index = await self.read_index(segment)
         group = await self._read_group(segment, index, index.find(first_sequence))
         found = group.between(first_sequence, first_sequence + count).within(bytes_max)
-        self.counts.records += len(found)
         return index.with_transactions(found)
 
     async def find_sequence_by_time(self, segment: Segment, stored_at: int) -> int:

@@ -30,14 +30,15 @@ from dafka.storage.base import (
 )
 from dafka.storage.cold.contents import ColdRange
 from dafka.storage.cold.ledger import Ledger
-from dafka.storage.cold.mover import MoveCounts, Mover
+from dafka.storage.cold.mover import Mover
 from dafka.storage.cold.objects import ObjectMissingError
 from dafka.storage.cold.options import ColdOptions
-from dafka.storage.cold.reader import ReadCounts, SegmentReader
-from dafka.storage.cold.remote import Remote, RequestCounts
+from dafka.storage.cold.reader import SegmentReader
+from dafka.storage.cold.remote import Remote
 from dafka.storage.cold.segments import RECORDS_FOLDER, Segment
 from dafka.storage.migration import Migrates, Migration
 from dafka.storage.plugin_helpers import now_ms
+from dafka.storage.tiers import TierStatistics
 
 SEQUENTIAL_READS_MAX = 1024
 """The maximum number of reads whose end is remembered, to recognize one that continues it."""
@@ -46,39 +47,6 @@ READS_AHEAD_MAX = 4
 """The maximum number of row groups that are fetched before they are asked for, at the same time."""
 
 _logger = logging.getLogger("dafka.storage.cold")
-
-
-@attrs.frozen
-class TierStatistics:
-    """What a tiered storage holds in the cold tier, and what has happened to it since it was opened.
-
-    Attributes:
-        place: The URL of the object store, without options.
-        segments: Segments in the cold tier.
-        records: Their records.
-        content_bytes: The size of their records, in bytes.
-        object_bytes: The size of their objects, in bytes.
-        moved: What was moved.
-        reads: What was read from objects.
-        requests: What was asked of the object store.
-        cached_bytes: The size of the records in the cache, in bytes.
-        cache_hits: Reads that the cache answered.
-        cache_misses: Reads for which objects were fetched.
-        is_stale: Whether the object store has not answered yet, so that the copy of its manifest is used.
-    """
-
-    place: str
-    segments: int
-    records: int
-    content_bytes: int
-    object_bytes: int
-    moved: MoveCounts
-    reads: ReadCounts
-    requests: RequestCounts
-    cached_bytes: int
-    cache_hits: int
-    cache_misses: int
-    is_stale: bool
 
 
 class TieredStorage:
@@ -260,19 +228,26 @@ class TieredStorage:
     def tier_statistics(self) -> TierStatistics:
         """Return what the cold tier holds, and the counters since the storage was opened."""
         ranges = self._ledger.contents.ranges().values()
-        groups = self.reader.groups
+        moved, reads, requests = self.mover.counts, self.reader.counts, self._remote.counts
         return TierStatistics(
             place=self.options.place,
             segments=sum(len(found.segments) for found in ranges),
             records=sum(found.count for found in ranges),
             content_bytes=sum(found.content_bytes for found in ranges),
             object_bytes=sum(found.object_bytes for found in ranges),
-            moved=attrs.evolve(self.mover.counts),
-            reads=attrs.evolve(self.reader.counts),
-            requests=attrs.evolve(self._remote.counts),
-            cached_bytes=groups.bytes_held,
-            cache_hits=groups.hits,
-            cache_misses=groups.misses,
+            moved_records=moved.records,
+            moved_bytes=moved.object_bytes,
+            move_failures=moved.failures,
+            move_error=moved.last_error,
+            due_bytes=moved.due_bytes,
+            requests=requests.requests,
+            request_failures=requests.failures,
+            request_error=requests.last_error,
+            wrong_answers=reads.wrong_answers,
+            damaged=reads.damaged,
+            cache_hits=self.reader.groups.hits,
+            cache_misses=self.reader.groups.misses,
+            cached_bytes=self.reader.groups.bytes_held,
             is_stale=self._ledger.is_stale,
         )
 
