@@ -96,9 +96,7 @@ class Ledger:
     async def refresh(self) -> bool:
         """Take over the manifest of the object store. Return whether it is another version than the one that is known.
 
-        Raises:
-            StorageFormatError: If it is damaged.
-            ObjectStoreError: If the object store fails.
+        Raises `StorageFormatError` if it is damaged, and `ObjectStoreError`.
         """
         try:
             data, version = await self._remote.read(self.object_name(ROOT))
@@ -118,6 +116,10 @@ class Ledger:
 
     async def change(self, *, added: Sequence[Segment] = (), removed: Collection[Segment] = ()) -> None:
         """Add segments, whose objects have been written, and remove others. The caller holds `lock`.
+
+        Args:
+            added: The segments to add.
+            removed: The segments to remove.
 
         Raises:
             StorageBusyError: If another process changes the tier of this store.

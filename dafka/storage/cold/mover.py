@@ -96,10 +96,8 @@ class Mover:
     async def move_due(self) -> int:
         """Move all segments that are due now. Return their number.
 
-        A partition whose records cannot be moved does not keep others from being moved.
-
-        Raises:
-            StorageError: If the object store or the hot storage fails.
+        A partition whose records cannot be moved does not keep others from being moved. Raises `StorageError` if the
+        object store or the hot storage fails.
         """
         moved = due_bytes = 0
         async with self._lock:

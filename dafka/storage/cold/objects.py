@@ -53,49 +53,29 @@ class ObjectStore(Protocol):
     """Objects by name. Names are relative to the place at which the store was opened."""
 
     def read(self, name: str) -> tuple[bytes, Version]:
-        """Return an object and its version.
-
-        Raises:
-            ObjectMissingError: If there is none.
-            ObjectStoreError: If the store fails.
-        """
+        """Return an object and its version. Raises `ObjectMissingError`, `ObjectStoreError`."""
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
         """Return a part of an object; it may be shorter than asked for, which the caller checks.
 
-        Raises:
-            ObjectMissingError: If there is no such object.
-            ObjectStoreError: If the store fails.
+        Raises `ObjectMissingError`, `ObjectStoreError`.
         """
 
     def write(self, name: str, data: bytes) -> None:
         """Write an object durably, replacing one that is there.
 
-        Raises:
-            ObjectStoreError: If the store fails. It may have written the object nevertheless.
+        Raises `ObjectStoreError`; the object may have been written nevertheless.
         """
 
     def replace(self, name: str, data: bytes, version: Version | None) -> Version:
-        """Replace a version of an object durably, or create the object if `version` is None.
+        """Replace a version of an object durably, or create it if `version` is None, and return the new version.
 
-        Returns:
-            The new version.
-
-        Raises:
-            ObjectConflictError: If the object is another version, or there is one already.
-            ObjectStoreError: If the store fails. It may have replaced the object nevertheless.
+        Raises `ObjectConflictError` if the object is another version, or there is one already. Raises
+        `ObjectStoreError`; the object may have been replaced nevertheless.
         """
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that are not there are ignored.
-
-        Raises:
-            ObjectStoreError: If the store fails. It may have deleted some.
-        """
+        """Delete objects; those that are not there are ignored. Raises `ObjectStoreError`."""
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield the objects whose names begin with a prefix that ends in a slash.
-
-        Raises:
-            ObjectStoreError: If the store fails.
-        """
+        """Yield the objects whose names begin with a prefix that ends in a slash. Raises `ObjectStoreError`."""

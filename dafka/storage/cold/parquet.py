@@ -221,7 +221,10 @@ class SegmentIndex:
         document = json.loads(tail[index_end - index_bytes : index_end])
         self._segment = segment
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
-        self.groups = [RowGroup(*numbers[:5], crcs=tuple(crcs)) for *numbers, crcs in document["groups"]]
+        self.groups = [
+            RowGroup(first, count, content_bytes, first_at, last_at, tuple(crcs))
+            for first, count, content_bytes, first_at, last_at, crcs in document["groups"]
+        ]
         self._runs = [TransactionRun(*each) for each in document["transactions"]]
         self._chunks = [
             [attrs.evolve(chunk, crc=crc) for chunk, crc in zip(chunks, group.crcs, strict=True)]

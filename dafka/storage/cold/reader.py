@@ -105,9 +105,7 @@ class SegmentReader:
     async def read(self, segment: Segment, first_sequence: int, count: int, bytes_max: int) -> RecordBatch:
         """Return records of one row group, from a sequence that the segment has, with their times.
 
-        Raises:
-            StorageCorruptError: If they are damaged, or the object is missing.
-            ObjectStoreError: If the object store fails.
+        Raises `StorageCorruptError` if they are damaged or the object is missing, and `ObjectStoreError`.
         """
         index = await self.read_index(segment)
         group = await self._read_group(segment, index, index.find(first_sequence))

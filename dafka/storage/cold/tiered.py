@@ -59,8 +59,8 @@ class TieredStorage:
         remote: The object store.
         ledger: The manifest of the cold tier.
         options: The options of the cold tier.
-        is_writer: Whether the storage was opened for writing.
         nursery: Runs the tasks that read ahead.
+        is_writer: Whether the storage was opened for writing.
     """
 
     def __init__(
@@ -335,8 +335,7 @@ class TieredStorage:
     async def move_due(self) -> int:
         """Move what is due to the cold tier now, rather than at the next look. Return the number of segments.
 
-        Raises:
-            StorageError: If the object store or the hot storage fails. What was not moved stays where it is.
+        Raises `StorageError` if the object store or the hot storage fails. What was not moved stays where it is.
         """
         self._require_writer()
         async with self._ledger.lock:
@@ -479,8 +478,7 @@ class TieredStorage:
     async def _commit(self, segment: Segment) -> bool:
         """Add a segment whose object was written, and drop its records from the hot storage.
 
-        Returns:
-            Whether it was added; not if its records were trimmed or deleted meanwhile.
+        Returns whether it was added; it is not if its records were trimmed or deleted meanwhile.
         """
         partition = segment.partition
         async with self._ledger.lock:

@@ -33,6 +33,10 @@ from tests.storage.crash_loop import Child, Report
 PARTITIONS = [Partition("orders", "A" * 32), Partition("orders", "B" * 32)]
 KEPT_RECORDS = 400
 APPENDED = 60
+MOMENTS = 401
+"""About how many moments the work of one process has. It is a prime, so that `STEP` reaches each of them once."""
+
+STEP = 23
 
 
 def make_batch(partition: Partition, first: int, count: int) -> RecordBatch:
@@ -170,8 +174,7 @@ def main(url: str, moments: int) -> None:
     expected = Expected()
     killed = 0
     for number in range(moments):
-        # Coprime to the number of moments of one process, so that all of them have their turn.
-        if run_moment(url, number * 7 % 149, expected):
+        if run_moment(url, number * STEP % MOMENTS, expected):
             killed += 1
     objects = len(list(Path(url.partition("cold=file://")[2].partition("&")[0]).rglob("*.parquet")))
     print(f"{killed} of {moments} processes killed, acknowledged {expected.ends}, {objects} objects")

@@ -26,9 +26,15 @@ def moves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TieredStorage, "append", append_and_move)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("moves_at_once")
-@pytest.mark.parametrize("segment_bytes", [1, 500])
-@pytest.mark.parametrize("hot", HOT)
+@pytest.mark.parametrize(
+    ("hot", "segment_bytes"),
+    [
+        ("memory", 20_000),
+        *(pytest.param(hot, size, marks=pytest.mark.long) for hot in HOT for size in (1, 500)),
+    ],
+)
 async def test_tiered_storage_keeps_the_contract(hot: str, segment_bytes: int, tmp_path: Path) -> None:
     url = HOT[hot].format(tmp_path)
     options = f"cold=memory://{tmp_path.name}&cold_interval_ms=3600000&local_retention_bytes=0&cold_segment_bytes={segment_bytes}"
