@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -84,6 +84,7 @@ class Balancing:
             BalancerSettings(mend_after_s=config.broker.mend_after_ms / 1000, full_bytes=config.broker.full_bytes),
             random.sample,
         )
+        self._placed: dict[str, tuple[Topic, PlacedLog]] = {}
 
     def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
@@ -119,21 +120,32 @@ class Balancing:
             if len(self._brokers.all()) == 1:
                 continue
             now = trio.current_time()
-            placed = [self._place_of(log) for log in self._logs if log.topic in self._order.topics]
-            free = [each for each in placed if not self._is_assigned(each)]
+            free = [each for each in self._place_all() if not self._is_assigned(each)]
             for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, free, now):
                 self._change(change.log, change.replicas)
-            for log in list(self._logs):
-                log.replica.set_unfit(self._balancer.unfit(log.name) | self._find_leaving(log))
-                self._refresh(log)
+            for log in self._logs:
+                self._logs.set_unfit(log, self._balancer.unfit(log.name) | self._find_leaving(log))
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
 
-    def _place_of(self, log: ReplicatedLog) -> PlacedLog:
+    def _place_all(self) -> Iterator[PlacedLog]:
+        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
+        for log in self._logs.take_changed():
+            self._placed.pop(log.name, None)
+        for log in self._logs:
+            topic = self._order.topics.get(log.topic)
+            if topic is not None:
+                known = self._placed.get(log.name)
+                if known is None or known[0] is not topic:
+                    known = self._placed[log.name] = topic, self._place_of(log, topic)
+                yield known[1]
+        if len(self._placed) > len(self._logs):
+            self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
+
+    def _place_of(self, log: ReplicatedLog, topic: Topic) -> PlacedLog:
         replica = log.replica
-        topic = self._order.topics[log.topic]
         wanted = topic.replica_count or self._settings.replicas
         return PlacedLog(log.name, replica.leader, replica.replicas, wanted, replica.in_sync(within_s=IN_SYNC_S))
 

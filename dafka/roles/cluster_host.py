@@ -47,6 +47,9 @@ class Host(Protocol):
     def write_state(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> trio.Event:
         """Keep state; the event returned says that it is durable."""
 
+    def is_own(self, partition: Partition) -> bool:
+        """Return whether only this broker writes a partition."""
+
     def wake(self) -> None:
         """Write what waits."""
 

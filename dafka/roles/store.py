@@ -255,7 +255,7 @@ class Store(NodeRole):
     async def _learn_earliest(self, request: ReadRequest) -> None:
         """Learn which records a bounded storage has dropped by itself, to answer further FETCHes for them."""
         partition = request.partition
-        info = (await self._storage.partitions(partition.topic)).get(partition)
+        info = await self._storage.find_partition(partition)
         if info is not None and info.earliest_sequence > request.first_sequence:
             self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 

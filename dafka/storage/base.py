@@ -235,6 +235,19 @@ class Storage(Protocol):
             StorageError: If the medium fails.
         """
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """Return what is held of one partition.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            What is held of it; None if the partition is unknown.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
     async def statistics(self) -> StorageStatistics:
         """Return the totals of the storage.
 

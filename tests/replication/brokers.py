@@ -63,6 +63,7 @@ class KeptLog:
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
         self.readable = 0
+        self.is_restless = True
 
     def restore(self, control: dict[str, list[ControlRecord]]) -> None:
         """Take over what is on the disk: perhaps without the control records that say nothing any more."""
@@ -73,13 +74,28 @@ class KeptLog:
         own = [each for maker, each in found if maker == self.broker.name]
         self.replica.restore(own, [(maker, each) for maker, each in found if maker != self.broker.name])
         self._restore_held()
-        self.act(self.replica.resume())
+        self.act([*self.replica.resume(), *self.replica.set_alive({self.broker.name}, self.broker.clock)])
+
+    def let_time_pass(self, rested_until: float, *, has_changed: bool) -> None:
+        """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
+        broker, replica = self.broker, self.replica
+        if replica.set_unfit(broker.balancer.unfit(self.name)):
+            self.is_restless = True
+        if has_changed:
+            replica.rest(rested_until)
+            self.act(replica.set_alive(broker.brokers.alive, broker.clock))
+        elif self.is_restless or not replica.is_settled:
+            replica.rest(rested_until)
+            self.is_restless = False
+            if actions := replica.advance(broker.clock):
+                self.act(actions)
 
     def _restore_held(self) -> None:
         self.replica.restore_held({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
 
     def act(self, actions: list[ReplicaAction]) -> None:
-        """Carry out actions."""
+        """Carry out actions. Whatever happens to the log comes here."""
+        self.is_restless = True
         for action in actions:
             if isinstance(action, WriteControl):
                 self.broker.write_control(action.record)
@@ -91,6 +107,12 @@ class KeptLog:
                 self.led, self.waiting = None, []
             elif isinstance(action, MoveHighWatermark):
                 self._move_high_watermark(action.offset)
+
+    def repeat_acknowledgement(self) -> None:
+        """Acknowledge again what others may have missed, which leaves a settled replica settled."""
+        is_restless = self.is_restless
+        self.act(self.replica.repeat_acknowledgement())
+        self.is_restless = is_restless
 
     def _acknowledge(self, branch: Branch, end_offset: int) -> None:
         """Let everybody know: the leader at once, others perhaps."""
@@ -297,6 +319,7 @@ class Broker:
         self.copying: set[str] = set()
         self.pending_writes = 0
         self.last_write_at = 0.0
+        self.ticked_at = self.clock
         self.logs = {name: KeptLog(name, self) for name in self.world.histories}
         for kept in self.logs.values():
             kept.restore(self.control)
@@ -315,11 +338,10 @@ class Broker:
         self.brokers.own = self.describe()
         for other in others:
             world.send(self, other, partial(other.hear, self.brokers.own))
-        self.brokers.check_alive(self.clock)
+        has_changed = self.brokers.check_alive(self.clock)
         for kept in self.logs.values():
-            kept.replica.set_unfit(self.balancer.unfit(kept.name))
-            kept.act(kept.replica.set_alive(self.brokers.alive, self.clock))
-            kept.act(kept.replica.repeat_acknowledgement())
+            kept.let_time_pass(self.ticked_at, has_changed=has_changed)
+            kept.repeat_acknowledgement()
             if kept.led is not None:
                 for other in others:
                     heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
@@ -332,6 +354,7 @@ class Broker:
         if world.balances and world.now - self.balanced_at >= BALANCE_S:
             self.balanced_at = world.now
             self._balance()
+        self.ticked_at = self.clock
         world.later(HEARTBEAT_S * world.draw.uniform(0.8, 1.2), lambda: self._tick(generation))
 
     def _balance(self) -> None:

@@ -100,6 +100,8 @@ class _Cluster:
 
     def staying(self, replicas: Iterable[str]) -> tuple[str, ...]:
         """Return the replicas that need no successor."""
+        if not self.gone and not self.leaving:
+            return tuple(replicas)
         return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
 
     def choose_surplus(self, log: PlacedLog, further: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -343,9 +343,32 @@ class Replica:
         self._alive = frozenset(brokers)
         return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
 
-    def set_unfit(self, brokers: Collection[str]) -> None:
-        """Note which brokers lead only if no other replica can: those that are drained or full."""
-        self._unfit = frozenset(brokers)
+    @property
+    def is_settled(self) -> bool:
+        """Whether time alone changes nothing: `advance` need not be called until something else has happened."""
+        waits = (self._next_claim_at, self._ready_since, self._cut_off_since)
+        if waits != (None, None, None):
+            return False
+        if self.leading is None:
+            return True
+        end = self._held.get(self.leading, 0)
+        return all(self._acks.get(each, -1) >= end for each in self.replicas if each != self._broker)
+
+    def rest(self, now: float) -> None:
+        """Note that nothing has happened until a time, because this replica was settled."""
+        self._now = max(self._now, now)
+
+    def set_unfit(self, brokers: Collection[str]) -> bool:
+        """Note which brokers lead only if no other replica can: those that are drained or full.
+
+        Args:
+            brokers: The brokers.
+
+        Returns:
+            Whether they are others than before.
+        """
+        before, self._unfit = self._unfit, frozenset(brokers)
+        return before != self._unfit
 
     def advance(self, now: float) -> list[ReplicaAction]:
         """Claim the log if nobody leads it, or resign if this replica leads and cannot get acknowledgements."""

@@ -84,6 +84,9 @@ class ReplicatedLogs:
         self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
         self._alive: frozenset[str] = frozenset((address,))
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
+        self._restless: dict[ReplicatedLog, None] = {}
+        self._changed: dict[ReplicatedLog, None] = {}
+        self._advanced_at = float("-inf")
 
     def __iter__(self) -> Iterator[ReplicatedLog]:
         return iter(self._logs.values())
@@ -157,18 +160,27 @@ class ReplicatedLogs:
         """Remove a log whose topic is deleted."""
         log = self._logs.pop(name, None)
         self._control.pop(name, None)
-        for waiting in self._waiting.values():
-            waiting.discard(log)
+        if log is not None:
+            self._restless.pop(log, None)
+            self._changed.pop(log, None)
+            self._forget_waiting(log)
 
     def drop(self, log: ReplicatedLog) -> None:
         """Note that what this broker holds of a log is deleted; see `Replica.may_drop`."""
         log.held.clear()
         log.replica.restore_held({})
-        for waiting in self._waiting.values():
-            waiting.discard(log)
+        self._forget_waiting(log)
+        self._touch(log)
 
-    def stored(self, batches: Iterable[RecordBatch]) -> list[LogAction]:
-        """Note that records are durable here: of indexes, or records that indexes name."""
+    def stored(self, batches: Iterable[RecordBatch]) -> tuple[Collection[ReplicatedLog], list[LogAction]]:
+        """Note that records are durable here: of indexes, or records that indexes name.
+
+        Args:
+            batches: The records.
+
+        Returns:
+            The logs of which more may be held than before, and the actions.
+        """
         changed: dict[ReplicatedLog, None] = {}
         for batch in batches:
             partition = batch.partition
@@ -184,7 +196,7 @@ class ReplicatedLogs:
             for branch, end_offset in log.held.advance():
                 actions += self._actions(log, log.replica.stored(branch, end_offset))
             self._wait(log)
-        return actions
+        return changed, actions
 
     def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
         """Take in the acknowledgement of index records by another replica.
@@ -218,6 +230,8 @@ class ReplicatedLogs:
         """Note which brokers are alive."""
         returned = set(brokers) - self._alive
         self._alive = frozenset(brokers)
+        self._wake_up(self._logs.values())
+        self._advanced_at = now
         actions: list[LogAction] = []
         for log in list(self._logs.values()):
             found = log.replica.set_alive(self._alive, now)
@@ -227,12 +241,36 @@ class ReplicatedLogs:
         return actions
 
     def advance(self, now: float) -> list[LogAction]:
-        """Let time pass."""
+        """Let time pass, for the logs that wait for something."""
+        restless, self._restless = self._restless, {}
+        self._wake_up(restless)
+        self._advanced_at = now
         actions: list[LogAction] = []
-        for log in list(self._logs.values()):
-            if found := log.replica.advance(now):
+        for log in restless:
+            found = log.replica.advance(now)
+            if found or not log.replica.is_settled:
                 actions += self._actions(log, found)
         return actions
+
+    def _wake_up(self, logs: Iterable[ReplicatedLog]) -> None:
+        """Note of logs that nothing happened to the settled ones until time was let pass before."""
+        for log in logs:
+            log.replica.rest(self._advanced_at)
+
+    @property
+    def restless(self) -> list[ReplicatedLog]:
+        """The logs that something has happened to since time was let pass, or that wait for something."""
+        return list(self._restless)
+
+    def take_changed(self) -> list[ReplicatedLog]:
+        """Return the logs that may have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def set_unfit(self, log: ReplicatedLog, brokers: frozenset[str]) -> None:
+        """Note which brokers lead a log only if no other replica can."""
+        if log.replica.set_unfit(brokers):
+            self._touch(log)
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
         """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
@@ -263,5 +301,13 @@ class ReplicatedLogs:
         for partition in log.held.missing():
             self._waiting.setdefault(partition, set()).add(log)
 
+    def _forget_waiting(self, log: ReplicatedLog) -> None:
+        for waiting in self._waiting.values():
+            waiting.discard(log)
+
+    def _touch(self, log: ReplicatedLog) -> None:
+        self._restless[log] = self._changed[log] = None
+
     def _actions(self, log: ReplicatedLog, actions: Iterable[ReplicaAction]) -> list[LogAction]:
+        self._touch(log)
         return [LogAction(log, action) for action in actions]
