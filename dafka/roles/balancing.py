@@ -120,23 +120,23 @@ class Balancing:
             if len(self._brokers.all()) == 1:
                 continue
             now = trio.current_time()
-            free = [each for each in self._place_all() if not self._is_assigned(each)]
+            free = list(self._place_unassigned())
             for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, free, now):
                 self._change(change.log, change.replicas)
             for log in self._logs:
-                self._logs.set_unfit(log, self._balancer.unfit(log.name) | self._find_leaving(log))
+                self._logs.set_unfit(log, self._find_unfit(log))
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
 
-    def _place_all(self) -> Iterator[PlacedLog]:
-        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
+    def _place_unassigned(self) -> Iterator[PlacedLog]:
+        """Yield the logs that no operator has assigned to brokers; what has not changed is not looked at again."""
         for log in self._logs.take_changed():
             self._placed.pop(log.name, None)
         for log in self._logs:
             topic = self._order.topics.get(log.topic)
-            if topic is not None:
+            if topic is not None and log.number not in topic.assignments:
                 known = self._placed.get(log.name)
                 if known is None or known[0] is not topic:
                     known = self._placed[log.name] = topic, self._place_of(log, topic)
@@ -149,16 +149,16 @@ class Balancing:
         wanted = topic.replica_count or self._settings.replicas
         return PlacedLog(log.name, replica.leader, replica.replicas, wanted, replica.in_sync(within_s=IN_SYNC_S))
 
-    def _is_assigned(self, log: PlacedLog) -> bool:
-        found = self._logs.find(log.name)
-        return found is not None and found.number in self._order.topics[found.topic].assignments
+    def _find_unfit(self, log: ReplicatedLog) -> frozenset[str]:
+        """Return the brokers that may lead a log only if no other replica can.
 
-    def _find_leaving(self, log: ReplicatedLog) -> frozenset[str]:
-        """Return the replicas of a log that an operator wants to have replaced, once their successors are replicas."""
+        Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
+        """
+        unfit = self._balancer.unfit(log.name)
         topic = self._order.topics.get(log.topic)
-        assigned = set(log.replica.replicas if topic is None else topic.assignments.get(log.number, ()))
+        assigned = topic is not None and topic.assignments.get(log.number)
         present = frozenset(log.replica.replicas)
-        return present - assigned if assigned and assigned <= present else frozenset()
+        return unfit | (present - set(assigned)) if assigned and present.issuperset(assigned) else unfit
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
         """As the leader of a log, have the brokers keep it that an operator has named."""

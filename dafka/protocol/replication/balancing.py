@@ -154,7 +154,8 @@ class Balancer:
 
     def unfit(self, log: str) -> frozenset[str]:
         """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
-        return self._unfit | self._handed_over.get(log, frozenset())
+        handed_over = self._handed_over.get(log)
+        return self._unfit if handed_over is None else self._unfit | handed_over
 
     def advance(
         self, brokers: Iterable[BrokerDescription], alive: Collection[str], logs: Iterable[PlacedLog], now: float

@@ -122,7 +122,9 @@ class Replica:
     """
 
     def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
-        self.table = BranchTable()
+        found = tuple(replicas)
+        self._first = Branch(0, found[0])
+        self.table = BranchTable([BranchRow(log, self._first, NO_TIP, found)])
         self.leading: Branch | None = None
         self.high_watermark = 0
         self._log = log
@@ -131,7 +133,7 @@ class Replica:
         self._settings = settings
         self._alive: frozenset[str] = frozenset()
         self._unfit: frozenset[str] = frozenset()
-        self._held: dict[Branch, int] = {}
+        self._held = {self._first: 0}
         self._complete: set[Branch] = set()
         self._last_complete = NO_BRANCH
         self._acknowledged = NO_TIP
@@ -139,7 +141,7 @@ class Replica:
         self._promised_claims: list[Claim] = []
         self._promised_by: dict[str, int] = {}
         self._claimed: dict[Branch, tuple[str, ...]] = {}
-        self._largest_epoch = -1
+        self._largest_epoch = 0
         self._claim: Claim | None = None
         self._promises: dict[str, Promise] = {}
         self._late: dict[str, Tip] = {}
@@ -148,23 +150,20 @@ class Replica:
         self._acks_of = NO_BRANCH
         self._marked = NO_TIP
         self._caught_up_at: dict[str, float] = {}
-        self._known_replicas: set[str] = set()
+        self._known_replicas = set(found)
         self._now = float("-inf")
         self._end_before = 0
         self._next_claim_at: float | None = None
         self._ready_since: float | None = None
         self._cut_off_since: float | None = None
-        found = tuple(replicas)
-        self._first = Branch(0, found[0])
-        self._note(found[0], BranchRow(log, self._first, NO_TIP, found))
-        self._held[self._first] = 0
 
     # What is known
 
     @property
     def latest(self) -> BranchRow:
         """The row of the latest branch."""
-        return self.table.rows[max(self.table.rows)]
+        assert self.table.latest is not None
+        return self.table.latest
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -225,7 +224,7 @@ class Replica:
             or (
                 each in self._alive
                 and (
-                    self._acks.get(each, -1) >= end - max_lag
+                    self._acked_by(each) >= end - max_lag
                     or self._now - self._caught_up_at.get(each, float("-inf")) <= within_s
                 )
             )
@@ -352,7 +351,7 @@ class Replica:
         if self.leading is None:
             return True
         end = self._held.get(self.leading, 0)
-        return all(self._acks.get(each, -1) >= end for each in self.replicas if each != self._broker)
+        return all(self._acked_by(each) >= end for each in self.replicas if each != self._broker)
 
     def rest(self, now: float) -> None:
         """Note that nothing has happened until a time, because this replica was settled."""
@@ -558,6 +557,13 @@ class Replica:
         return max(tips, key=lambda each: (support(each), each.end_offset, each.branch))
 
     # Acknowledgements
+
+    def _acked_by(self, broker: str) -> int:
+        """Return up to which offset a replica has the branch that this one leads; -1 if it has not said so.
+
+        The first branch begins without an index record, so there is nothing of it to acknowledge.
+        """
+        return self._acks.get(broker, 0 if self.leading == self._first else -1)
 
     def is_complete(self, branch: Branch) -> bool:
         """Return whether this replica holds a branch, from its beginning on, and all before it."""

@@ -32,23 +32,19 @@ class ReplicatedLog:
 
     Attributes:
         topic: The name of its topic.
+        topic_id: The id of its topic.
         number: The number of the log in the topic.
         name: The name of the log among all logs.
         replica: Its machine.
         held: What this broker holds of it.
-        control: The control records that have come before the topic, by broker.
     """
 
     topic: str
     topic_id: str
     number: int
+    name: str
     replica: Replica
     held: HeldLog
-
-    @property
-    def name(self) -> str:
-        """The name of the log among all logs."""
-        return name_log(self.topic_id, self.number)
 
     def index_partition(self, branch: Branch) -> Partition:
         """Return the partition of the index of a branch."""
@@ -140,7 +136,7 @@ class ReplicatedLogs:
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings)
         held = HeldLog(topic.name, topic.topic_id, number, self._durable_end)
-        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, replica, held)
+        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, held)
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
         replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
