@@ -99,6 +99,7 @@ class Cluster:
         self._control: list[ControlRecord] = []
         self._writing: list[ControlRecord] = []
         self._nursery: trio.Nursery | None = None
+        self._shown_at = float("-inf")
         self._to_adopt: dict[LogState, None] = {}
         self._adopting = trio.Event()
         self._has_racks = bool(settings.rack)
@@ -167,7 +168,7 @@ class Cluster:
         has_racks = any(each.rack for each in self.brokers.all())
         if has_racks != self._has_racks:
             self._has_racks = has_racks
-            self._refresh_all()
+            self._refresh_all(self.logs)
         if own.rack:
             self._hear_acknowledgements(broker.address)
         if broker.number == own.number and own.address > broker.address and self._settings.number < 0:
@@ -253,24 +254,33 @@ class Cluster:
 
     async def _keep_time(self) -> None:
         heartbeat_s = self._settings.heartbeat_ms / 1000
-        own = Partition(BROKERS_TOPIC, self._broker.address)
         due = trio.current_time()
         while True:
-            end = self._broker.durable_end_of(own)
-            if end:
-                self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
+            self._show_life(trio.current_time())
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
                 self.act(self.logs.set_alive(self.brokers.alive, now))
-                self._refresh_all()
+                self._refresh_all(self.logs)
                 self.leading.heal_later(self.logs)
             else:
                 advanced = self.logs.restless
                 self.act(self.logs.advance(now))
-                for log in advanced:
-                    self._refresh(log)
+                self._refresh_all(advanced)
             await trio.sleep(heartbeat_s)
+
+    def _show_life(self, now: float) -> None:
+        """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it."""
+        self._shown_at = now
+        own = Partition(BROKERS_TOPIC, self._broker.address)
+        end = self._broker.durable_end_of(own)
+        if end:
+            self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
+
+    def _show_life_if_due(self) -> None:
+        now = trio.current_time()
+        if now - self._shown_at >= self._settings.heartbeat_ms / 1000:
+            self._show_life(now)
 
     def heard(self, brokers: Iterable[str]) -> None:
         """Note signs of life of brokers."""
@@ -432,6 +442,7 @@ class Cluster:
                 if state is not None:
                     self._order.end_branch(state)
             self._refresh(log)
+            self._show_life_if_due()
 
     def _write_control(self, record: ControlRecord) -> None:
         key = _key_of(record)
@@ -447,9 +458,10 @@ class Cluster:
                 changes.append((useless.encode(), None))
         self._broker.write_state(BRANCHES_TOPIC, changes)
 
-    def _refresh_all(self) -> None:
-        for log in self.logs:
+    def _refresh_all(self, logs: Iterable[ReplicatedLog]) -> None:
+        for log in logs:
             self._refresh(log)
+            self._show_life_if_due()
 
     def _refresh(self, log: ReplicatedLog) -> None:
         """Tell clients who leads a log."""

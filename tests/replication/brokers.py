@@ -22,6 +22,7 @@ from dafka.protocol.replication import (
     Lead,
     MoveHighWatermark,
     PlacedLog,
+    Replica,
     ReplicaAction,
     StepDown,
     Tip,
@@ -76,26 +77,30 @@ class KeptLog:
         self._restore_held()
         self.act([*self.replica.resume(), *self.replica.set_alive({self.broker.name}, self.broker.clock)])
 
-    def let_time_pass(self, rested_until: float, *, has_changed: bool) -> None:
+    def wake_up(self) -> Replica:
+        """Return the replica, which something happens to, and which may have been settled until now."""
+        if not self.is_restless:
+            self.is_restless = True
+            self.replica.rest(self.broker.ticked_at)
+        return self.replica
+
+    def let_time_pass(self, *, has_changed: bool) -> None:
         """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
         broker, replica = self.broker, self.replica
         if replica.set_unfit(broker.balancer.unfit(self.name)):
-            self.is_restless = True
+            self.wake_up()
         if has_changed:
-            replica.rest(rested_until)
-            self.act(replica.set_alive(broker.brokers.alive, broker.clock))
+            self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock))
         elif self.is_restless or not replica.is_settled:
-            replica.rest(rested_until)
+            self.wake_up()
             self.is_restless = False
-            if actions := replica.advance(broker.clock):
-                self.act(actions)
+            self.act(replica.advance(broker.clock))
 
     def _restore_held(self) -> None:
         self.replica.restore_held({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
 
     def act(self, actions: list[ReplicaAction]) -> None:
-        """Carry out actions. Whatever happens to the log comes here."""
-        self.is_restless = True
+        """Carry out actions."""
         for action in actions:
             if isinstance(action, WriteControl):
                 self.broker.write_control(action.record)
@@ -110,9 +115,7 @@ class KeptLog:
 
     def repeat_acknowledgement(self) -> None:
         """Acknowledge again what others may have missed, which leaves a settled replica settled."""
-        is_restless = self.is_restless
         self.act(self.replica.repeat_acknowledgement())
-        self.is_restless = is_restless
 
     def _acknowledge(self, branch: Branch, end_offset: int) -> None:
         """Let everybody know: the leader at once, others perhaps."""
@@ -136,7 +139,7 @@ class KeptLog:
 
         def stored() -> None:
             self.branches.setdefault(branch, (start, []))
-            self.act(self.replica.stored(branch, start))
+            self.act(self.wake_up().stored(branch, start))
             self._push(branch)
 
         self.world.write(self.broker, stored)
@@ -157,7 +160,7 @@ class KeptLog:
             start, held = self.branches[branch]
             self.history.check_stored(branch, len(held), ids)
             held.extend(ids)
-            self.act(self.replica.stored(branch, start + len(held)))
+            self.act(self.wake_up().stored(branch, start + len(held)))
             self._push(branch)
 
         self.world.write(self.broker, stored)
@@ -219,7 +222,7 @@ class KeptLog:
             assert len(held) == first
             self.history.check_stored(branch, first, fresh)
             held.extend(fresh)
-            self.act(self.replica.stored(branch, start + len(held)))
+            self.act(self.wake_up().stored(branch, start + len(held)))
 
         self.world.write(self.broker, stored)
 
@@ -340,7 +343,7 @@ class Broker:
             world.send(self, other, partial(other.hear, self.brokers.own))
         has_changed = self.brokers.check_alive(self.clock)
         for kept in self.logs.values():
-            kept.let_time_pass(self.ticked_at, has_changed=has_changed)
+            kept.let_time_pass(has_changed=has_changed)
             kept.repeat_acknowledgement()
             if kept.led is not None:
                 for other in others:
@@ -361,7 +364,7 @@ class Broker:
         placed = [each.placed() for each in self.logs.values()]
         for change in self.balancer.advance(self.brokers.all(), self.brokers.alive, placed, self.clock):
             kept = self.logs[change.log]
-            kept.act(kept.replica.change_replicas(change.replicas))
+            kept.act(kept.wake_up().change_replicas(change.replicas))
 
     def hear(self, other: BrokerDescription) -> None:
         """Take in a sign of life."""
@@ -371,7 +374,7 @@ class Broker:
     def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
         """Take in an acknowledgement."""
         kept = self.logs[log]
-        kept.act(kept.replica.acknowledged(broker, branch, end_offset))
+        kept.act(kept.wake_up().acknowledged(broker, branch, end_offset))
 
     # Control records
 
@@ -387,7 +390,7 @@ class Broker:
                 self.world.later(self.world.draw.expovariate(5), self.start)
                 return
             kept = self.logs[record.log]
-            kept.act(kept.replica.written(record))
+            kept.act(kept.wake_up().written(record))
             for other in self.world.brokers.values():
                 if other is not self:
                     self.world.send(self, other, partial(other.copy_control, self, self.name))
@@ -425,6 +428,6 @@ class Broker:
             held.extend(fresh)
             for each in fresh:
                 kept = self.logs[each.log]
-                kept.act(kept.replica.receive(maker, each))
+                kept.act(kept.wake_up().receive(maker, each))
 
         self.world.write(self, stored)

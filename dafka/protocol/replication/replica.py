@@ -155,6 +155,7 @@ class Replica:
         self._end_before = 0
         self._next_claim_at: float | None = None
         self._ready_since: float | None = None
+        self._ranked: dict[str, None] = {}
         self._cut_off_since: float | None = None
 
     # What is known
@@ -495,23 +496,31 @@ class Replica:
     def _begin_if_promised(self) -> list[ReplicaAction]:
         """Begin the branch that this replica has claimed, if enough replicas have promised to follow it."""
         claim = self._claim
-        if claim is None or self._promised != claim:
+        if claim is None or self._promised != claim or not self._is_promised_by_its_replicas(claim):
             return []
         tips = [self._tip_of(broker, each) for broker, each in self._promises.items()]
         latest = [Tip(each.latest, 0) for each in self._promises.values()]
         if any(self.table.chain(each) is None for each in (*tips, *latest, Tip(self.latest.branch, 0))):
             return []  # a row is on its way
-        if not self._is_promised(claim):
+        if not self._is_promised_by_former_replicas():
             return []
         self._claim = None
         return [WriteControl(BranchRow(self._log, claim.branch, self._choose_parent(tips), claim.replicas))]
 
-    def _is_promised(self, claim: Claim) -> bool:
+    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
+        """Return whether enough of the replicas that a claim names have promised to follow it."""
         if self._broker not in self._promises:
             return False
+        replicas = set(claim.replicas)
         if self._settings.availability is Availability.BRANCH:
-            return self._promises.keys() >= (self._alive & set(claim.replicas))
-        asked = {claim.replicas, *self._former_replica_sets()}
+            return self._promises.keys() >= (self._alive & replicas)
+        return 2 * len(self._promises.keys() & replicas) > len(replicas)
+
+    def _is_promised_by_former_replicas(self) -> bool:
+        """Return whether enough of all replicas have promised that may have acknowledged what no promised tip has."""
+        if self._settings.availability is Availability.BRANCH:
+            return True
+        asked = self._former_replica_sets()
         for each in self._promises.values():
             asked.update(each.replica_sets)
         return all(2 * len(self._promises.keys() & set(each)) > len(each) for each in asked)
@@ -690,5 +699,7 @@ class Replica:
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas in the order in which they are preferred as leaders."""
-        order = [each for each in rank_brokers(self._log, self.replicas) if each in self._alive]
+        if self._ranked.keys() != set(self.replicas):
+            self._ranked = dict.fromkeys(rank_brokers(self._log, self.replicas))
+        order = [each for each in self._ranked if each in self._alive]
         return sorted(order, key=lambda each: each in self._unfit)

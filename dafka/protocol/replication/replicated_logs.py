@@ -112,7 +112,8 @@ class ReplicatedLogs:
         if log is None:
             return []
         is_own = broker == self._address
-        found = log.replica.written(record) if is_own else log.replica.receive(broker, record)
+        replica = self._wake_up(log)
+        found = replica.written(record) if is_own else replica.receive(broker, record)
         return self._actions(log, found)
 
     def has_control(self, name: str) -> bool:
@@ -190,7 +191,7 @@ class ReplicatedLogs:
         actions: list[LogAction] = []
         for log in changed:
             for branch, end_offset in log.held.advance():
-                actions += self._actions(log, log.replica.stored(branch, end_offset))
+                actions += self._actions(log, self._wake_up(log).stored(branch, end_offset))
             self._wait(log)
         return changed, actions
 
@@ -215,7 +216,7 @@ class ReplicatedLogs:
             if row is None:
                 return []
             end_offset = row.parent.end_offset
-        return self._actions(log, log.replica.acknowledged(broker, branch, end_offset))
+        return self._actions(log, self._wake_up(log).acknowledged(broker, branch, end_offset))
 
     def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
         """Acknowledge the index records of a partition again: their leader may have missed it."""
@@ -226,20 +227,18 @@ class ReplicatedLogs:
         """Note which brokers are alive."""
         returned = set(brokers) - self._alive
         self._alive = frozenset(brokers)
-        self._wake_up(self._logs.values())
-        self._advanced_at = now
         actions: list[LogAction] = []
         for log in list(self._logs.values()):
-            found = log.replica.set_alive(self._alive, now)
+            found = self._wake_up(log).set_alive(self._alive, now)
             if log.replica.leader in returned:
                 found += log.replica.repeat_acknowledgement()
             actions += self._actions(log, found)
+        self._advanced_at = now
         return actions
 
     def advance(self, now: float) -> list[LogAction]:
         """Let time pass, for the logs that wait for something."""
         restless, self._restless = self._restless, {}
-        self._wake_up(restless)
         self._advanced_at = now
         actions: list[LogAction] = []
         for log in restless:
@@ -248,10 +247,11 @@ class ReplicatedLogs:
                 actions += self._actions(log, found)
         return actions
 
-    def _wake_up(self, logs: Iterable[ReplicatedLog]) -> None:
-        """Note of logs that nothing happened to the settled ones until time was let pass before."""
-        for log in logs:
+    def _wake_up(self, log: ReplicatedLog) -> Replica:
+        """Return the replica of a log that something happens to, which may have been settled until now."""
+        if log not in self._restless:
             log.replica.rest(self._advanced_at)
+        return log.replica
 
     @property
     def restless(self) -> list[ReplicatedLog]:
@@ -270,7 +270,7 @@ class ReplicatedLogs:
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
         """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
-        return self._actions(log, log.replica.change_replicas(replicas))
+        return self._actions(log, self._wake_up(log).change_replicas(replicas))
 
     def renumber(self, number: int) -> None:
         """Note the number of this broker, which has changed."""
