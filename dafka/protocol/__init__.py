@@ -34,6 +34,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
@@ -114,6 +115,7 @@ __all__ = [
     "ClusterSurvey",
     "CommitQueue",
     "ConsumerMachine",
+    "DeletePartitions",
     "DeliveryBuffer",
     "DialectAdopted",
     "DialectChoice",

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import ConfigError, StorageError
+from dafka.errors import ConfigError
 from dafka.protocol.logs import TOPICS_TOPIC, LogState, Topic, encode_topic, name_log
 from dafka.protocol.replication import (
     Balancer,
@@ -191,10 +191,7 @@ class Balancing:
             own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
             self._leading.forget(log)
-            try:
-                await self._host.forget_partitions([*indexes, *own])
-            except StorageError as error:
-                _LOGGER.warning("cannot delete the log %s of %s: %s", log.number, log.topic, error)
+            await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:
         """Tell the other brokers how much space is free."""

@@ -14,6 +14,7 @@ from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
     ReadRequest,
     RecordsDropped,
@@ -41,6 +42,7 @@ from dafka.storage import (
     Storage,
     open_storage,
 )
+from dafka.storage.base import delete_partitions
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
@@ -288,9 +290,8 @@ class Store(NodeRole):
         work = self._commits.begin_work()
         if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
-        elif isinstance(work, ForgetPartitions):
-            if isinstance(self._storage, DeletesPartitions):
-                await self._storage.delete_partitions(work.partitions)
+        elif isinstance(work, ForgetPartitions | DeletePartitions):
+            await delete_partitions(self._storage, work.partitions)
         else:
             await self._append(work)
         self._refusal = ""
