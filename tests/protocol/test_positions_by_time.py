@@ -240,7 +240,7 @@ def test_a_consumer_waits_for_a_store_that_can_answer() -> None:
 def test_unanswered_questions_are_repeated_less_and_less_often() -> None:
     consumer = make_consumer("A")
     consumer.receive([head(99)], 0.0)
-    times = []
+    times: list[float] = []
     while len(times) < 6:
         now = consumer.deadline()
         times += [now] * len(questions(consumer.tick(now)))

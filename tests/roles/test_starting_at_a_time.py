@@ -43,10 +43,10 @@ async def producing(cluster: Cluster, *minutes: float) -> AsyncIterator[Producer
         yield producer
 
 
-@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_each_partition_begins_with_its_first_record_of_the_time(wire: str) -> None:
+@pytest.mark.parametrize("config", [Config().with_node(wire="rfc46"), Config().with_node(wire="libdafka")])
+async def test_each_partition_begins_with_its_first_record_of_the_time(config: Config) -> None:
     async with (
-        open_cluster(Config().with_node(wire=wire)) as cluster,
+        open_cluster(config) as cluster,
         producing(cluster, *range(10)),
         producing(cluster, *range(5, 25)),
         producing(cluster, *range(100)) as later,
@@ -125,9 +125,9 @@ async def test_a_topic_that_is_subscribed_to_later_begins_at_the_time_too() -> N
 
 
 async def test_given_and_saved_positions_come_before_the_time(tmp_path: Path) -> None:
-    settings = {"name": "billing", "positions": f"sqlite:{tmp_path}/positions.db", "offset_reset": "latest"}
+    positions = f"sqlite:{tmp_path}/positions.db"
     async with open_cluster() as cluster, producing(cluster, *range(10)) as producer:
-        config = cluster.config.with_consumer(**settings)
+        config = cluster.config.with_consumer(name="billing", positions=positions)
         async with cluster.consumer(["hello"], config, positions={producer.partition: 4}) as consumer:
             await receive_partition(consumer, 4, 10)
             consumer.seek({producer.partition: 6})
