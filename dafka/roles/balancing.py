@@ -106,6 +106,13 @@ class Balancing:
         topic = self._order.topics[log.topic]
         self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
 
+    def release_replicas(self, name: str, number: int) -> None:
+        """Let brokers choose again who keeps a log, after `change_replicas`."""
+        topic = self._order.topics[name]
+        left = {each: found for each, found in topic.assignments.items() if each != number}
+        if len(left) < len(topic.assignments):
+            self._change_topic(topic, assignments=left)
+
     def _change_topic(self, topic: Topic, **changes: Any) -> None:
         changed = attrs.evolve(topic, revision=topic.revision + 1, **changes)
         self._order.add_topic(changed)
@@ -120,10 +127,10 @@ class Balancing:
                 continue
             now = trio.current_time()
             placed = [self._place_of(log) for log in self._logs if log.topic in self._order.topics]
-            free = [each for each in placed if not self._is_assigned(each)]
-            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, free, now):
+            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, placed, now):
                 self._change(change.log, change.replicas)
             for log in list(self._logs):
+                log.replica.prefer(self._find_assigned(log))
                 log.replica.set_unfit(self._balancer.unfit(log.name) | self._find_leaving(log))
                 self._refresh(log)
             await self._drop_left()
@@ -132,33 +139,41 @@ class Balancing:
                     self._assign(topic, number, replicas)
 
     def _place_of(self, log: ReplicatedLog) -> PlacedLog:
-        replica = log.replica
-        topic = self._order.topics[log.topic]
-        wanted = topic.replica_count or self._settings.replicas
-        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, replica.in_sync(within_s=IN_SYNC_S))
+        replica, assigned = log.replica, self._find_assigned(log)
+        in_sync = replica.in_sync(within_s=IN_SYNC_S)
+        wanted = self._wanted(log.topic, log.number)
+        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
 
-    def _is_assigned(self, log: PlacedLog) -> bool:
-        found = self._logs.find(log.name)
-        return found is not None and found.number in self._order.topics[found.topic].assignments
+    def _wanted(self, name: str, number: int) -> int:
+        """Return how many replicas a log is meant to have."""
+        topic = self._order.topics[name]
+        return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
+
+    def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
+        """Return the replicas that an operator has named for a log; none if brokers choose them."""
+        topic = self._order.topics.get(log.topic)
+        return () if topic is None else topic.assignments.get(log.number, ())
 
     def _find_leaving(self, log: ReplicatedLog) -> frozenset[str]:
         """Return the replicas of a log that an operator wants to have replaced, once their successors are replicas."""
-        topic = self._order.topics.get(log.topic)
-        assigned = set(log.replica.replicas if topic is None else topic.assignments.get(log.number, ()))
-        present = frozenset(log.replica.replicas)
+        assigned, present = set(self._find_assigned(log)), frozenset(log.replica.replicas)
         return present - assigned if assigned and assigned <= present else frozenset()
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
-        """As the leader of a log, have the brokers keep it that an operator has named."""
+        """As the leader of a log, have the brokers keep it that an operator has named.
+
+        If one of them is drained or has died for good, brokers choose the replicas from then on.
+        """
         log = self._logs.find(name_log(topic.topic_id, number))
         if log is None or not log.replica.may_append:
             return
         present = log.replica.replicas
-        if set(present) == set(replicas):
-            left = {each: found for each, found in topic.assignments.items() if each != number}
-            self._change_topic(self._order.topics[topic.name], assignments=left)
+        if not self._balancer.replaced.isdisjoint(replicas):
+            self.release_replicas(topic.name, number)
         elif not set(replicas) <= set(present):
             self._change(log.name, (*present, *(each for each in replicas if each not in present)))
+        elif set(replicas) == set(present):
+            pass
         elif set(replicas) <= set(log.replica.in_sync()) and self._host.address in replicas:
             self._change(log.name, replicas)
 
@@ -195,7 +210,7 @@ class Balancing:
         usable = sum(not each.is_draining for each in self._brokers.all())
         found = []
         for log in self._order.all_logs():
-            wanted = min(self._order.topics[log.topic].replica_count or self._settings.replicas, usable)
+            wanted = min(self._wanted(log.topic, log.number), usable)
             if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < wanted:
                 found.append(log)
         return found

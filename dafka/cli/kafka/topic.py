@@ -218,7 +218,9 @@ def alter(
     click.echo(f"changed {name}", err=True)
 
 
-def _parse_numbers(text: str) -> list[int]:
+def _parse_replicas(text: str) -> list[int]:
+    if text == "any":
+        return []
     numbers = text.split(",")
     if not all(each.isascii() and each.isdecimal() and len(each) < 5 for each in numbers):
         raise ValueError(f"expected the numbers of brokers, such as 1,2,4, not {text!r}")
@@ -261,19 +263,21 @@ def _shown_broker(number: int | None, address: str) -> str:
 @click.option("--log", type=click.IntRange(min=0), required=True, help="The log.")
 @click.option(
     "--replicas",
-    type=parsed_type(_parse_numbers),
+    type=parsed_type(_parse_replicas),
     metavar="N,N,...",
     required=True,
-    help="The numbers of the brokers that keep it, the preferred leader first.",
+    help="The numbers of the brokers that keep it, the preferred leader first; `any` to let the cluster choose.",
 )
 @http_options
 def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
     """Move a log of a topic to other brokers.
 
-    New ones get what they lack; then those that are not named leave. `dafka cluster brokers` lists the brokers.
+    New ones get what they lack; then those that are not named leave. They keep the log until others are named, or one
+    of them is drained or dies for good. `dafka cluster brokers` lists the brokers.
     """
     client.ask("PUT", f"/topics/{quote(name, safe='')}/logs/{log}/replicas", {"replicas": replicas})
-    click.echo(f"log {log} of {name} moves to the brokers {', '.join(map(str, replicas))}", err=True)
+    where = f"moves to the brokers {', '.join(map(str, replicas))}" if replicas else "is kept by any brokers"
+    click.echo(f"log {log} of {name} {where}", err=True)
 
 
 @topic.command()

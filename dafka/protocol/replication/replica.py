@@ -131,6 +131,7 @@ class Replica:
         self._settings = settings
         self._alive: frozenset[str] = frozenset()
         self._unfit: frozenset[str] = frozenset()
+        self._preferred: tuple[str, ...] = ()
         self._held: dict[Branch, int] = {}
         self._complete: set[Branch] = set()
         self._last_complete = NO_BRANCH
@@ -219,6 +220,7 @@ class Replica:
         if self.leading is None:
             return ()
         end = self._held.get(self.leading, 0)
+        unheard = 0 if self.leading == self._first else -1  # nothing to acknowledge is before the first branch
         return tuple(
             each
             for each in self.table.rows[self.leading].replicas
@@ -226,7 +228,7 @@ class Replica:
             or (
                 each in self._alive
                 and (
-                    self._acks.get(each, -1) >= end - max_lag
+                    self._acks.get(each, unheard) >= end - max_lag
                     or self._now - self._caught_up_at.get(each, float("-inf")) <= within_s
                 )
             )
@@ -347,6 +349,10 @@ class Replica:
     def set_unfit(self, brokers: Collection[str]) -> None:
         """Note which brokers lead only if no other replica can: those that are drained or full."""
         self._unfit = frozenset(brokers)
+
+    def prefer(self, brokers: tuple[str, ...]) -> None:
+        """Note which brokers are preferred as leaders, the first one most; then the log's rendezvous order counts."""
+        self._preferred = brokers
 
     def advance(self, now: float) -> list[ReplicaAction]:
         """Claim the log if nobody leads it, or resign if this replica leads and cannot get acknowledgements."""
@@ -661,5 +667,11 @@ class Replica:
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas in the order in which they are preferred as leaders."""
-        order = [each for each in rank_brokers(self._log, self.replicas) if each in self._alive]
+        order = [each for each in self.rank_replicas() if each in self._alive]
         return sorted(order, key=lambda each: each in self._unfit)
+
+    def rank_replicas(self) -> list[str]:
+        """Return the replicas in the order in which they are preferred as leaders."""
+        order = rank_brokers(self._log, self.replicas)
+        named = [each for each in self._preferred if each in order]
+        return [*named, *(each for each in order if each not in named)]
