@@ -10,6 +10,10 @@ from dafka.protocol.answering.fetch_responder import (
     FetchResponder,
     ReadRequest,
 )
+from dafka.protocol.answering.position_responder import (
+    PositionResponder,
+    PositionSearch,
+)
 from dafka.protocol.events import (
     DialectAdopted,
     Event,
@@ -145,6 +149,8 @@ __all__ = [
     "PeerLeft",
     "PeerNotAuthorized",
     "PeerRefused",
+    "PositionResponder",
+    "PositionSearch",
     "ProducerMachine",
     "ReadRequest",
     "ReaderMachine",

@@ -107,6 +107,13 @@ class Balancing:
         topic = self._order.topics[log.topic]
         self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
 
+    def release_replicas(self, name: str, number: int) -> None:
+        """Let brokers choose again who keeps a log, after `change_replicas`."""
+        topic = self._order.topics[name]
+        left = {each: found for each, found in topic.assignments.items() if each != number}
+        if len(left) < len(topic.assignments):
+            self._change_topic(topic, assignments=left)
+
     def _change_topic(self, topic: Topic, **changes: Any) -> None:
         changed = attrs.evolve(topic, revision=topic.revision + 1, **changes)
         self._order.add_topic(changed)
@@ -120,57 +127,70 @@ class Balancing:
             if len(self._brokers.all()) == 1:
                 continue
             now = trio.current_time()
-            free = list(self._place_unassigned())
-            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, free, now):
+            placed = list(self._place_all())
+            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, placed, now):
                 self._change(change.log, change.replicas)
             for log in self._logs:
-                self._logs.set_unfit(log, self._find_unfit(log))
+                self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
 
-    def _place_unassigned(self) -> Iterator[PlacedLog]:
-        """Yield the logs that no operator has assigned to brokers; what has not changed is not looked at again."""
+    def _place_all(self) -> Iterator[PlacedLog]:
+        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
         for log in self._logs.take_changed():
             self._placed.pop(log.name, None)
         for log in self._logs:
             topic = self._order.topics.get(log.topic)
-            if topic is not None and log.number not in topic.assignments:
+            if topic is not None:
                 known = self._placed.get(log.name)
                 if known is None or known[0] is not topic:
-                    known = self._placed[log.name] = topic, self._place_of(log, topic)
+                    known = self._placed[log.name] = topic, self._place_of(log)
                 yield known[1]
         if len(self._placed) > len(self._logs):
             self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
 
-    def _place_of(self, log: ReplicatedLog, topic: Topic) -> PlacedLog:
-        replica = log.replica
-        wanted = topic.replica_count or self._settings.replicas
-        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, replica.in_sync(within_s=IN_SYNC_S))
+    def _place_of(self, log: ReplicatedLog) -> PlacedLog:
+        replica, assigned = log.replica, self._find_assigned(log)
+        in_sync = replica.in_sync(within_s=IN_SYNC_S)
+        wanted = self._wanted(log.topic, log.number)
+        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
+
+    def _wanted(self, name: str, number: int) -> int:
+        """Return how many replicas a log is meant to have."""
+        topic = self._order.topics[name]
+        return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
+
+    def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
+        """Return the replicas that an operator has named for a log; none if brokers choose them."""
+        topic = self._order.topics.get(log.topic)
+        return () if topic is None else topic.assignments.get(log.number, ())
 
     def _find_unfit(self, log: ReplicatedLog) -> frozenset[str]:
         """Return the brokers that may lead a log only if no other replica can.
 
         Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
         """
-        unfit = self._balancer.unfit(log.name)
-        topic = self._order.topics.get(log.topic)
-        assigned = topic is not None and topic.assignments.get(log.number)
-        present = frozenset(log.replica.replicas)
+        unfit, assigned = self._balancer.unfit(log.name), self._find_assigned(log)
+        present = frozenset(log.replica.replicas) if assigned else frozenset()
         return unfit | (present - set(assigned)) if assigned and present.issuperset(assigned) else unfit
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
-        """As the leader of a log, have the brokers keep it that an operator has named."""
+        """As the leader of a log, have the brokers keep it that an operator has named.
+
+        If one of them is drained or has died for good, brokers choose the replicas from then on.
+        """
         log = self._logs.find(name_log(topic.topic_id, number))
         if log is None or not log.replica.may_append:
             return
         present = log.replica.replicas
-        if set(present) == set(replicas):
-            left = {each: found for each, found in topic.assignments.items() if each != number}
-            self._change_topic(self._order.topics[topic.name], assignments=left)
+        if not self._balancer.replaced.isdisjoint(replicas):
+            self.release_replicas(topic.name, number)
         elif not set(replicas) <= set(present):
             self._change(log.name, (*present, *(each for each in replicas if each not in present)))
+        elif set(replicas) == set(present):
+            pass
         elif set(replicas) <= set(log.replica.in_sync()) and self._host.address in replicas:
             self._change(log.name, replicas)
 
@@ -204,7 +224,7 @@ class Balancing:
         usable = sum(not each.is_draining for each in self._brokers.all())
         found = []
         for log in self._order.all_logs():
-            wanted = min(self._order.topics[log.topic].replica_count or self._settings.replicas, usable)
+            wanted = min(self._wanted(log.topic, log.number), usable)
             if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < wanted:
                 found.append(log)
         return found

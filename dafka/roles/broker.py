@@ -239,7 +239,16 @@ class Broker(Store):
         replica_count: int = 0,
         placement: tuple[tuple[str, ...], ...] = (),
     ) -> Topic:
-        topic = Topic(name, new_address(), log_count, dict(settings), replica_count, placement, created_at=now_ms())
+        topic = Topic(
+            name,
+            new_address(),
+            log_count,
+            dict(settings),
+            replica_count,
+            placement,
+            assignments=dict(enumerate(placement)),
+            created_at=now_ms(),
+        )
         return attrs.evolve(topic, placement=self.cluster.balancing.place_logs(topic))
 
     def change_topic(
@@ -324,14 +333,19 @@ class Broker(Store):
     def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
 
+        They keep it until others are named, or one of them is drained or dies for good.
+
         Args:
             log: The log, which any broker may lead.
-            replicas: The addresses of the brokers, the preferred ones first.
+            replicas: The addresses of the brokers, the preferred ones first; none to let brokers choose them again.
 
         Raises:
             ConfigError: One of them is no broker, or is named twice.
         """
-        self.cluster.balancing.change_replicas(log, replicas)
+        if replicas:
+            self.cluster.balancing.change_replicas(log, replicas)
+        else:
+            self.cluster.balancing.release_replicas(log.topic, log.number)
 
     def set_draining(self, is_draining: bool) -> None:
         """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""

@@ -87,7 +87,7 @@ class KeptLog:
     def let_time_pass(self, *, has_changed: bool) -> None:
         """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
         broker, replica = self.broker, self.replica
-        if replica.set_unfit(broker.balancer.unfit(self.name)):
+        if replica.set_preferences((), broker.balancer.unfit(self.name)):
             self.wake_up()
         if has_changed:
             self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock))

@@ -134,11 +134,13 @@ class Replica:
         self._alive: frozenset[str] = frozenset()
         self._unfit: frozenset[str] = frozenset()
         self._held = {self._first: 0}
+        self._preferred: tuple[str, ...] = ()
         self._complete: set[Branch] = set()
         self._last_complete = NO_BRANCH
         self._acknowledged = NO_TIP
         self._promised: Claim | None = None
         self._promised_claims: list[Claim] = []
+        self._fruitless_claims = 0
         self._promised_by: dict[str, int] = {}
         self._claimed: dict[Branch, tuple[str, ...]] = {}
         self._largest_epoch = 0
@@ -358,17 +360,19 @@ class Replica:
         """Note that nothing has happened until a time, because this replica was settled."""
         self._now = max(self._now, now)
 
-    def set_unfit(self, brokers: Collection[str]) -> bool:
-        """Note which brokers lead only if no other replica can: those that are drained or full.
+    def set_preferences(self, preferred: tuple[str, ...], unfit: frozenset[str]) -> bool:
+        """Note which brokers are meant to lead.
 
         Args:
-            brokers: The brokers.
+            preferred: Those that are preferred, the first one most; then the log's rendezvous order counts.
+            unfit: Those that lead only if no other replica can: they are drained or full.
 
         Returns:
             Whether they are others than before.
         """
-        before, self._unfit = self._unfit, frozenset(brokers)
-        return before != self._unfit
+        before = self._preferred, self._unfit
+        self._preferred, self._unfit = preferred, unfit
+        return before != (preferred, unfit)
 
     def advance(self, now: float) -> list[ReplicaAction]:
         """Claim the log if nobody leads it, or resign if this replica leads and cannot get acknowledgements."""
@@ -383,8 +387,19 @@ class Replica:
             self._next_claim_at = now + order.index(self._broker) * self._settings.stagger_s
         if now < self._next_claim_at:
             return []
-        self._next_claim_at = now + self._claim_wait_s(self._claim_count())
+        self._next_claim_at = now + self._claim_wait_s(self._fruitless_claims)
         return self._claim_with(self.replicas)
+
+    def may_lead(self, broker: str) -> bool:
+        """Return whether a replica is alive, and neither drained nor full."""
+        return broker in self._alive and broker not in self._unfit
+
+    def take_over(self) -> list[ReplicaAction]:
+        """Claim the log from another leader, if this replica is preferred and holds the latest branch."""
+        leader = self.leader
+        if leader in {"", self._broker} or not self.is_complete(self.latest.branch):
+            return []
+        return self._claim_with(self.replicas) if self._rank_living()[:1] == [self._broker] else []
 
     def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
         """Begin a branch with other replicas, as the leader, which remains one of them.
@@ -412,15 +427,11 @@ class Replica:
 
     # Claims and promises
 
-    def _claim_count(self) -> int:
-        """Return how many claims this replica has promised to follow since the latest branch began."""
-        epoch = self.latest.branch.epoch
-        return sum(each.branch.epoch > epoch for each in self._promised_claims)
-
     def _claim_wait_s(self, claims_before: int) -> float:
-        """Return how long a claim may wait for promises before this replica makes another one, in seconds.
+        """Return how long a claim may take before this replica makes another one, in seconds.
 
-        It is longer after each claim that has got too few in time: their records may take longer to be written.
+        It is longer after each claim of which no branch has come that this replica holds: records may take longer to
+        be written, and a leader may take longer to read what is before its branch.
         """
         order = self._rank_living()
         place = order.index(self._broker) if self._broker in order else len(order)
@@ -471,7 +482,8 @@ class Replica:
         replica_sets, latest = self._possible_replica_sets(), self.latest.branch
         self._promise(claim)
         if claim.replicas:  # the claim gets as much time as one of this replica's
-            self._next_claim_at = self._now + self._claim_wait_s(max(self._claim_count() - 1, 0))
+            self._next_claim_at = self._now + self._claim_wait_s(self._fruitless_claims)
+            self._fruitless_claims += 1
         actions: list[ReplicaAction] = []
         if self.leading is not None:
             actions.append(StepDown(self.leading))
@@ -591,6 +603,8 @@ class Replica:
         promised = -1 if self._promised is None else self._promised.branch.epoch
         if tip.branch == NO_BRANCH or tip.branch.epoch < promised or tip == self._acknowledged:
             return []
+        if tip.branch != self._acknowledged.branch:
+            self._fruitless_claims = 0
         self._acknowledged = tip
         if tip.branch.leader == self._broker:
             return self.acknowledged(self._broker, tip.branch, tip.end_offset)
@@ -699,7 +713,12 @@ class Replica:
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas in the order in which they are preferred as leaders."""
+        order = [each for each in self.rank_replicas() if each in self._alive]
+        return sorted(order, key=lambda each: each in self._unfit)
+
+    def rank_replicas(self) -> list[str]:
+        """Return the replicas in the order in which they are preferred as leaders."""
         if self._ranked.keys() != set(self.replicas):
             self._ranked = dict.fromkeys(rank_brokers(self._log, self.replicas))
-        order = [each for each in self._ranked if each in self._alive]
-        return sorted(order, key=lambda each: each in self._unfit)
+        named = [each for each in self._preferred if each in self._ranked]
+        return [*named, *(each for each in self._ranked if each not in named)]

@@ -263,10 +263,14 @@ class ReplicatedLogs:
         changed, self._changed = self._changed, {}
         return list(changed)
 
-    def set_unfit(self, log: ReplicatedLog, brokers: frozenset[str]) -> None:
-        """Note which brokers lead a log only if no other replica can."""
-        if log.replica.set_unfit(brokers):
+    def set_preferences(self, log: ReplicatedLog, preferred: tuple[str, ...], unfit: frozenset[str]) -> None:
+        """Note which brokers are meant to lead a log; see `Replica.set_preferences`."""
+        if log.replica.set_preferences(preferred, unfit):
             self._touch(log)
+
+    def take_over(self, log: ReplicatedLog) -> list[LogAction]:
+        """Claim a log from another leader, if this broker is preferred; see `Replica.take_over`."""
+        return self._actions(log, self._wake_up(log).take_over())
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
         """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
