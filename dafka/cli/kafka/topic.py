@@ -16,6 +16,7 @@ from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, print_table
 from dafka.kafka.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
+from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -24,6 +25,7 @@ from dafka.kafka.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from dafka.kafka.protocol.messages.elections import ElectableTopic, ElectLeadersRequest
 from dafka.kafka.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -278,6 +280,35 @@ def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
     client.ask("PUT", f"/topics/{quote(name, safe='')}/logs/{log}/replicas", {"replicas": replicas})
     where = f"moves to the brokers {', '.join(map(str, replicas))}" if replicas else "is kept by any brokers"
     click.echo(f"log {log} of {name} {where}", err=True)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@client_options
+def elect(names: tuple[str, ...], client: KafkaClient) -> None:
+    """Have the preferred brokers lead the logs of topics again; without NAMEs, of all topics.
+
+    They do so by themselves, `[broker] move_after_ms` after they hold everything. `dafka topic describe` names the
+    leaders.
+    """
+    topics = None
+    if names:
+        found = find_metadata(client, names).topics
+        for each in found:
+            check_error(each.error_code, f"topic {each.name!r}")
+        topics = [
+            ElectableTopic(topic=each.name or "", partitions=sorted(part.partition_index for part in each.partitions))
+            for each in found
+        ]
+    answer = client.ask(ElectLeadersRequest(topic_partitions=topics, timeout_ms=_TIMEOUT_MS))
+    check_error(answer.error_code, "all topics")
+    results = [(topic.topic, part) for topic in answer.replica_election_results for part in topic.partition_result]
+    for name, part in results:
+        if not part.error_code:
+            click.echo(f"log {part.partition_id} of {name} has its preferred leader", err=True)
+    for name, part in results:
+        if part.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+            check_error(part.error_code, f"log {part.partition_id} of the topic {name!r}")
 
 
 @topic.command()

@@ -370,6 +370,17 @@ class Replica:
         self._next_claim_at = now + self._claim_wait_s(self._fruitless_claims)
         return self._claim_with(self.replicas)
 
+    def may_lead(self, broker: str) -> bool:
+        """Return whether a replica is alive, and neither drained nor full."""
+        return broker in self._alive and broker not in self._unfit
+
+    def take_over(self) -> list[ReplicaAction]:
+        """Claim the log from another leader, if this replica is preferred and holds the latest branch."""
+        leader = self.leader
+        if leader in {"", self._broker} or not self.is_complete(self.latest.branch):
+            return []
+        return self._claim_with(self.replicas) if self._rank_living()[:1] == [self._broker] else []
+
     def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
         """Begin a branch with other replicas, as the leader, which remains one of them.
 
