@@ -132,6 +132,7 @@ class Balancing:
                 self._change(change.log, change.replicas)
             for log in self._logs:
                 self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
+            self._count_under_replicated()
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
@@ -218,6 +219,12 @@ class Balancing:
         free, told = free_bytes(self._storage_url), self._brokers.own.free_bytes
         if abs(free - told) > SPACE_STEP * max(told, 1):
             self._describe(free_bytes=free)
+
+    def _count_under_replicated(self) -> None:
+        """Tell all nodes how many logs too few brokers have whole."""
+        count = len(self.under_replicated())
+        if count != self._brokers.own.under_replicated_logs:
+            self._describe(under_replicated_logs=count)
 
     def under_replicated(self) -> list[LogState]:
         """Return the logs that this broker leads and that fewer brokers have whole than should."""

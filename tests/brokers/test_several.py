@@ -10,8 +10,10 @@ import trio
 
 from dafka.errors import NotLeaderError
 from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
-from dafka.roles import open_producer
-from tests.brokers.several import append, make_batch, open_several, read, wait_until
+from dafka.protocol.replication import BROKERS_TOPIC
+from dafka.roles import open_producer, open_reader
+from dafka.roles.broker_descriptions import read_brokers
+from tests.brokers.several import PATIENCE_S, append, make_batch, open_several, read, wait_until
 
 pytestmark = pytest.mark.trio
 
@@ -179,6 +181,22 @@ async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
             )
         )
         assert not any(each.under_replicated() for each in several.brokers.values())
+
+
+async def test_other_nodes_learn_that_logs_are_under_replicated(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES, mend_after_ms=60_000)
+        await brokers[0].create_topic("orders", 4).wait()
+        await several.wait_led("orders", 4)
+        await several.stop("b")
+        await wait_until(lambda: sum(each.brokers.own.under_replicated_logs for each in several.brokers.values()) == 4)
+        async with open_reader([BROKERS_TOPIC], several.config) as reader:
+            with trio.fail_after(PATIENCE_S):
+                counts: dict[str, int] = {}
+                while sum(counts.get(each.address, 0) for each in several.brokers.values()) != 4:
+                    await reader.wait_ready()
+                    counts = {each.address: each.under_replicated_logs for each in await read_brokers(reader)}
+        assert counts.keys() == {each.address for each in brokers}
 
 
 async def test_a_deleted_topic_is_gone_everywhere_and_may_come_again(tmp_path: Path) -> None:
