@@ -10,6 +10,10 @@ from dafka.protocol.answering.fetch_responder import (
     FetchResponder,
     ReadRequest,
 )
+from dafka.protocol.answering.position_responder import (
+    PositionResponder,
+    PositionSearch,
+)
 from dafka.protocol.events import (
     DialectAdopted,
     Event,
@@ -34,6 +38,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
@@ -114,6 +119,7 @@ __all__ = [
     "ClusterSurvey",
     "CommitQueue",
     "ConsumerMachine",
+    "DeletePartitions",
     "DeliveryBuffer",
     "DialectAdopted",
     "DialectChoice",
@@ -143,6 +149,8 @@ __all__ = [
     "PeerLeft",
     "PeerNotAuthorized",
     "PeerRefused",
+    "PositionResponder",
+    "PositionSearch",
     "ProducerMachine",
     "ReadRequest",
     "ReaderMachine",
