@@ -120,7 +120,7 @@ class Mover:
                 if not await self._move(partition, info.earliest_sequence, end):
                     break
                 moved += 1
-                info = (await self._hot.partitions(partition.topic)).get(partition, PartitionInfo())
+                info = await self._hot.find_partition(partition) or PartitionInfo()
         except (ObjectStoreError, StorageBusyError) as error:
             self._note_failure(partition, error)
             raise

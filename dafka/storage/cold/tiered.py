@@ -160,6 +160,16 @@ class TieredStorage:
                 self._merged[partition] = info, found, infos[partition]
         return infos
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """See `Storage.find_partition`."""
+        info = await self.hot.find_partition(partition)
+        if not self._is_writer:
+            await self._ledger.follow()
+        found = self._ledger.contents.find(partition)
+        if found is None or _is_apart(info or PartitionInfo(), found):
+            return info
+        return await self._merge(partition, info or PartitionInfo(), found)
+
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`. The objects of the cold tier count as stored."""
         hot = await self.hot.statistics()
@@ -262,7 +272,7 @@ class TieredStorage:
         """See `Storage.reset_to`."""
         self._require_writer()
         async with self._ledger.lock:
-            info = (await self.hot.partitions(partition.topic)).get(partition, PartitionInfo())
+            info = await self.hot.find_partition(partition) or PartitionInfo()
             if next_sequence < info.end_sequence:
                 raise StorageSequenceError(
                     f"{partition}: cannot be reset to {next_sequence}, expected at least {info.end_sequence}"
@@ -391,7 +401,7 @@ class TieredStorage:
         found = self._ledger.contents.find(partition)
         if found is None:
             return None
-        info = (await self.hot.partitions(partition.topic)).get(partition, PartitionInfo())
+        info = await self.hot.find_partition(partition) or PartitionInfo()
         return None if _is_apart(info, found) else found
 
     async def _read_cold(
@@ -482,7 +492,7 @@ class TieredStorage:
         """
         partition = segment.partition
         async with self._ledger.lock:
-            info = (await self.hot.partitions(partition.topic)).get(partition, PartitionInfo())
+            info = await self.hot.find_partition(partition) or PartitionInfo()
             found = self._ledger.contents.find(partition)
             removed: Collection[Segment] = ()
             if info.earliest_sequence != segment.first or info.end_sequence < segment.end:
