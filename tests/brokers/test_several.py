@@ -194,8 +194,8 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
         name = next(name for name, each in several.brokers.items() if each is leader)
         await several.stop(name)
         ((leader, log),) = await several.wait_led("orders")
-        for each in values(10, "later-"):
-            await append(leader, log, each)
+        for value in values(10, "later-"):
+            await append(leader, log, value)
         await leader.delete_records(log, 13)
 
         async def find_firsts(broker: Broker) -> list[int]:
