@@ -10,7 +10,7 @@ import trio
 from dafka.broker.post import Post
 from dafka.kafka.errors import ErrorCode
 from dafka.protocol.logs import LogState, name_log
-from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog
+from dafka.protocol.replication.replicated_logs import ReplicatedLog
 from dafka.roles import Broker
 
 ASK_AGAIN_S = 0.5
@@ -77,4 +77,4 @@ class Elections:
     def _take_over(self, name: str) -> None:
         log = self._broker.cluster.logs.find(name)
         if log is not None:
-            self._broker.cluster.act(LogAction(log, each) for each in log.replica.take_over())
+            self._broker.cluster.act(self._broker.cluster.logs.take_over(log))

@@ -38,6 +38,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
@@ -118,6 +119,7 @@ __all__ = [
     "ClusterSurvey",
     "CommitQueue",
     "ConsumerMachine",
+    "DeletePartitions",
     "DeliveryBuffer",
     "DialectAdopted",
     "DialectChoice",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import ConfigError, StorageError
+from dafka.errors import ConfigError
 from dafka.protocol.logs import TOPICS_TOPIC, LogState, Topic, encode_topic, name_log
 from dafka.protocol.replication import (
     Balancer,
@@ -84,6 +84,7 @@ class Balancing:
             BalancerSettings(mend_after_s=config.broker.mend_after_ms / 1000, full_bytes=config.broker.full_bytes),
             random.sample,
         )
+        self._placed: dict[str, tuple[Topic, PlacedLog]] = {}
 
     def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
@@ -126,18 +127,30 @@ class Balancing:
             if len(self._brokers.all()) == 1:
                 continue
             now = trio.current_time()
-            placed = [self._place_of(log) for log in self._logs if log.topic in self._order.topics]
+            placed = list(self._place_all())
             for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, placed, now):
                 self._change(change.log, change.replicas)
-            for log in list(self._logs):
-                log.replica.prefer(self._find_assigned(log))
-                log.replica.set_unfit(self._balancer.unfit(log.name) | self._find_leaving(log))
-                self._refresh(log)
+            for log in self._logs:
+                self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
             self._count_under_replicated()
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
+
+    def _place_all(self) -> Iterator[PlacedLog]:
+        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
+        for log in self._logs.take_changed():
+            self._placed.pop(log.name, None)
+        for log in self._logs:
+            topic = self._order.topics.get(log.topic)
+            if topic is not None:
+                known = self._placed.get(log.name)
+                if known is None or known[0] is not topic:
+                    known = self._placed[log.name] = topic, self._place_of(log)
+                yield known[1]
+        if len(self._placed) > len(self._logs):
+            self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
 
     def _place_of(self, log: ReplicatedLog) -> PlacedLog:
         replica, assigned = log.replica, self._find_assigned(log)
@@ -155,10 +168,14 @@ class Balancing:
         topic = self._order.topics.get(log.topic)
         return () if topic is None else topic.assignments.get(log.number, ())
 
-    def _find_leaving(self, log: ReplicatedLog) -> frozenset[str]:
-        """Return the replicas of a log that an operator wants to have replaced, once their successors are replicas."""
-        assigned, present = set(self._find_assigned(log)), frozenset(log.replica.replicas)
-        return present - assigned if assigned and assigned <= present else frozenset()
+    def _find_unfit(self, log: ReplicatedLog) -> frozenset[str]:
+        """Return the brokers that may lead a log only if no other replica can.
+
+        Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
+        """
+        unfit, assigned = self._balancer.unfit(log.name), self._find_assigned(log)
+        present = frozenset(log.replica.replicas) if assigned else frozenset()
+        return unfit | (present - set(assigned)) if assigned and present.issuperset(assigned) else unfit
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
         """As the leader of a log, have the brokers keep it that an operator has named.
@@ -195,10 +212,7 @@ class Balancing:
             own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
             self._leading.forget(log)
-            try:
-                await self._host.forget_partitions([*indexes, *own])
-            except StorageError as error:
-                _LOGGER.warning("cannot delete the log %s of %s: %s", log.number, log.topic, error)
+            await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:
         """Tell the other brokers how much space is free."""

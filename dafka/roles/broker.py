@@ -37,7 +37,7 @@ from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_inventory import Inventory
-from dafka.roles.broker_storage import delete_partitions, retention_of
+from dafka.roles.broker_storage import retention_of
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
@@ -303,7 +303,7 @@ class Broker(Store):
             self.notify(log)
         self._machine.records_trimmed(native)
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
-        await self.forget_partitions(dict.fromkeys((*own, *written)))
+        await self.forget_partitions(dict.fromkeys((*own, *written))).wait()
         for partition, end in native.items():
             await self._storage.trim(partition, end)
 
@@ -607,12 +607,13 @@ class Broker(Store):
         if self._has_work():
             await self._durable.wait()
 
-    async def forget_partitions(self, partitions: Collection[Partition]) -> None:
-        """Delete partitions of deleted topics that brokers have written. Raises `StorageError`."""
+    def forget_partitions(self, partitions: Collection[Partition]) -> trio.Event:
+        """Delete partitions that brokers have written. The event returned says that they are deleted."""
         for partition in partitions:
-            self._machine.forget_own(partition)
             self._heads.forget(partition)
-        await delete_partitions(self._storage, partitions)
+        self._commits.put_deleted(partitions)
+        self._arrived.unpark_all()
+        return self._durable
 
     async def place(self, log: LogState, batch: RecordBatch) -> None:
         """Give stored records their offsets in a log, and wait until these are durable."""

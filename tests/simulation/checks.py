@@ -143,6 +143,7 @@ class Checks:
             for partition in work.partitions:
                 self._cluster.note(f"{store.name} forgets {partition}")
             return
+        assert isinstance(work, list), "only brokers delete partitions with records"
         for batch in work:
             if batch.end_sequence > self.published_ends.get(batch.partition, 0):
                 raise Violation("stored but never published", f"{store.name}: {describe(batch)}")

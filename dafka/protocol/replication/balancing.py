@@ -102,6 +102,8 @@ class _Cluster:
 
     def staying(self, replicas: Iterable[str]) -> tuple[str, ...]:
         """Return the replicas that need no successor."""
+        if not self.gone and not self.leaving:
+            return tuple(replicas)
         return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
 
     def choose_surplus(self, log: PlacedLog, further: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -155,7 +157,8 @@ class Balancer:
 
     def unfit(self, log: str) -> frozenset[str]:
         """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
-        return self._unfit | self._handed_over.get(log, frozenset())
+        handed_over = self._handed_over.get(log)
+        return self._unfit if handed_over is None else self._unfit | handed_over
 
     @property
     def replaced(self) -> frozenset[str]:
