@@ -127,8 +127,15 @@ async def test_records_move_when_they_are_old_enough(tmp_path: Path) -> None:
     """Few records wait for others for `cold_segment_ms`, and then move all the same."""
     hour_ms = 3_600_000
     for segment_ms, moved in ((2 * hour_ms, 0), (hour_ms // 2, 5)):
-        options = {"local_retention_bytes": None, "local_retention_ms": hour_ms, "cold_segment_ms": segment_ms}
-        async with open_tiered(tmp_path, f"sqlite:{tmp_path}/store.db", cold_segment_bytes=10**6, **options) as storage:
+        hot = f"sqlite:{tmp_path}/store.db"
+        async with open_tiered(
+            tmp_path,
+            hot,
+            local_retention_bytes=None,
+            local_retention_ms=hour_ms,
+            cold_segment_bytes=10**6,
+            cold_segment_ms=segment_ms,
+        ) as storage:
             if not moved:
                 time_ms = int(time.time() * 1000)
                 times = [time_ms - 2 * hour_ms] * 5 + [time_ms] * 5
