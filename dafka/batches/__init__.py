@@ -7,6 +7,7 @@ from dafka.batches.decoding import DecodedBatch, decode_batch
 from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
 from dafka.batches.header import (
     HEADER_BYTES,
+    SPAN_MAX,
     BatchHeader,
     Compression,
     TimestampType,
@@ -31,6 +32,7 @@ __all__ = [
     "COMPRESSED_BYTES_MAX",
     "ENCODED_BYTES_MAX",
     "HEADER_BYTES",
+    "SPAN_MAX",
     "BatchHeader",
     "Compression",
     "DecodedBatch",

@@ -131,6 +131,8 @@ def read_records(
         return None
     # SQLite reads a whole row even if only its length is needed, so limit the rows to those that are likely to fit.
     fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
+    if first_sequence < info.compacted_end:
+        return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
     count = min(count, READ_RECORDS_MAX, max(fitting, 1))
     if count >= RUN_RECORDS_MIN:
         run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times, info)
@@ -139,6 +141,9 @@ def read_records(
     records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
     if records:
         return _make_batch(partition, records, with_times)
+    row = table.select_one(reader, partition)
+    if row is not None and info.compacted_end <= first_sequence < row.info.compacted_end:  # compacted meanwhile
+        return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
     _raise_if_damaged(reader, table, partition, first_sequence, problem if isinstance(problem, sqlite3.Error) else None)
     if problem is not None:  # in a way that no query shows
         raise StorageCorruptError(
@@ -147,16 +152,67 @@ def read_records(
     return None
 
 
+def _read_compacted(
+    reader: sqlite3.Connection,
+    table: PartitionTable,
+    partition: Partition,
+    first_sequence: int,
+    count: int,
+    bytes_max: int,
+    with_times: bool,
+) -> RecordBatch | None:
+    """Read records of which compaction may have removed some: rows that are missing stand for those."""
+    with snapshot(reader):  # of a partition that is trimmed meanwhile, all rows would be missing
+        row = table.select_one(reader, partition)
+        if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
+            return None
+        end = min(first_sequence + min(count, READ_RECORDS_MAX), row.info.compacted_end, row.info.end_sequence)
+        records, problem = _read_rows(reader, partition, first_sequence, end - first_sequence, bytes_max, end)
+        after = records[-1].sequence + 1 if records else first_sequence
+        following = reader.execute(_SELECT_TIME, (row.row_id, after, row.info.end_sequence)).fetchone()
+    found, stored_at = following or (end, row.latest_stored_at)
+    if problem is not None and found == first_sequence:
+        failure = problem if isinstance(problem, sqlite3.Error) else None
+        _raise_if_damaged(reader, table, partition, first_sequence, failure)
+        raise StorageCorruptError(f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1)
+    end = min(end, found)  # if it ended before a record that was too large, or is damaged
+    return _place_records(partition, first_sequence, end, records, stored_at if with_times else None)
+
+
+def _place_records(
+    partition: Partition, first_sequence: int, end_sequence: int, records: list[Record], next_stored_at: int | None
+) -> RecordBatch:
+    """Return a batch of a range of sequences with these records. It has times if that of the next record is given."""
+    by_sequence = {record.sequence: record for record in records}
+    empty = Record(partition, 0, None)
+    placed = [by_sequence.get(sequence, empty) for sequence in range(first_sequence, end_sequence)]
+    batch = attrs.evolve(_make_batch(partition, placed, with_times=False), first_sequence=first_sequence)
+    if next_stored_at is not None:
+        times = list(accumulate((each.stored_at or next_stored_at for each in reversed(placed)), min))
+        batch = attrs.evolve(batch, stored_at=times[::-1])
+    if len(records) == len(placed):
+        return batch
+    return attrs.evolve(batch, compacted=bytes(each is empty for each in placed))
+
+
 def _read_rows(
-    reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
+    reader: sqlite3.Connection,
+    partition: Partition,
+    first_sequence: int,
+    count: int,
+    bytes_max: int,
+    end_sequence: int | None = None,
 ) -> tuple[list[Record], sqlite3.Error | ValueError | None]:
-    """Return the records before the first one that is damaged, and what is wrong with that."""
+    """Return the records before the first one that is damaged, and what is wrong with that.
+
+    If an end is given, records before it may be missing.
+    """
     records: list[Record] = []
     size = 0
     try:
         with closing(reader.execute(_SELECT, (*to_columns(partition), first_sequence, count))) as found:
             for sequence, *columns in found:
-                if sequence != first_sequence + len(records):
+                if sequence != first_sequence + len(records) if end_sequence is None else sequence >= end_sequence:
                     break
                 record = _read_row(partition, sequence, *columns)
                 size += record_bytes(record)
