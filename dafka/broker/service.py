@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from dafka.broker.compaction import LogCompaction
 from dafka.broker.coordinators import Coordinators
 from dafka.broker.crowd import Crowd
 from dafka.broker.groups import Groups
@@ -94,6 +95,7 @@ class Service:
             if self._coordinators.has_all:
                 self.participants.abort_orphans()
             nursery.start_soon(self._expire_producers)
+            nursery.start_soon(LogCompaction(self).run)
             task_status.started()
 
     def coordinator_of(self, name: str) -> BrokerDescription | None:

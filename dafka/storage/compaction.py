@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import repeat
 from operator import gt
+from typing import cast
 
 import attrs
 
@@ -56,7 +57,8 @@ class LatestKeys:
 
     def find_superseded(self, keys: Sequence[bytes | None], positions: Iterable[int]) -> bytes:
         """Return for each record 1 if its key has a later one, else 0."""
-        return bytes(map(gt, map(self._positions.get, _short_keys(keys), repeat(-1)), positions))
+        latest = map(self._positions.get, cast(Iterable[bytes], _short_keys(keys)), repeat(-1))
+        return bytes(map(gt, cast(Iterable[int], latest), positions))
 
 
 def _short_keys(keys: Sequence[bytes | None]) -> Iterable[bytes | None]:
