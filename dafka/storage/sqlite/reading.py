@@ -141,10 +141,10 @@ def read_records(
     records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
     if records:
         return _make_batch(partition, records, with_times)
-    row = table.select_one(reader, partition)
-    if row is not None and info.compacted_end <= first_sequence < row.info.compacted_end:  # compacted meanwhile
+    failure = problem if isinstance(problem, sqlite3.Error) else None
+    is_compacted = _raise_if_damaged(reader, table, partition, first_sequence, failure)
+    if is_compacted and problem is None:  # meanwhile
         return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
-    _raise_if_damaged(reader, table, partition, first_sequence, problem if isinstance(problem, sqlite3.Error) else None)
     if problem is not None:  # in a way that no query shows
         raise StorageCorruptError(
             f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1
@@ -435,13 +435,18 @@ def _raise_if_damaged(
     partition: Partition,
     first_sequence: int,
     failure: sqlite3.Error | None,
-) -> None:
-    """Raise `StorageCorruptError` if the record is listed as held although it could not be read."""
+) -> bool:
+    """Raise `StorageCorruptError` if the record is listed as held although it could not be read.
+
+    Return whether compaction may have removed it.
+    """
     with snapshot(reader):  # an append between the two queries would look like damage
         row = table.select_one(reader, partition)
         if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
-            return
+            return False
         end_sequence = row.info.end_sequence
+        if failure is None and first_sequence < row.info.compacted_end:
+            return True
 
         def find_readable(sequence: int) -> int | None:
             try:
@@ -458,6 +463,7 @@ def _raise_if_damaged(
         which = f"sequence {first_sequence} is" if missing == 1 else f"sequences {first_sequence} to {readable - 1} are"
         reason = "missing" if failure is None else " ".join(str(failure).split())
         raise StorageCorruptError(f"{partition}: {which} damaged: {reason}", readable)
+    return False
 
 
 def _find_next_readable(find_readable: Callable[[int], int | None], damaged: int, end_sequence: int) -> int:
