@@ -102,7 +102,7 @@ class Superseded:
         for (header, data), is_committed in split_committed(headers, sorted(aborted, key=lambda each: each[1])):
             if not is_committed:
                 self._aborted.append((header.base_offset, header.end_offset))
-            elif not self._latest.has_room(header.count):
+            elif not self._latest.has_room:
                 self.end_offset = header.base_offset
                 return False
             elif header.is_compacted:

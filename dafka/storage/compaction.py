@@ -36,7 +36,7 @@ class LatestKeys:
     """The last position of each key, such as its sequence.
 
     Args:
-        keys_max: The number of keys that fit.
+        keys_max: The number of keys after which there is no more room. The last records noted may exceed it.
     """
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
@@ -46,9 +46,10 @@ class LatestKeys:
     def __len__(self) -> int:
         return len(self._positions)
 
-    def has_room(self, count: int) -> bool:
-        """Return whether this many further keys fit."""
-        return not self._positions or len(self._positions) + count <= self._keys_max
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for further keys."""
+        return len(self._positions) < self._keys_max
 
     def add(self, keys: Sequence[bytes | None], positions: Iterable[int]) -> None:
         """Note the positions of records, which increase."""
@@ -136,7 +137,7 @@ async def note_keys(
         StorageError: If the storage fails, or a record is damaged.
     """
     sequence = first_sequence
-    while sequence < end_sequence:
+    while sequence < end_sequence and latest.has_room:
         batch = await storage.read(partition, sequence, min(end_sequence - sequence, NOTE_RECORDS_MAX))
         if batch is None:
             info = (await storage.partitions(partition.topic)).get(partition)
@@ -144,8 +145,6 @@ async def note_keys(
                 return sequence
             sequence = info.earliest_sequence  # retention has dropped the records before it
             continue
-        if not latest.has_room(len(batch)):
-            break
         if batch.keys is not None:
             latest.add(batch.keys, range(sequence, batch.end_sequence))
         sequence = batch.end_sequence

@@ -20,7 +20,7 @@ import attrs
 
 from dafka.contents import LENGTH_BYTES, PackedContents, Repeated
 from dafka.errors import StorageCorruptError
-from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, record_bytes
+from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.headers import decode_headers
@@ -183,16 +183,31 @@ def _place_records(
     partition: Partition, first_sequence: int, end_sequence: int, records: list[Record], next_stored_at: int | None
 ) -> RecordBatch:
     """Return a batch of a range of sequences with these records. It has times if that of the next record is given."""
-    by_sequence = {record.sequence: record for record in records}
-    empty = Record(partition, 0, None)
-    placed = [by_sequence.get(sequence, empty) for sequence in range(first_sequence, end_sequence)]
-    batch = attrs.evolve(_make_batch(partition, placed, with_times=False), first_sequence=first_sequence)
+    count = end_sequence - first_sequence
+    mask = bytearray(b"\1" * count)
+    values: list[bytes | None] = [None] * count
+    keys: list[bytes | None] = [None] * count
+    headers: list[tuple[Header, ...]] = [()] * count
+    timestamps = [NO_TIMESTAMP] * count
+    times: list[int] = []
+    for record in records:
+        number = record.sequence - first_sequence
+        mask[number] = 0
+        values[number], keys[number], headers[number] = record.value, record.key, record.headers
+        timestamps[number] = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+        times += [record.stored_at or 0] * (number + 1 - len(times))
     if next_stored_at is not None:
-        times = list(accumulate((each.stored_at or next_stored_at for each in reversed(placed)), min))
-        batch = attrs.evolve(batch, stored_at=times[::-1])
-    if len(records) == len(placed):
-        return batch
-    return attrs.evolve(batch, compacted=bytes(each is empty for each in placed))
+        times += [next_stored_at] * (count - len(times))
+    return RecordBatch(
+        partition,
+        first_sequence,
+        values,
+        keys=_none_if_empty(keys),
+        headers=headers if any(headers) else None,
+        timestamps=timestamps if any(record.timestamp is not None for record in records) else None,
+        stored_at=None if next_stored_at is None else times,
+        compacted=bytes(mask) if 1 in mask else None,
+    )
 
 
 def _read_rows(
