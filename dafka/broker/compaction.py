@@ -23,12 +23,16 @@ from dafka.errors import BatchError, StorageError
 from dafka.protocol.logs import LogState
 from dafka.records import Partition, RecordBatch
 from dafka.roles.compactor import CLEAN_ENDS
-from dafka.storage import READ_BYTES, Compactable, Compacted, CompactsPartitions
+from dafka.storage import Compactable, Compacted, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, find_tombstones
 from dafka.storage.plugin_helpers import now_ms
 
 if TYPE_CHECKING:
     from dafka.broker.service import Service
+
+
+NOTE_BYTES = 2**17
+"""How much of a log is noted at a time, in bytes."""
 
 
 class Run(NamedTuple):
@@ -216,7 +220,7 @@ class LogCompaction:
         bytes_max = self._config.kafka.batch_bytes_max
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
-            batches = await self._broker.reader.read(log, offset, end, READ_BYTES)
+            batches = await self._broker.reader.read(log, offset, end, NOTE_BYTES)
             if not batches:
                 superseded.end_offset = end
                 break

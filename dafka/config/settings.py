@@ -261,7 +261,7 @@ class StoreConfig:
         default=15_000, converter=to_milliseconds, validator=check_milliseconds(1)
     )
     """How often the store looks for partitions to compact."""
-    compaction_bytes_per_s: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(0))
+    compaction_rate_bytes: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(0))
     """How much compaction reads a second at most, so that it does not hold up anything else. 0: without limit."""
     compaction_dirty_percent: int = attrs.field(default=50, validator=check_count(0))
     """A partition is compacted when at least this part of it, in percent, was stored after it was last compacted."""

@@ -15,6 +15,10 @@ from dafka.storage import Compacted, CompactsPartitions, Storage
 from dafka.storage.compaction import CompactionPolicy, compact_partition
 from dafka.storage.plugin_helpers import now_ms
 
+IDLE_SHARE = 3
+"""How long compaction waits after each step, as a multiple of the time that the step took. So it takes a quarter of a
+processor at most, and less where appends or other programs slow it down."""
+
 CLEAN_ENDS = "$compaction"
 """The name under which a storage keeps, like positions of a consumer, the sequences up to which it is compacted."""
 
@@ -38,6 +42,7 @@ class Compactor:
         self._report = report
         self._clean_ends: dict[str, dict[Partition, int]] = {}
         self._failed: set[Partition] = set()
+        self._resumed_at = 0.0
 
     @property
     def is_possible(self) -> bool:
@@ -68,6 +73,7 @@ class Compactor:
 
     async def attempt(self, partition: Partition, work: Callable[[], Awaitable[None]]) -> None:
         """Run a part of compaction, and report its failure. Raises `StorageLostError`."""
+        self._resumed_at = trio.current_time()
         try:
             await work()
         except StorageLostError:
@@ -91,9 +97,11 @@ class Compactor:
         self._clean_ends.setdefault(name, {})[partition] = sequence
 
     async def throttle(self, count: int) -> None:
-        """Wait as long as reading this many bytes may take."""
-        rate = self._config.compaction_bytes_per_s
-        await trio.sleep(count / rate if rate else 0)
+        """Wait after a step that has read this many bytes."""
+        rate = self._config.compaction_rate_bytes
+        elapsed = trio.current_time() - self._resumed_at
+        await trio.sleep(max(count / rate, IDLE_SHARE * elapsed) if rate else 0)
+        self._resumed_at = trio.current_time()
 
     def note(self, partition: Partition, done: Compacted) -> None:
         """Note and report what was removed."""

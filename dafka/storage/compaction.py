@@ -28,8 +28,8 @@ KEYS_MAX = 500_000
 KEY_BYTES_MAX = 31
 """The length of keys that are noted as they are, in bytes. Of a longer one, a hash of 32 bytes is noted."""
 
-NOTE_RECORDS_MAX = 10_000
-"""The number of records that are noted at a time: a few milliseconds of work."""
+NOTE_RECORDS_MAX = 2000
+"""The number of records that are noted at a time: half a millisecond in which nothing else runs."""
 
 
 class LatestKeys:

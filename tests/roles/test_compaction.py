@@ -24,7 +24,7 @@ def compacting(config: Config | None = None) -> Config:
     return (config or Config()).with_store(
         compact_topics=("prices", "users.*"),
         compaction_interval_ms=20,
-        compaction_bytes_per_s=0,
+        compaction_rate_bytes=0,
         compaction_dirty_percent=10,
         retention_records=10,
         retention_interval_ms=20,

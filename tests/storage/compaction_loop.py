@@ -74,7 +74,7 @@ async def write(url: str, seed: int, keys: int, records: int, report: Report) ->
 async def compact(storage: Storage, choose: random.Random, keys: int) -> None:
     """Compact again and again."""
     config = StoreConfig(
-        compaction_bytes_per_s=0,
+        compaction_rate_bytes=0,
         compaction_dirty_percent=choose.choice((0, 20, 50)),
         compaction_keys_max=choose.choice((keys // 3, 10 * keys)),
     )

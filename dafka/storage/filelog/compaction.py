@@ -8,6 +8,7 @@ appended to any more are rewritten.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -133,6 +134,7 @@ class SegmentCompaction:
                     self._give_up()
                     return
                 self._add(records, block.size)
+                time.sleep(0)  # lets an append have the interpreter lock, which it would else wait milliseconds for
                 self._read_to, self._sequence = block.next_position, block.end_sequence
             if self._read_to < segment.limit:
                 return
