@@ -52,8 +52,10 @@ class PausingCompactor(Compactor):
     """Compacts only while it may."""
 
     may_run = trio.Event()
+    bytes_read = 0
 
     async def throttle(self, count: int) -> None:
+        self.bytes_read += count
         await super().throttle(count)
         await self.may_run.wait()
         self._resumed_at = trio.current_time()
@@ -61,7 +63,7 @@ class PausingCompactor(Compactor):
 
 async def compact_forever(compactor: Compactor) -> None:
     while True:
-        await compactor.throttle(0)
+        await compactor.may_run.wait()
         await compactor.compact(PARTITION)
 
 
@@ -119,9 +121,9 @@ async def measure(url: str, records: int, keys: int, rounds: int, rate: int) -> 
         size = (await storage.statistics()).stored_bytes
     without, with_compaction = map(statistics.median, rates)
     print(f"ratio of the medians: {with_compaction / without:.2f}")
-    print(
-        f"{end:,} records of {len(expected):,} keys, {removed:,} removed meanwhile; the last pass took {elapsed:.1f} s"
-    )
+    size_read = compactor.bytes_read / 2**20
+    print(f"compaction read {size_read:,.0f} MiB meanwhile, and removed {removed:,} records in whole passes")
+    print(f"{end:,} records of {len(expected):,} keys; the last pass took {elapsed:.1f} s")
     print(f"{held:,} held in {size / 2**20:,.1f} MiB; the last record of each key is there")
 
 
