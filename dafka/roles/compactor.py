@@ -60,7 +60,7 @@ class Compactor:
     async def compact(self, partition: Partition) -> None:
         """Compact a partition by itself, if enough of it is new.
 
-        If the storage fails, or a record is damaged, the partition stays as it is until the next attempt. That is
+        If the storage fails, the partition stays as it is until the next attempt. That is
         reported once.
 
         Args:

@@ -19,6 +19,7 @@ from typing import cast
 import attrs
 
 from dafka.contents import PackedContents
+from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import Compacted, CompactsPartitions, Storage, Throttle
 
@@ -134,11 +135,15 @@ async def note_keys(
         The sequence after the last record that was noted.
 
     Raises:
-        StorageError: If the storage fails, or a record is damaged.
+        StorageError: If the storage fails. Damaged records are passed over.
     """
     sequence = first_sequence
     while sequence < end_sequence and latest.has_room:
-        batch = await storage.read(partition, sequence, min(end_sequence - sequence, NOTE_RECORDS_MAX))
+        try:
+            batch = await storage.read(partition, sequence, min(end_sequence - sequence, NOTE_RECORDS_MAX))
+        except StorageCorruptError as error:  # records before it then count as the last of their keys
+            sequence = max(error.end_sequence, sequence + 1)
+            continue
         if batch is None:
             info = (await storage.partitions(partition.topic)).get(partition)
             if info is None or info.earliest_sequence <= sequence:
@@ -177,7 +182,7 @@ async def compact_partition(
         What was done; None if nothing was due.
 
     Raises:
-        StorageError: If the storage fails, or a record is damaged.
+        StorageError: If the storage fails. Damaged records stay as they are.
     """
     assert isinstance(storage, CompactsPartitions)
     found = await storage.find_compactable(partition, clean_end)

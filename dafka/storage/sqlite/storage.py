@@ -18,7 +18,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from dafka.errors import StorageError, StorageSequenceError
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import (
     READ_BYTES,
@@ -243,7 +243,11 @@ class SqliteStorage:
         while (row := self._known_rows.get(partition)) is not None:
             sequence = max(sequence, row.info.earliest_sequence)
             count = min(end_sequence, row.info.end_sequence - 1) - sequence
-            batch = None if count <= 0 else await self.read(partition, sequence, count, with_times=True)
+            try:
+                batch = None if count <= 0 else await self.read(partition, sequence, count, with_times=True)
+            except StorageCorruptError as error:  # stays as it is
+                sequence = max(error.end_sequence, sequence + 1)
+                continue
             if batch is None:
                 break
             sequences = await trio.to_thread.run_sync(choose_removed, batch, end_sequence, find_removed)
