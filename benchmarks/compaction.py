@@ -61,7 +61,7 @@ class PausingCompactor(Compactor):
         self._resumed_at = trio.current_time()
 
 
-async def compact_forever(compactor: Compactor) -> None:
+async def compact_forever(compactor: PausingCompactor) -> None:
     while True:
         await compactor.may_run.wait()
         await compactor.compact(PARTITION)

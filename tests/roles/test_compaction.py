@@ -109,7 +109,7 @@ async def test_store_that_comes_late_holds_the_same_records(storage: str, tmp_pa
                 await wait_until(lambda late=late: [*late.statistics().topics.values()] == [TopicCounts(1, COUNT)])  # type: ignore[misc]
                 assert late.statistics().missing_records == 0
                 (partition,) = await late._storage.partitions()
-                found = []
+                found: list[Record] = []
                 sequence = 0
                 while sequence < COUNT:
                     batch = await late._storage.read(partition, sequence, COUNT)

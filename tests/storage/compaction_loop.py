@@ -13,7 +13,6 @@ import random
 import sys
 import time
 from array import array
-from functools import partial
 
 import attrs
 import trio
@@ -163,6 +162,11 @@ async def wait_nothing(_count: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
+def run_writer(url: str, seed: int, keys: int, count: int) -> Child:
+    """Run a writer in a process of its own."""
+    return Child(lambda report: trio.run(write, url, seed, keys, count, report))
+
+
 def main(url: str, rounds: int, records: int, keys: int, seed: int) -> None:
     """Run the rounds."""
     open_storage(url)  # imports the plugin before forking
@@ -171,19 +175,19 @@ def main(url: str, rounds: int, records: int, keys: int, seed: int) -> None:
     while number < rounds or expected.end < records:
         choose = random.Random(seed + number)
         count = choose.randint(0, 2 * max(records // rounds, BATCH_RECORDS))
-        writer = Child(partial(trio.run, write, url, seed + number, keys, count))
+        writer = run_writer(url, seed + number, keys, count)
         first_report = writer.wait_report()
         time.sleep(choose.uniform(0, OPENING_S + 3 * count / RECORDS_PER_S))
         writer.kill()
         _, messages = writer.wait(first_report)
         expected.end = max([expected.end, *(message["end"] for message in messages)])
-        _, messages = Child(partial(trio.run, expected.check, url)).wait()
+        _, messages = Child(lambda report: trio.run(expected.check, url, report)).wait()
         if not messages:
             sys.exit(f"round {number} of seed {seed}: see above")
         expected.end = messages[0]["end"]
         expected.find_last(expected.end)
         number += 1
-    _, messages = Child(partial(trio.run, expected.compact_all, url)).wait()
+    _, messages = Child(lambda report: trio.run(expected.compact_all, url, report)).wait()
     if not messages:
         sys.exit("last pass: see above")
     held = messages[0]["held"]
