@@ -10,6 +10,10 @@ from dafka.protocol.answering.fetch_responder import (
     FetchResponder,
     ReadRequest,
 )
+from dafka.protocol.answering.position_responder import (
+    PositionResponder,
+    PositionSearch,
+)
 from dafka.protocol.events import (
     DialectAdopted,
     Event,
@@ -35,6 +39,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
@@ -115,6 +120,7 @@ __all__ = [
     "ClusterSurvey",
     "CommitQueue",
     "ConsumerMachine",
+    "DeletePartitions",
     "DeliveryBuffer",
     "DialectAdopted",
     "DialectChoice",
@@ -144,6 +150,8 @@ __all__ = [
     "PeerLeft",
     "PeerNotAuthorized",
     "PeerRefused",
+    "PositionResponder",
+    "PositionSearch",
     "ProducerMachine",
     "ReadRequest",
     "ReaderMachine",

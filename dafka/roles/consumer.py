@@ -13,9 +13,9 @@ from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.records import Partition, Record, RecordBatch, new_address
-from dafka.roles.arguments import check_positions, check_topic, check_topics, ephemeral
+from dafka.roles.arguments import Time, check_positions, check_topic, check_topics, ephemeral, to_time_ms
 from dafka.roles.blocks import trio_block
-from dafka.roles.reader import open_reader
+from dafka.roles.reader import no_time_error, open_reader
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import Storage, open_storage
@@ -176,6 +176,48 @@ class Consumer(NodeRole):
             raise ConfigError(f"count: expected a whole number from 0 on, not {count!r}")
         self.seek({partition: max(end - count, 0) for partition, end in (await self.ends()).items()})
 
+    async def positions_at(self, time: Time) -> dict[Partition, int]:
+        """Ask the stores where their partitions of the consumer's topics continue from a time on.
+
+        A node of its own asks, which takes a fraction of a second.
+
+        Args:
+            time: The time: a `datetime` with a time zone, milliseconds since 1970 UTC as in `Record.timestamp`, or a
+                `timedelta` for how long ago.
+
+        Returns:
+            By partition, the sequence of the first record made at that time or later; the end of the partition if all
+            records are older. A record without a timestamp counts as made when it was stored.
+
+        Raises:
+            ConfigError: The time is invalid.
+            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+            UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
+        """
+        to_time_ms(time)
+        async with open_reader(self.topics, ephemeral(self._config)) as reader:
+            return await reader.positions_at(time)
+
+    async def seek_time(self, time: Time) -> None:
+        """Continue each partition with the first record that was made at a time or later.
+
+        A partition whose records are all older continues at its end. One of which no store holds records, now or when
+        it is found later, begins at its first record.
+
+        Args:
+            time: The time; see `positions_at`.
+
+        Raises:
+            ConfigError: The time is invalid.
+            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+            UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
+        """
+        time_ms = to_time_ms(time)
+        found = await self.positions_at(time_ms)
+        self._machine.timed_start.time_ms = time_ms
+        unstored = self._machine.reassembler.cursors.keys() - found.keys()
+        self.seek({**dict.fromkeys(unstored, 0), **found})
+
     def pause(self, *selected: Partition | str) -> None:
         """Receive no further records of partitions until `resume`. They fill no buffer, and their lag grows.
 
@@ -288,6 +330,17 @@ class Consumer(NodeRole):
             await self._arrived.park()
         return batch
 
+    async def _wait_time_store(self) -> None:
+        """Wait for a store that can say where the records of a time begin. Raise an error if there is none."""
+        machine = self._machine
+        with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
+            while not machine.timed_start.query.stores:
+                await self._changed.park()
+            return
+        stores = len(machine.reassembler.gap_resolver.stores)
+        self._check_found(stores=stores)
+        raise no_time_error(stores)
+
     def _check_ends(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
         check_positions(sequences)
         for partition in sequences:
@@ -348,30 +401,41 @@ class _Records:
 
 @trio_block
 async def open_consumer(
-    topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
+    topics: Iterable[str],
+    config: Config | None = None,
+    *,
+    positions: Mapping[Partition, int] | None = None,
+    start: Time | None = None,
 ) -> AsyncIterator[Consumer]:
     """Open a consumer, for use as an async context manager.
 
     In each partition it begins at the position given in `positions`, or else at the one saved under its name, or else
-    where `[consumer] offset_reset` says. With `latest`, it receives every record published after the block was entered.
+    at `start`, or else where `[consumer] offset_reset` says. With `latest`, it receives every record published after
+    the block was entered.
 
     Args:
         topics: The topics to follow; more can be added with `Consumer.subscribe`.
         config: The configuration; the defaults if None.
         positions: By partition, the sequence of the first record to receive.
+        start: The time from which on to receive records: a `datetime` with a time zone, milliseconds since 1970 UTC, or
+            a `timedelta` for how long ago. Each partition begins with the first record that was made at that time or
+            later, as the stores say; see `Consumer.seek_time`.
 
     Yields:
         The consumer. Leaving the block closes it.
 
     Raises:
-        ConfigError: A topic, a position or a setting is invalid.
+        ConfigError: A topic, a position, the time or a setting is invalid.
         StorageError: The saved positions cannot be read.
         AddressInUseError: The node cannot listen at the configured endpoint.
-        DiscoveryError: The discovery cannot be set up.
+        DiscoveryError: The discovery cannot be set up. With `start`: no tower or no store was found within
+            `[node] tower_timeout_ms`.
+        UnansweredError: With `start`: only libdafka's stores were found, which cannot find records by time.
     """
     config = config or Config()
     names = check_topics(topics, config)
     check_positions(positions or {})
+    start_ms = None if start is None else to_time_ms(start)
     settings = config.consumer
     if bool(settings.name) != bool(settings.positions):
         raise ConfigError("[consumer]: expected both `name` and `positions`, or neither")
@@ -379,7 +443,7 @@ async def open_consumer(
         async with AsyncExitStack() as stack:
             saved = await stack.enter_async_context(open_storage(settings.positions)) if settings.positions else None
             saved_positions = await saved.load_positions(settings.name) if saved is not None else {}
-            machine = ConsumerMachine(new_address(), config, {**saved_positions, **(positions or {})})
+            machine = ConsumerMachine(new_address(), config, {**saved_positions, **(positions or {})}, start_ms)
             sockets = await stack.enter_async_context(
                 open_sockets(machine.address, config, Role.CONSUMER, settings.high_watermark)
             )
@@ -389,7 +453,9 @@ async def open_consumer(
                 try:
                     for topic in names:
                         consumer.subscribe(topic)
-                    if settings.offset_reset == "latest":
+                    if start_ms is not None:
+                        await consumer._wait_time_store()
+                    elif settings.offset_reset == "latest":
                         with trio.move_on_after(SETTLE_S):
                             await consumer.wait_settled()
                             # Producers do not say when they have received a subscription.

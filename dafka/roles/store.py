@@ -14,6 +14,7 @@ from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
 from dafka.groups import single_exception
 from dafka.protocol import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
     ReadRequest,
     RecordsDropped,
@@ -30,6 +31,7 @@ from dafka.roles.blocks import check_in_trio
 from dafka.roles.compactor import Compactor
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
+from dafka.roles.position_replies import PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
@@ -42,6 +44,7 @@ from dafka.storage import (
     Storage,
     open_storage,
 )
+from dafka.storage.base import delete_partitions
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
@@ -139,6 +142,7 @@ class Store(NodeRole):
         self._writing_since: float | None = None
         self._refusal = ""
         self._replies = FetchReplies(sockets, machine.responder, self._read)
+        self._positions = PositionReplies(sockets, machine.answers.positions, storage, machine.stored.durable_end)
         self._commits = CommitQueue(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
@@ -199,6 +203,7 @@ class Store(NodeRole):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run_until_lost, self._write)
                 nursery.start_soon(self._replies.run)
+                nursery.start_soon(self._positions.run)
                 if self._drops_records():
                     nursery.start_soon(self._run_until_lost, self._retain)
                 if self._compacts():
@@ -253,6 +258,7 @@ class Store(NodeRole):
 
     def _on_change(self) -> None:
         self._replies.wake()
+        self._positions.wake()
 
     async def _read(self, request: ReadRequest) -> RecordBatch | None:
         batch = await self._storage.read(request.partition, request.first_sequence, request.count)
@@ -263,7 +269,7 @@ class Store(NodeRole):
     async def _learn_earliest(self, request: ReadRequest) -> None:
         """Learn which records a bounded storage has dropped by itself, to answer further FETCHes for them."""
         partition = request.partition
-        info = (await self._storage.partitions(partition.topic)).get(partition)
+        info = await self._storage.find_partition(partition)
         if info is not None and info.earliest_sequence > request.first_sequence:
             self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 
@@ -300,9 +306,8 @@ class Store(NodeRole):
         work = self._commits.begin_work()
         if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
-        elif isinstance(work, ForgetPartitions):
-            if isinstance(self._storage, DeletesPartitions):
-                await self._storage.delete_partitions(work.partitions)
+        elif isinstance(work, ForgetPartitions | DeletePartitions):
+            await delete_partitions(self._storage, work.partitions)
         else:
             await self._append(work)
         self._refusal = ""

@@ -15,6 +15,7 @@ from dafka.roles import (
     Consumer,
     Producer,
     Store,
+    Time,
     Tower,
     open_consumer,
     open_producer,
@@ -50,7 +51,12 @@ class Cluster:
         return open_producer(topic, config or self.config)
 
     def consumer(
-        self, topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
+        self,
+        topics: Iterable[str],
+        config: Config | None = None,
+        *,
+        positions: Mapping[Partition, int] | None = None,
+        start: Time | None = None,
     ) -> AbstractAsyncContextManager[Consumer]:
         """Open a consumer in this cluster, as `dafka.open_consumer` does.
 
@@ -58,12 +64,13 @@ class Cluster:
             topics: The topics to consume.
             config: The configuration. Default: that of the cluster, with `offset_reset = "earliest"`.
             positions: The sequence to start at, by partition.
+            start: The time from which on to receive records.
 
         Returns:
             A context manager that opens the consumer.
         """
         earliest = self.config.with_consumer(offset_reset="earliest")
-        return open_consumer(topics, config or earliest, positions=positions)
+        return open_consumer(topics, config or earliest, positions=positions, start=start)
 
 
 @asynccontextmanager

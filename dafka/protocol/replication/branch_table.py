@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dafka.protocol.replication.records import NO_BRANCH, NO_TIP, Branch, BranchRow, Tip
 
@@ -10,21 +10,25 @@ from dafka.protocol.replication.records import NO_BRANCH, NO_TIP, Branch, Branch
 class BranchTable:
     """The rows of one log.
 
+    Args:
+        rows: Rows that are known.
+
     Attributes:
-        rows: The rows, by branch.
+        rows: The rows, by branch; `add` adds one.
+        latest: The row with the largest epoch; None if there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[BranchRow] = ()) -> None:
         self.rows: dict[Branch, BranchRow] = {}
+        self.latest: BranchRow | None = None
+        for row in rows:
+            self.add(row)
 
     def add(self, row: BranchRow) -> None:
         """Add a row."""
         self.rows[row.branch] = row
-
-    @property
-    def latest(self) -> BranchRow | None:
-        """The row with the largest epoch; None if there is none."""
-        return self.rows[max(self.rows)] if self.rows else None
+        if self.latest is None or row.branch >= self.latest.branch:
+            self.latest = row
 
     def chain(self, tip: Tip) -> list[Tip] | None:
         """Return the branches that a log consists of, the last one first, each with its end there.
@@ -43,6 +47,21 @@ class BranchTable:
             found.append(tip)
             tip = row.parent
         return found
+
+    def epoch_at(self, last: Branch, offset: int) -> int:
+        """Return the leader epoch of the record before an offset.
+
+        Args:
+            last: The last branch of the log.
+            offset: The offset.
+
+        Returns:
+            The epoch; that of the first known branch before the last one if the offset is before all of them.
+        """
+        row = self.rows[last]
+        while row.parent.end_offset >= offset and row.parent.branch in self.rows:
+            row = self.rows[row.parent.branch]
+        return row.branch.epoch
 
     def fork(self, first: Tip, second: Tip) -> Tip | None:
         """Return the last place that two logs have in common.
