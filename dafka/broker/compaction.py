@@ -9,9 +9,9 @@ watermark, or belongs to an open transaction, stays as it is.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import attrs
 import trio
@@ -19,17 +19,15 @@ import trio
 from dafka.batches import decode_batch, decode_held, read_header
 from dafka.broker.committed import split_committed
 from dafka.broker.topic_settings import compaction_of
+from dafka.config import Config
 from dafka.errors import BatchError, StorageError
 from dafka.protocol.logs import LogState
 from dafka.records import Partition, RecordBatch
+from dafka.roles.broker import Broker
 from dafka.roles.compactor import CLEAN_ENDS
 from dafka.storage import Compactable, Compacted, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, find_tombstones
 from dafka.storage.plugin_helpers import now_ms
-
-if TYPE_CHECKING:
-    from dafka.broker.service import Service
-
 
 NOTE_BYTES = 2**17
 """How much of a log is noted at a time, in bytes."""
@@ -161,13 +159,23 @@ class LogCompaction:
     """Compacts the logs of a broker in the background.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker.
+        config: The configuration.
+        last_stable_offset: Returns the offset of a log up to which all transactions are decided.
+        aborted_between: Returns the aborted transactions in a range of offsets of a log: producers and first offsets.
     """
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._broker = service.broker
-        self._config = service.config
+    def __init__(
+        self,
+        broker: Broker,
+        config: Config,
+        last_stable_offset: Callable[[LogState], int],
+        aborted_between: Callable[[LogState, int, int], list[tuple[int, int]]],
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._last_stable_offset = last_stable_offset
+        self._aborted_between = aborted_between
 
     async def run(self) -> None:
         """Compact logs until cancelled."""
@@ -216,7 +224,7 @@ class LogCompaction:
     async def _note(self, log: LogState, offset: int, policy: CompactionPolicy) -> Superseded:
         """Note the keys of a log from an offset on, as far as they fit."""
         superseded = Superseded(policy.keys_max, now_ms() - policy.tombstone_ms)
-        end = self._service.last_stable_offset(log)
+        end = self._last_stable_offset(log)
         bytes_max = self._config.kafka.batch_bytes_max
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
@@ -224,7 +232,7 @@ class LogCompaction:
             if not batches:
                 superseded.end_offset = end
                 break
-            aborted = self._service.aborted_between(log, offset, end)
+            aborted = self._aborted_between(log, offset, end)
             try:
                 is_noted = await trio.to_thread.run_sync(superseded.note, batches, aborted, bytes_max)
             except BatchError as error:

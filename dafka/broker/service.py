@@ -98,7 +98,8 @@ class Service:
             if self._coordinators.has_all:
                 self.participants.abort_orphans()
             nursery.start_soon(self._expire_producers)
-            nursery.start_soon(LogCompaction(self).run)
+            compaction = LogCompaction(self.broker, self.config, self.last_stable_offset, self.aborted_between)
+            nursery.start_soon(compaction.run)
             task_status.started()
 
     def coordinator_of(self, name: str) -> BrokerDescription | None:
