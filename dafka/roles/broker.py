@@ -39,6 +39,7 @@ from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_inventory import Inventory
 from dafka.roles.broker_storage import retention_of
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
+from dafka.roles.follower_trimming import FollowerTrimming
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
 from dafka.roles.sockets import NodeSockets
@@ -133,6 +134,7 @@ class Broker(Store):
         super().__init__(machine, sockets, storage, config)
         self.order = order
         self.reader = LogReader(storage)
+        self._follower_trimming = FollowerTrimming(storage, order)
         self.inventory = Inventory(machine, storage, order)
         self.storage = storage
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
@@ -676,6 +678,7 @@ class Broker(Store):
                 await self._storage.trim(log.index_partition, log.index_first)
                 log.index_trimmed = log.index_first
         moved.update(await self._trim_indexes())
+        moved.update(await self._follower_trimming.trim(self.cluster.logs, earliest))
         await self._state.trim(self._storage)
         return moved
 
