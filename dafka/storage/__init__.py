@@ -2,6 +2,9 @@
 
 from dafka.storage.base import (
     READ_BYTES,
+    Compactable,
+    Compacted,
+    CompactsPartitions,
     Damage,
     DeletesPartitions,
     DetectsRemoval,
@@ -17,6 +20,9 @@ from dafka.storage.tiers import HasColdTier, TierStatistics
 
 __all__ = [
     "READ_BYTES",
+    "Compactable",
+    "Compacted",
+    "CompactsPartitions",
     "Damage",
     "DeletesPartitions",
     "DetectsRemoval",

@@ -70,6 +70,7 @@ class Mover:
     Attributes:
         counts: What was moved.
         policies: The local retention of topics that have one of their own.
+        hot_topics: Topics that are compacted, whose records do not move.
         writing: The names of objects that may be being written now.
     """
 
@@ -83,6 +84,7 @@ class Mover:
     ) -> None:
         self.counts = MoveCounts()
         self.policies: dict[str, RetentionPolicy] = {}
+        self.hot_topics: set[str] = set()
         self.writing: set[str] = set()
         self._hot = hot
         self._ledger = ledger
@@ -103,7 +105,7 @@ class Mover:
         async with self._lock:
             for partition, info in (await self._hot.partitions()).items():
                 policy = self.policies.get(partition.topic, self._default)
-                if policy and not is_internal_topic(partition.topic):
+                if policy and not is_internal_topic(partition.topic) and partition.topic not in self.hot_topics:
                     count, left = await self._move_partition(partition, info, policy)
                     moved += count
                     due_bytes += left
@@ -188,7 +190,9 @@ class Mover:
         while sequence < end_sequence and writer.content_bytes < self._options.cold_segment_bytes:
             bytes_max = min(self._options.cold_segment_bytes - writer.content_bytes, READ_BYTES)
             batch = await self._hot.read(partition, sequence, end_sequence - sequence, bytes_max, with_times=True)
-            if batch is None:
+            if batch is not None and batch.compacted is not None:  # other stores have compacted the topic
+                self.hot_topics.add(partition.topic)
+            if batch is None or batch.compacted is not None:
                 return None
             await trio.to_thread.run_sync(writer.add, batch)
             sequence = batch.end_sequence

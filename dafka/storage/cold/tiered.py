@@ -19,14 +19,19 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage.arrow import arrow_schema
 from dafka.storage.base import (
     READ_BYTES,
+    Compactable,
+    Compacted,
+    CompactsPartitions,
     Damage,
     DeletesPartitions,
     DetectsRemoval,
+    FindRemoved,
     KeepsRecordBatches,
     PartitionInfo,
     RetentionPolicy,
     Storage,
     StorageStatistics,
+    Throttle,
 )
 from dafka.storage.cold.contents import ColdRange
 from dafka.storage.cold.ledger import Ledger
@@ -93,6 +98,9 @@ class TieredStorage:
             self.delete_partitions = self._delete_partitions
         if isinstance(hot, DetectsRemoval):
             self.check_not_removed = hot.check_not_removed
+        if isinstance(hot, CompactsPartitions):
+            self.find_compactable = self._find_compactable
+            self.compact = self._compact
         if isinstance(hot, Migrates):
             self.migrate = self._migrate
 
@@ -383,6 +391,29 @@ class TieredStorage:
             await self._drop_cold(partitions)
             await self.hot.delete_partitions(partitions)
 
+    async def _find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
+        """See `CompactsPartitions.find_compactable`. What is compacted is not moved, and what was moved is not compacted.
+
+        Otherwise a tombstone could go while an earlier value of its key stays in an object.
+        """
+        assert isinstance(self.hot, CompactsPartitions)
+        self.mover.hot_topics.add(partition.topic)
+        if self._ledger.contents.find(partition) is not None:
+            await trio.lowlevel.checkpoint()
+            return None
+        return await self.hot.find_compactable(partition, clean_end)
+
+    async def _compact(
+        self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
+    ) -> Compacted:
+        """See `CompactsPartitions.compact`."""
+        assert isinstance(self.hot, CompactsPartitions)
+        self.mover.hot_topics.add(partition.topic)
+        if self._ledger.contents.find(partition) is not None:
+            await trio.lowlevel.checkpoint()
+            return Compacted()
+        return await self.hot.compact(partition, end_sequence, find_removed, throttle)
+
     async def _migrate(self) -> Migration:
         """See `Migrates.migrate`."""
         assert isinstance(self.hot, Migrates)
@@ -453,6 +484,7 @@ class TieredStorage:
             found.segments[0].first_at,
             info.latest_stored_at if is_beyond else found.segments[-1].last_at,
             info.last_append_at,
+            compacted_end=info.compacted_end,
         )
 
     async def _count_tail(self, partition: Partition, info: PartitionInfo, found: ColdRange) -> int:
@@ -496,6 +528,8 @@ class TieredStorage:
             found = self._ledger.contents.find(partition)
             removed: Collection[Segment] = ()
             if info.earliest_sequence != segment.first or info.end_sequence < segment.end:
+                return False
+            if partition.topic in self.mover.hot_topics:
                 return False
             if found is not None and found.end != segment.first:
                 if not _is_apart(info, found):

@@ -13,10 +13,10 @@ from dafka.batches import check_crc, encode_batch
 from dafka.config import Config
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Store, serve_store
-from dafka.storage import open_storage
+from dafka.storage import CompactsPartitions, open_storage
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.testing import kafka, open_cluster
-from tests.storage.cold.stores import A, open_tiered
+from tests.storage.cold.stores import A, B, open_tiered
 
 COUNT = 2000
 CONTENTS = [b"%099d." % number for number in range(COUNT)]
@@ -146,3 +146,15 @@ async def test_records_move_when_they_are_old_enough(tmp_path: Path) -> None:
         assert isinstance(reader, TieredStorage)
         assert (await reader.partitions())[A].count == 10
         assert await reader.find_sequence_by_time(A, time_ms) == 5
+
+
+async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
+    """A tombstone must not be removed while an object has an earlier value of its key."""
+    async with open_tiered(tmp_path, f"sqlite:{tmp_path}/store.db", local_retention_bytes=0) as storage:
+        assert isinstance(storage, CompactsPartitions)
+        await storage.append([RecordBatch(A, 0, CONTENTS[:50]), RecordBatch(B, 0, CONTENTS[:50])])
+        assert await storage.find_compactable(A, 0) is not None
+        assert await storage.move_due() == 0
+        storage.mover.hot_topics.clear()
+        assert await storage.move_due() > 0
+        assert await storage.find_compactable(A, 0) is None
