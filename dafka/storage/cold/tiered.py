@@ -392,7 +392,7 @@ class TieredStorage:
             await self.hot.delete_partitions(partitions)
 
     async def _find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
-        """See `CompactsPartitions.find_compactable`. What is compacted is not moved, and what was moved is not compacted.
+        """See `CompactsPartitions.find_compactable`. What is compacted is not moved, nor the other way round.
 
         Otherwise a tombstone could go while an earlier value of its key stays in an object.
         """
