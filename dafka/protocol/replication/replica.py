@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.protocol.rendezvous import rank_nodes
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.records import (
     NO_BRANCH,
@@ -31,7 +32,6 @@ from dafka.protocol.replication.records import (
     Tip,
     next_epoch,
 )
-from dafka.protocol.replication.rendezvous import rank_brokers
 
 CLAIM_DOUBLINGS = 4
 """How often the wait for promises doubles."""
@@ -661,5 +661,5 @@ class Replica:
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas in the order in which they are preferred as leaders."""
-        order = [each for each in rank_brokers(self._log, self.replicas) if each in self._alive]
+        order = [each for each in rank_nodes(self._log, self.replicas) if each in self._alive]
         return sorted(order, key=lambda each: each in self._unfit)

@@ -1,0 +1,167 @@
+"""Mistakes in the rules of groups, each of which the simulation must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from dafka.protocol.groups import GroupAction, GroupMember, GroupView, Position
+from dafka.protocol.groups import member as rules
+from dafka.records import Partition
+from tests.groups.running import run_seed
+
+
+class _KeepsItsLease(GroupMember):
+    """Goes on although its signs of life are not confirmed."""
+
+    def _confirm(self, now: float) -> None:
+        super()._confirm(now)
+        self._lease_end = None if self._lease_end is None else float("inf")
+
+
+class _ExtendsALeaseThatHasEnded(GroupMember):
+    """Goes on when a sign of life is confirmed too late."""
+
+    def _check_lease(self, now: float) -> bool:
+        self._confirm(now)
+        return super()._check_lease(now)
+
+
+class _CountsItsLeaseFromTheConfirmation(GroupMember):
+    """Counts its lease from when a sign of life was confirmed, rather than sent."""
+
+    def _confirm(self, now: float) -> None:
+        self._sent = type(self._sent)((end, now) for end, _ in self._sent)
+        super()._confirm(now)
+
+
+class _TakesOverWithoutAsking(GroupMember):
+    """Takes silence for death without asking the stores."""
+
+    def view_changed(self, now: float) -> list[GroupAction]:
+        self._view.mark_silent(now, rules.SILENCE_FACTOR, self.address)
+        return super().view_changed(now)
+
+
+class _TakesOverEarly(GroupMember):
+    """Waits for less than a lease."""
+
+    def survey_done(self, stores: int, now: float) -> list[GroupAction]:
+        if stores >= self.quorum and self._survey_since is not None:
+            self._view.mark_silent(self._survey_since, 0.5, self.address)
+        return super().survey_done(stores, now)
+
+
+class _DoesNotLookForRivals(GroupMember):
+    """Begins when its claim is durable, without asking who else claims the partition."""
+
+    def _find_rivals(self, partition: Partition, holding: Any, now: float) -> None:
+        if self.confirmed_end >= holding.claim_end:
+            holding.stage = rules.Stage.WAITING
+
+
+class _LooksForRivalsTooEarly(GroupMember):
+    """Asks who else claims a partition before its own claim is durable."""
+
+    def _find_rivals(self, partition: Partition, holding: Any, now: float) -> None:
+        holding.confirmed_at = float("-inf")
+        super()._find_rivals(partition, holding, now)
+
+
+class _AsksOneStore(GroupMember):
+    """Takes the word of one store for that of all."""
+
+    @property
+    def quorum(self) -> int:
+        return 1
+
+
+class _ReleasesAtOnce(GroupMember):
+    """Releases a partition while the program handles its records."""
+
+    def _is_released(self, holding: Any, now: float) -> bool:
+        return True
+
+
+class _TrustsOthers(GroupMember):
+    """Believes that a member is over without reading what it had saved before."""
+
+    def _is_rival(self, address: str, partition: Partition) -> bool:
+        return self._view.members[address].may_claim(partition)
+
+
+class _NeverGivesWay(GroupMember):
+    """Keeps what another member should handle."""
+
+    def _is_claimed_by_preferred(self, partition: Partition) -> bool:
+        return False
+
+
+class _RepeatsEpochs(GroupMember):
+    """Takes a partition over in the epoch of the one before."""
+
+    def _take(self, partition: Partition, holding: Any) -> None:
+        super()._take(partition, holding)
+        holding.position = Position(1, holding.position.sequence)
+        self._set_position(partition, holding.position)
+
+
+class _BeginsAtTheStart(GroupMember):
+    """Does not continue where another member stood."""
+
+    def _take(self, partition: Partition, holding: Any) -> None:
+        super()._take(partition, holding)
+        holding.position = Position(holding.position.epoch, self._begin_of(partition))
+        self._set_position(partition, holding.position)
+
+
+class _ForgetsClaims(GroupView):
+    """Forgets the claims of a member at its next record."""
+
+    def receive(self, address: str, first_sequence: int, values: Any, now: float) -> None:
+        if address in self.members:
+            self.members[address].claimed.clear()
+        super().receive(address, first_sequence, values, now)
+
+
+@attrs.frozen
+class Planted:
+    """A mistake.
+
+    Attributes:
+        member: The machine that makes it.
+        view: The view that makes it.
+        seeds: Seeds of which one finds it, at least.
+    """
+
+    member: Callable[..., GroupMember] = GroupMember
+    view: Callable[[], GroupView] = GroupView
+    seeds: tuple[int, ...] = ()
+
+    def is_found(self, seed: int) -> bool:
+        """Return whether a seed finds it."""
+        try:
+            run_seed(seed, self.member, self.view)
+        except AssertionError:
+            return True
+        return False
+
+
+PLANTED = {
+    "keeps its lease": Planted(_KeepsItsLease),
+    "extends a lease that has ended": Planted(_ExtendsALeaseThatHasEnded),
+    "counts its lease from the confirmation": Planted(_CountsItsLeaseFromTheConfirmation),
+    "takes over without asking": Planted(_TakesOverWithoutAsking),
+    "takes over early": Planted(_TakesOverEarly),
+    "does not look for rivals": Planted(_DoesNotLookForRivals),
+    "looks for rivals too early": Planted(_LooksForRivalsTooEarly),
+    "asks one store": Planted(_AsksOneStore),
+    "releases at once": Planted(_ReleasesAtOnce),
+    "trusts others": Planted(_TrustsOthers),
+    "never gives way": Planted(_NeverGivesWay),
+    "repeats epochs": Planted(_RepeatsEpochs),
+    "begins at the start": Planted(_BeginsAtTheStart),
+    "forgets claims": Planted(view=_ForgetsClaims),
+}
