@@ -50,7 +50,12 @@ class Cluster:
         return open_producer(topic, config or self.config)
 
     def consumer(
-        self, topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
+        self,
+        topics: Iterable[str],
+        config: Config | None = None,
+        *,
+        positions: Mapping[Partition, int] | None = None,
+        group: str | None = None,
     ) -> AbstractAsyncContextManager[Consumer]:
         """Open a consumer in this cluster, as `dafka.open_consumer` does.
 
@@ -58,12 +63,13 @@ class Cluster:
             topics: The topics to consume.
             config: The configuration. Default: that of the cluster, with `offset_reset = "earliest"`.
             positions: The sequence to start at, by partition.
+            group: The name of a group to be a member of.
 
         Returns:
             A context manager that opens the consumer.
         """
         earliest = self.config.with_consumer(offset_reset="earliest")
-        return open_consumer(topics, config or earliest, positions=positions)
+        return open_consumer(topics, config or earliest, positions=positions, group=group)
 
 
 @asynccontextmanager

@@ -85,6 +85,7 @@ class Process:
         self._answers: dict[str, dict[str, int]] = {}
         self._timer = 0
         self.view = make_view()
+        self.log: OwnLog
         self._handed: dict[Partition, int] = {}
         self._busy = False
         self._pending_commits: list[tuple[GroupMember, int, dict[Partition, int]]] = []

@@ -62,11 +62,7 @@ class Faults:
             else:
                 process.die()
         elif kind in {"freeze", "hang"} and living:
-            process = draw.choice(living)
-            process.freeze()
-            world.later(heal_s, process.thaw)
-            if kind == "hang":
-                self._cut([(process.host, store.name) for store in world.stores], heal_s + draw.uniform(-1.0, 1.0))
+            self._freeze(draw.choice(living), heal_s, is_cut_off=kind == "hang")
         elif kind == "cut" and living:
             self._cut([(draw.choice(living).host, draw.choice(world.stores).name)], heal_s)
         elif kind == "isolate" and living:
@@ -95,6 +91,13 @@ class Faults:
                 process.thaw()
         while len(self.living()) < 2:
             self.start_process()
+
+    def _freeze(self, process: Process, heal_s: float, *, is_cut_off: bool) -> None:
+        process.freeze()
+        self._world.later(heal_s, process.thaw)
+        if is_cut_off:
+            cut_s = heal_s + self._world.draw.uniform(-1.0, 1.0)
+            self._cut([(process.host, store.name) for store in self._world.stores], cut_s)
 
     def _names(self) -> list[str]:
         return [each.host for each in self.living()] + [each.name for each in self._world.stores]

@@ -22,6 +22,7 @@ from dafka.protocol.groups.records import (
     encode_member_record,
     topic_of_group,
 )
+from dafka.protocol.groups.topic_reader import GroupReaderMachine
 from dafka.protocol.groups.view import GroupView, Member
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Assign",
     "GroupAction",
     "GroupMember",
+    "GroupReaderMachine",
     "GroupSettings",
     "GroupView",
     "Lose",
