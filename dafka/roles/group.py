@@ -190,9 +190,13 @@ class Group:
         if any(held[partition] != sequence for partition, sequence in wanted.items()):
             self._carry_out(member.commit(wanted, trio.current_time()), self._reader)
             self.notify()
-        wanted_end = member.end_sequence
-        while member.confirmed_end < wanted_end and not member.is_over and not self._has_left.is_set():
+        end = member.end_sequence
+        while not self._is_saved(member, end):
             await self._saved.park()
+
+    def _is_saved(self, member: GroupMember, end_sequence: int) -> bool:
+        """Return whether enough stores have what a member has said, or it is over."""
+        return member.confirmed_end >= end_sequence or member.is_over or self._has_left.is_set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be a member until `leave`, or until cancelled."""
