@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
 from dafka.config.configuration import SECTIONS, change_section
 from dafka.config.loading import FORMER_NAMES, variable_name
-from dafka.config.values import parse_duration_ms, parse_size_bytes
+from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError
 
 SETTINGS = """
@@ -420,3 +421,40 @@ def test_later_source_of_towers_overrides_the_other_form(tmp_path: Path) -> None
 def test_both_forms_of_a_tower_in_one_source_are_refused(tmp_path: Path) -> None:
     both = '[beacon]\ntower = "a"\ntower_sub = "tcp://c:1"\n'
     assert refused(both, tmp_path) == "[beacon] tower: expected either tower, or tower_sub and tower_pub, not both"
+
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("2h", NOW_MS - 7_200_000),
+        (" 1.5 s ", NOW_MS - 1500),
+        ("0s", NOW_MS),
+        ("100000w", 0),
+        ("2023-11-14T22:13:20Z", NOW_MS),
+        ("2023-11-14T23:13:20.250+01:00", NOW_MS + 250),
+        ("20231114T221320Z", NOW_MS),
+        ("1900-01-01T00:00Z", 0),
+    ],
+)
+def test_a_time_is_how_long_ago_or_iso_8601(text: str, time_ms: int) -> None:
+    assert parse_time_ms(text, NOW_MS) == time_ms
+
+
+def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert parse_time_ms("2023-11-15T00:13:20", NOW_MS) == NOW_MS
+        assert parse_time_ms("2023-11-15", NOW_MS) == NOW_MS - 800_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2h30", "2026-13-01", "90", "", "-2h", "9" * 30])
+def test_a_text_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration such as 90s, 2h or 7d, or a time such as 2026-11-23T08:"):
+        parse_time_ms(text, NOW_MS)

@@ -9,7 +9,7 @@ from dafka import roles
 from dafka.blocking.node import Node
 from dafka.config import Config
 from dafka.records import Partition, Record, RecordBatch
-from dafka.roles import ConsumerStatistics
+from dafka.roles import ConsumerStatistics, Time
 
 
 class Consumer(Node[roles.Consumer]):
@@ -63,6 +63,14 @@ class Consumer(Node[roles.Consumer]):
     def seek_tail(self, count: int, *, timeout_s: float | None = None) -> None:
         """Continue each partition so that its last records come next; see `dafka.Consumer.seek_tail`."""
         self._wait(timeout_s, partial(self._role.seek_tail, count))
+
+    def positions_at(self, time: Time, *, timeout_s: float | None = None) -> dict[Partition, int]:
+        """Ask the stores where their partitions continue from a time on; see `dafka.Consumer.positions_at`."""
+        return self._wait(timeout_s, partial(self._role.positions_at, time))
+
+    def seek_time(self, time: Time, *, timeout_s: float | None = None) -> None:
+        """Continue each partition with its first record made at a time or later; see `dafka.Consumer.seek_time`."""
+        self._wait(timeout_s, partial(self._role.seek_time, time))
 
     def pause(self, *selected: Partition | str) -> None:
         """Receive no further records of these partitions and topics until `resume`; see `dafka.Consumer.pause`."""
@@ -127,6 +135,7 @@ def open_consumer(
     config: Config | None = None,
     *,
     positions: Mapping[Partition, int] | None = None,
+    start: Time | None = None,
     group: str | None = None,
 ) -> Consumer:
     """Open a consumer; see `dafka.open_consumer`, whose arguments and exceptions it has.
@@ -135,9 +144,10 @@ def open_consumer(
         topics: The topics to follow; more can be added with `Consumer.subscribe`.
         config: The configuration; the defaults if None.
         positions: By partition, the sequence of the first record to receive.
+        start: The time from which on to receive records.
         group: The name of a group to be a member of.
 
     Returns:
         The consumer. Leaving its `with` block, or `close`, closes it.
     """
-    return Consumer(partial(roles.open_consumer, topics, config, positions=positions, group=group))
+    return Consumer(partial(roles.open_consumer, topics, config, positions=positions, start=start, group=group))

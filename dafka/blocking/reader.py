@@ -12,6 +12,8 @@ from dafka import roles
 from dafka.blocking.node import Node
 from dafka.config import Config
 from dafka.records import Partition, RecordBatch
+from dafka.roles import Time
+from dafka.roles.reader import POSITIONS_TIMEOUT_S
 
 
 class Reader(Node[roles.Reader]):
@@ -32,6 +34,10 @@ class Reader(Node[roles.Reader]):
     def held_end(self, partition: Partition, timeout_s: float, *, min_stores: int = 1) -> int:
         """Ask the stores how many records of a partition they hold; see `dafka.Reader.held_end`."""
         return self._wait(None, partial(self._role.held_end, partition, timeout_s, min_stores=min_stores))
+
+    def positions_at(self, time: Time, timeout_s: float = POSITIONS_TIMEOUT_S) -> dict[Partition, int]:
+        """Ask the stores where partitions continue from a time on; see `dafka.Reader.positions_at`."""
+        return self._wait(None, partial(self._role.positions_at, time, timeout_s))
 
     def earliest(self, partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, int]:
         """Find the first record of partitions that any store still holds; see `dafka.Reader.earliest`."""

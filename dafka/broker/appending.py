@@ -13,7 +13,7 @@ from dafka.broker.service import Service
 from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
 from dafka.errors import BatchError, DafkaError, NotLeaderError
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.transactions import Producer
+from dafka.kafka.transactions import AppendedBatch, LogProducers, Producer
 from dafka.protocol.logs import LogState
 from dafka.storage.plugin_helpers import now_ms
 
@@ -136,19 +136,28 @@ def append_batches(
         error = service.participants.check_log(log, transactional_id, producer)
         if error:
             raise AppendRefusedError(error)
-    check = producers.check_batch(header)
-    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _may_lack_records(service, log):
-        raise AppendRefusedError(
-            ErrorCode.NOT_ENOUGH_REPLICAS, "the records before are on the other side of a split, until both sides meet"
-        )
-    if check.error_code:
-        raise AppendRefusedError(check.error_code)
-    if check.duplicate_of is not None:
-        return _find_duplicate(service, log, check.duplicate_of.base_offset, header)
+    duplicate_of = _find_earlier(service, log, producers, header)
+    if duplicate_of is not None:
+        return _find_duplicate(service, log, duplicate_of.base_offset, header)
     sequence = service.broker.next_sequence(log)
     appended = _append(service, log, batches)
     producers.add_batch(attrs.evolve(header, base_offset=sequence), now_ms())
     return appended
+
+
+def _find_earlier(
+    service: Service, log: LogState, producers: LogProducers, header: BatchHeader
+) -> AppendedBatch | None:
+    """Return a batch as it was appended before; None if it is to be appended. Raises `AppendRefusedError`."""
+    check = producers.check_batch(header)
+    is_gap = check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _may_lack_records(service, log)
+    if check.error_code and not is_gap:
+        raise AppendRefusedError(check.error_code)
+    if is_gap and not producers.accepts_gap(header, now_ms()):
+        raise AppendRefusedError(
+            ErrorCode.NOT_ENOUGH_REPLICAS, "records before these may be on the other side of a split: try again"
+        )
+    return check.duplicate_of
 
 
 def not_leader(log: LogState) -> NotLeaderError:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+import attrs
+
 from dafka.broker.coordinators import Coordinators
+from dafka.broker.group_positions import follow_branches, name_branch
 from dafka.broker.participants import Participants
 from dafka.broker.slots import CoordinatorError
 from dafka.kafka.errors import ErrorCode
@@ -92,7 +95,7 @@ class Groups:
         try:
             slot = self._coordinators.find(request.group_id)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
-                lambda token: slot.groups.commit_offsets(token, request, now_ms())
+                lambda token: slot.groups.commit_offsets(token, self._name_branches(request), now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -108,8 +111,9 @@ class Groups:
             if refused:
                 await slot.settle()
                 return dict.fromkeys(request.offsets, refused)
+            named = self._name_branches(request)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
-                lambda token: slot.groups.commit_transaction_offsets(token, request, producer.producer_id, now_ms())
+                lambda token: slot.groups.commit_transaction_offsets(token, named, producer.producer_id, now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -120,7 +124,7 @@ class Groups:
     ) -> dict[TopicPartition, FetchedOffset]:
         """Return the committed offsets of a group.
 
-        An offset that lies on a branch that has lost is moved back to the fork.
+        A position in a branch that the log does not continue is moved back to where the branches part.
 
         Args:
             group_id: The group.
@@ -136,7 +140,7 @@ class Groups:
         slot = self._coordinators.find(group_id)
         found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
         await slot.settle()
-        return {place: self._translate(place, fetched) for place, fetched in found.items()}
+        return {place: follow_branches(self._broker, place, fetched) for place, fetched in found.items()}
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets, except those of topics that the group reads."""
@@ -201,12 +205,6 @@ class Groups:
             return error.error_code
         return errors[group_id]
 
-    def _translate(self, place: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
-        """Return a committed offset; the place of the fork if the branch on which it lies has lost."""
-        log = self._broker.order.find_log(*place)
-        if log is None or fetched.leader_epoch < 0 or fetched.leader_epoch >= log.epochs[-1][0]:
-            return fetched
-        end = log.end_of_epoch(fetched.leader_epoch)
-        if end is None or fetched.offset <= end[1]:
-            return fetched
-        return fetched._replace(leader_epoch=end[0], offset=end[1])
+    def _name_branches(self, request: CommitRequest) -> CommitRequest:
+        offsets = {place: name_branch(self._broker, place, each) for place, each in request.offsets.items()}
+        return attrs.evolve(request, offsets=offsets)

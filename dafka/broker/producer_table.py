@@ -64,7 +64,7 @@ class ProducerTable:
         check = producers.check_batch(header)
         if check.duplicate_of is not None or check.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return False
-        if not check.error_code:
+        if check.error_code in {ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}:
             producers.add_batch(header, entry.timestamp_ms)
         return True
 

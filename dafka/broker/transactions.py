@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +22,9 @@ from dafka.storage.plugin_helpers import now_ms
 
 ID_WAIT_S = 5.0
 """How long to wait for the id of a producer that another broker gives."""
+
+DRAWN_IDS = 2**52
+"""Ids from here on, of which there are as many, are drawn at random. Numbers of JavaScript have them exactly."""
 
 
 class Transactions:
@@ -47,7 +51,7 @@ class Transactions:
     ) -> InitProducerResult:
         """Give a producer its id and epoch; see `TransactionCoordinator.init_producer_id`.
 
-        A producer without a transactional id gets an id of any slot.
+        A producer without a transactional id gets an id of any slot, or one that is drawn at random if none answers.
         """
         if transactional_id is None and not self._coordinators.served():
             return await self._take_id_elsewhere()
@@ -138,7 +142,7 @@ class Transactions:
         return [each for slot in self._coordinators.served() for each in slot.transactions.list_transactions()]
 
     async def _take_id_elsewhere(self) -> InitProducerResult:
-        """Return a producer with an id of a slot that another broker serves."""
+        """Return a producer with an id of a slot that another broker serves; with one that is drawn if none answers."""
         leader = self._coordinators.any_leader()
         request, given = next(self._requests), trio.Event()
         if leader:
@@ -147,8 +151,8 @@ class Transactions:
             with trio.move_on_after(ID_WAIT_S):
                 await given.wait()
             del self._given[request]
-        if not given.is_set():
-            return InitProducerResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not given.is_set():  # such as on the side of a split that serves no slot
+            return InitProducerResult(ErrorCode.NONE, Producer(DRAWN_IDS + secrets.randbelow(DRAWN_IDS), 0))
         return InitProducerResult(ErrorCode.NONE, Producer(self._ids.pop(request), 0))
 
     def _on_id_asked(self, sender: str, fields: Mapping[str, Any]) -> None:

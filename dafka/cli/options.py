@@ -23,9 +23,10 @@ from dafka.cli.terminal import COMMAND_LOG, UsageMistake, start_logging
 from dafka.config import Config
 from dafka.config.configuration import SECTIONS, change_section, load_config
 from dafka.config.loading import log_unknown_variables, parse_value
-from dafka.config.values import parse_duration_ms, parse_size_bytes
+from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError, MissingExtraError
 from dafka.roles.log_events import ConfigFileUnused
+from dafka.storage.plugin_helpers import now_ms
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -60,6 +61,9 @@ def _positive(parse: Callable[[str], int], expected: str) -> Callable[[str], int
 
 DURATION = parsed_type(_positive(parse_duration_ms, "a duration"))
 """The type of an option that is a duration and no setting, such as `--timeout 10s`. Its value is in milliseconds."""
+
+TIME = parsed_type(lambda text: parse_time_ms(text, now_ms()))
+"""The type of an option that is a time: how long ago, or an ISO 8601 time. Its value is in milliseconds since 1970."""
 
 BYTES = parsed_type(_positive(parse_size_bytes, "a size"))
 """The type of an option that is a size and no setting. Its value is in bytes."""

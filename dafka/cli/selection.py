@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import click
 
-from dafka.cli.options import add_options
+from dafka.cli.options import TIME, add_options
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.records import Partition, RecordBatch
@@ -23,6 +23,7 @@ class Selection:
         from_beginning: Whether to begin at the earliest record.
         tail: How many records of each stored partition to begin with; None for another beginning.
         offset: The sequence to begin at in each stored partition; None for another beginning.
+        since: The time to begin at in each partition, in milliseconds since 1970; None for another beginning.
         partitions: The beginnings of the addresses of the partitions to print; all if empty.
         exit_at_end: Whether to stop at the end of what stores hold at the start.
     """
@@ -30,6 +31,7 @@ class Selection:
     from_beginning: bool = False
     tail: int | None = None
     offset: int | None = None
+    since: int | None = None
     partitions: tuple[str, ...] = ()
     exit_at_end: bool = False
 
@@ -38,6 +40,7 @@ class Selection:
             "--from-beginning": self.from_beginning,
             "--tail": self.tail is not None,
             "--offset": self.offset is not None,
+            "--since": self.since is not None,
         }
         given = [option for option, is_given in beginnings.items() if is_given]
         if len(given) > 1:
@@ -45,7 +48,8 @@ class Selection:
 
     def apply_to(self, config: Config) -> Config:
         """Return the configuration, with the beginning of partitions that have no position."""
-        is_earliest = self.from_beginning or self.offset is not None or (self.exit_at_end and self.tail is None)
+        has_beginning = self.tail is not None or self.since is not None
+        is_earliest = self.from_beginning or self.offset is not None or (self.exit_at_end and not has_beginning)
         return config.with_consumer(offset_reset="earliest") if is_earliest else config
 
     async def begin(self, consumer: Consumer) -> SelectedRecords:
@@ -58,7 +62,8 @@ class Selection:
             The records.
 
         Raises:
-            DiscoveryError: The ends of partitions are needed, and no store was found.
+            DiscoveryError: The ends or times of partitions are needed, and no store was found.
+            UnansweredError: The times are needed, and no store can say them.
             UsageMistake: No stored partition is one of those to print.
         """
         ends: dict[Partition, int] | None = None
@@ -70,6 +75,8 @@ class Selection:
                     f"--partition {self.partitions[0]}: no stored partition of {', '.join(consumer.topics)} begins so; "
                     "`dafka status TOPIC --partitions` lists them"
                 )
+        if self.since is not None:
+            await consumer.seek_time(self.since)
         if ends is not None and self.tail is not None:
             consumer.seek({partition: max(end - self.tail, 0) for partition, end in ends.items()})
         if ends is not None and self.offset is not None:
@@ -136,6 +143,13 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Begin at this sequence in each partition that stores hold.",
         ),
         click.option(
+            "--since",
+            type=TIME,
+            metavar="TIME",
+            help="Begin with the first record made at this time or later: how long ago, such as 2h, or an ISO 8601 "
+            "time such as 2026-11-23T08:00Z (local without a zone).",
+        ),
+        click.option(
             "--partition",
             "partitions",
             metavar="ADDRESS",
@@ -146,7 +160,8 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--exit-at-end",
             is_flag=True,
-            help="Stop at the end of what stores hold now. Without --tail and --offset, begins at the earliest record.",
+            help="Stop at the end of what stores hold now. Without --tail, --offset or --since, begin at the earliest "
+            "record.",
         ),
     )
 

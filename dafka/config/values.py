@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +23,7 @@ Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 """An attrs validator: gets the section, the attribute and the value."""
 
 DURATION_EXPECTED = "a duration such as 500ms, 10s or 7d"
+TIME_EXPECTED = "a duration such as 90s, 2h or 7d, or a time such as 2026-11-23T08:00:00Z"
 SIZE_EXPECTED = "a size such as 64MiB or 10GB"
 
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -51,6 +54,28 @@ def parse_duration_ms(text: str) -> int:
         return _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED)
     except ValueError as error:
         raise ValueError(f"{error}{_advise_unit(text)}") from None
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Return the time that a text stands for: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
+
+    Args:
+        text: how long ago, as `parse_duration_ms` reads it, or a date with or without a time. Without a time zone it is
+            local.
+        now_ms: the present time, in milliseconds since 1970.
+
+    Returns:
+        Milliseconds since 1970; 0 for earlier times.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    with suppress(ValueError):
+        return max(now_ms - _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED), 0)
+    try:
+        return max(int(datetime.fromisoformat(text.strip()).timestamp() * 1000), 0)
+    except (ValueError, OverflowError):
+        raise ValueError(f"expected {TIME_EXPECTED}, not {text!r}{_advise_unit(text)}") from None
 
 
 def parse_size_bytes(text: str) -> int:

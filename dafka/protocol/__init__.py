@@ -10,6 +10,10 @@ from dafka.protocol.answering.fetch_responder import (
     FetchResponder,
     ReadRequest,
 )
+from dafka.protocol.answering.position_responder import (
+    PositionResponder,
+    PositionSearch,
+)
 from dafka.protocol.events import (
     DialectAdopted,
     Event,
@@ -149,6 +153,8 @@ __all__ = [
     "PeerLeft",
     "PeerNotAuthorized",
     "PeerRefused",
+    "PositionResponder",
+    "PositionSearch",
     "ProducerMachine",
     "ReadRequest",
     "ReaderMachine",

@@ -1,5 +1,6 @@
 """The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
 
+from dafka.roles.arguments import Time
 from dafka.roles.broker import Appended, Broker
 from dafka.roles.broker_loading import serve_broker
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
@@ -26,6 +27,7 @@ __all__ = [
     "Reader",
     "Store",
     "StoreStatistics",
+    "Time",
     "Tower",
     "TowerStatistics",
     "open_consumer",

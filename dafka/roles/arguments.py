@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from types import NoneType
-from typing import cast
+from typing import TypeAlias, cast
 
 from dafka.batches import records_codec
 from dafka.config import Config
 from dafka.contents import Repeated
 from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
-from dafka.wire import Dialect
+from dafka.storage.plugin_helpers import now_ms
+from dafka.wire import NUMBER_8_MAX, Dialect
 
+Time: TypeAlias = datetime | timedelta | int
+"""A time: a `datetime` with a time zone, milliseconds since 1970 UTC, or a `timedelta` for how long ago."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _ADDRESS = re.compile("[0-9A-F]{32}")
 
 
@@ -60,6 +66,33 @@ def check_topics(topics: Iterable[str], config: Config) -> list[str]:
     if isinstance(topics, str):
         raise ConfigError(f"topics: expected several, as in [{topics!r}], not one text")
     return [check_topic(topic, config) for topic in topics]
+
+
+def to_time_ms(time: Time) -> int:
+    """Return a time in milliseconds since 1970 UTC.
+
+    Args:
+        time: The time: a `datetime` with a time zone, milliseconds since 1970 UTC, or a `timedelta` for how long ago.
+
+    Returns:
+        The milliseconds; 0 for earlier times.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(time, timedelta):
+        time_ms = now_ms() - time // timedelta(milliseconds=1)
+    elif isinstance(time, datetime) and time.tzinfo is not None:
+        time_ms = (time - _EPOCH) // timedelta(milliseconds=1)
+    elif isinstance(time, datetime):
+        raise ConfigError(f"time: expected a time zone, as in datetime.now(UTC), not {time!r}")
+    elif type(time) is int:
+        time_ms = time
+    else:
+        raise ConfigError(f"time: expected a datetime, a timedelta, or milliseconds since 1970, not {time!r}")
+    if time_ms > NUMBER_8_MAX:
+        raise ConfigError(f"time: expected milliseconds since 1970, not {time!r}")
+    return max(time_ms, 0)
 
 
 def check_positions(positions: Mapping[Partition, int]) -> None:

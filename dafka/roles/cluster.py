@@ -154,6 +154,9 @@ class Cluster:
             if writer == self._broker.address:
                 self._own_control[record.log][key] = record
             self.act(self.logs.note_control(writer, record))
+            log = self.logs.find(record.log)
+            if log is not None and log.replica.leading is not None:  # a leader that has promised can be healed from
+                self.leading.wake()
 
     def _learn_broker(self, broker: BrokerDescription) -> None:
         own = self.brokers.own
@@ -465,6 +468,8 @@ class Cluster:
             self._row_counts[log.name] = len(replica.table.rows)
             state.forks = replica.table.forks(Tip(branch, SEQUENCE_MAX))
         if found != state.leadership:
+            if found.is_led and not state.leadership.is_led:
+                self.leading.wake()
             state.leadership = found
             self._notify(state)
             self._leaderships.pop(state, trio.Event()).set()

@@ -13,10 +13,10 @@ from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import ConsumerMachine, DeliveryBuffer, Event
 from dafka.records import Partition, Record, RecordBatch, new_address
-from dafka.roles.arguments import check_positions, check_topic, check_topics, ephemeral
+from dafka.roles.arguments import Time, check_positions, check_topic, check_topics, ephemeral, to_time_ms
 from dafka.roles.blocks import trio_block
 from dafka.roles.group import Group, check_group
-from dafka.roles.reader import open_reader
+from dafka.roles.reader import no_time_error, open_reader
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import Storage, open_storage
@@ -201,9 +201,49 @@ class Consumer(NodeRole):
         """
         if type(count) is not int or count < 0:
             raise ConfigError(f"count: expected a whole number from 0 on, not {count!r}")
-        ends = await self.ends()
-        held = ends if self._group is None else self._group.held()
-        self.seek({partition: max(end - count, 0) for partition, end in ends.items() if partition in held})
+        self._seek_held({partition: max(end - count, 0) for partition, end in (await self.ends()).items()})
+
+    async def positions_at(self, time: Time) -> dict[Partition, int]:
+        """Ask the stores where their partitions of the consumer's topics continue from a time on.
+
+        A node of its own asks, which takes a fraction of a second.
+
+        Args:
+            time: The time: a `datetime` with a time zone, milliseconds since 1970 UTC as in `Record.timestamp`, or a
+                `timedelta` for how long ago.
+
+        Returns:
+            By partition, the sequence of the first record made at that time or later; the end of the partition if all
+            records are older. A record without a timestamp counts as made when it was stored.
+
+        Raises:
+            ConfigError: The time is invalid.
+            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+            UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
+        """
+        to_time_ms(time)
+        async with open_reader(self.topics, ephemeral(self._config)) as reader:
+            return await reader.positions_at(time)
+
+    async def seek_time(self, time: Time) -> None:
+        """Continue each partition with the first record that was made at a time or later.
+
+        A partition whose records are all older continues at its end. One of which no store holds records, now or when
+        it is found later, begins at its first record.
+
+        Args:
+            time: The time; see `positions_at`.
+
+        Raises:
+            ConfigError: The time is invalid.
+            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+            UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
+        """
+        time_ms = to_time_ms(time)
+        found = await self.positions_at(time_ms)
+        self._machine.timed_start.time_ms = time_ms
+        unstored = self._machine.reassembler.cursors.keys() - found.keys()
+        self._seek_held({**dict.fromkeys(unstored, 0), **found})
 
     def pause(self, *selected: Partition | str) -> None:
         """Receive no further records of partitions until `resume`. They fill no buffer, and their lag grows.
@@ -328,10 +368,26 @@ class Consumer(NodeRole):
             await self._arrived.park()
         return batch
 
+    def _seek_held(self, positions: Mapping[Partition, int]) -> None:
+        """Continue partitions at other records; in a group, those that this member handles."""
+        held = positions if self._group is None else self._group.held()
+        self.seek({partition: sequence for partition, sequence in positions.items() if partition in held})
+
     def _check_until(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
         if self._group is not None:
             raise ConfigError("until: expected None in a group, whose other members read some of the partitions")
         return self._check_ends(sequences)
+
+    async def _wait_time_store(self) -> None:
+        """Wait for a store that can say where the records of a time begin. Raise an error if there is none."""
+        machine = self._machine
+        with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
+            while not machine.timed_start.query.stores:
+                await self._changed.park()
+            return
+        stores = len(machine.reassembler.gap_resolver.stores)
+        self._check_found(stores=stores)
+        raise no_time_error(stores)
 
     def _check_ends(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
         check_positions(sequences)
@@ -436,12 +492,14 @@ async def open_consumer(
     config: Config | None = None,
     *,
     positions: Mapping[Partition, int] | None = None,
+    start: Time | None = None,
     group: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """Open a consumer, for use as an async context manager.
 
     In each partition it begins at the position given in `positions`, or else at the one saved under its name, or else
-    where `[consumer] offset_reset` says. With `latest`, it receives every record published after the block was entered.
+    at `start`, or else where `[consumer] offset_reset` says. With `latest`, it receives every record published after
+    the block was entered.
 
     The members of a group share the partitions of their topics. Each partition is handled by one of them at a time,
     which begins where `save_positions` was called last, by whichever member.
@@ -451,20 +509,26 @@ async def open_consumer(
         config: The configuration; the defaults if None.
         positions: By partition, the sequence of the first record to receive; in a group, of partitions of which it has
             no position.
+        start: The time from which on to receive records: a `datetime` with a time zone, milliseconds since 1970 UTC, or
+            a `timedelta` for how long ago. Each partition begins with the first record that was made at that time or
+            later, as the stores say; see `Consumer.seek_time`.
         group: The name of a group to be a member of; by default the one that `[consumer] group` names, if any.
 
     Yields:
         The consumer. Leaving the block closes it.
 
     Raises:
-        ConfigError: A topic, a position or a setting is invalid.
+        ConfigError: A topic, a position, the time or a setting is invalid.
         StorageError: The saved positions cannot be read.
         AddressInUseError: The node cannot listen at the configured endpoint.
-        DiscoveryError: The discovery cannot be set up.
+        DiscoveryError: The discovery cannot be set up. With `start`: no tower or no store was found within
+            `[node] tower_timeout_ms`.
+        UnansweredError: With `start`: only libdafka's stores were found, which cannot find records by time.
     """
     config = config or Config()
     names = check_topics(topics, config)
     check_positions(positions or {})
+    start_ms = None if start is None else to_time_ms(start)
     settings = config.consumer
     group = settings.group if group is None else group
     if group:
@@ -475,20 +539,23 @@ async def open_consumer(
         async with AsyncExitStack() as stack:
             saved = await stack.enter_async_context(open_storage(settings.positions)) if settings.positions else None
             saved_positions = await saved.load_positions(settings.name) if saved is not None else {}
-            machine = ConsumerMachine(new_address(), config, {**saved_positions, **(positions or {})})
+            machine = ConsumerMachine(new_address(), config, {**saved_positions, **(positions or {})}, start_ms)
             sockets = await stack.enter_async_context(
                 open_sockets(machine.address, config, Role.CONSUMER, settings.high_watermark)
             )
             consumer = Consumer(machine, sockets, config, saved)
             async with trio.open_nursery() as nursery:
                 await nursery.start(consumer._run_node)
+                joined: Group | None = None
                 try:
                     for topic in names:
                         consumer.subscribe(topic)
-                    joined = consumer._join_group(group) if group else None
-                    if joined is not None:
+                    if group:
+                        joined = consumer._join_group(group)
                         await nursery.start(joined.run)
-                    if settings.offset_reset == "latest":
+                    if start_ms is not None:
+                        await consumer._wait_time_store()
+                    elif settings.offset_reset == "latest":
                         with trio.move_on_after(SETTLE_S):
                             await consumer.wait_settled()
                             # Producers do not say when they have received a subscription.

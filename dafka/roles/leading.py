@@ -62,7 +62,7 @@ class Leading:
         self._act = act
         self._refresh = refresh
         self._ready_from: dict[str, int] = {}
-        self._healed: dict[tuple[str, Branch], int] = {}
+        self._healed: dict[str, tuple[Branch, dict[Branch, int]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -236,19 +236,27 @@ class Leading:
         leading = replica.leading
         if leading is None:
             return
+        led, healed = self._healed.get(log.name, (leading, {}))
+        if led != leading:  # what was appended to another branch may not be in this one
+            healed = {}
+        self._healed[log.name] = leading, healed
         ends = log.held.ends()
         chain = {each.branch: each.end_offset for each in replica.table.chain(replica.table.rows[leading].parent) or ()}
         for branch in sorted(ends):
             if branch == leading or branch not in replica.table.rows or not self._has_ended(log, branch, leading):
                 continue
             begin = chain.get(branch, replica.table.rows[branch].parent.end_offset)
-            begin = max(begin, self._healed.get((log.name, branch), 0))
+            begin = max(begin, healed.get(branch, 0))
             if ends[branch] <= begin:
                 continue
-            entries = await read_tail(self._host.storage, log, branch, begin, ends[branch])
+            try:
+                entries = await read_tail(self._host.storage, log, branch, begin, ends[branch])
+            except StorageError as error:
+                _LOGGER.warning("cannot heal the log %s of %s yet: %s", log.number, log.topic, error)
+                return
             if replica.leading != leading:
                 return
-            self._healed[log.name, branch] = ends[branch]
+            healed[branch] = ends[branch]
             self._order.heal(state, self._admit(state, entries))
             self._host.wake()
 

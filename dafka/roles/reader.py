@@ -7,15 +7,28 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import trio
 
 from dafka.config import Config
-from dafka.errors import DiscoveryError, UnansweredError
+from dafka.errors import UnansweredError
 from dafka.groups import single_exception
 from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.roles.arguments import check_topics
+from dafka.roles.arguments import Time, check_topics, to_time_ms
 from dafka.roles.blocks import trio_block
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.wire import Role
+
+POSITIONS_TIMEOUT_S = 60.0
+"""Seconds to wait until all stores have said where partitions continue from a time on."""
+
+
+def no_time_error(stores: int) -> UnansweredError:
+    """Return the error for a cluster whose stores cannot say where records of a time begin."""
+    found = "the store that was found is" if stores == 1 else f"the {stores} stores that were found are"
+    return UnansweredError(
+        f"{found} libdafka's or of an earlier version, and cannot find records by time; begin at the earliest or the "
+        "latest record, at a sequence, or with the last records",
+        stores=stores,
+    )
 
 
 class Reader(NodeRole):
@@ -38,6 +51,7 @@ class Reader(NodeRole):
         self._config = config
         self._ranges: dict[Partition, Range] = {}
         self._queried: set[Partition] = set()
+        self._time_lock = trio.Lock()
         self._changed = trio.lowlevel.ParkingLot()
         self._is_tower_heard = False
         self._is_closed = False
@@ -51,11 +65,7 @@ class Reader(NodeRole):
         """
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
             await self._wait_for(lambda: self._machine.is_ready)
-        self.check_settled()
-        if not self._machine.is_ready:
-            seconds = self._config.node.tower_timeout_ms / 1000
-            towers = ", ".join(self._config.beacon.tower_pub)
-            raise DiscoveryError(f"no store was found within {seconds:g} s through the tower at {towers}")
+        self._check_found(stores=int(self._machine.is_ready))
 
     def check_settled(self) -> None:
         """Check that a cluster has been found. Call this after waiting for `tower_timeout_ms`.
@@ -63,19 +73,7 @@ class Reader(NodeRole):
         Raises:
             DiscoveryError: No cluster has been found. The message says whether a tower was heard.
         """
-        if self._settled.is_set():
-            return
-        beacon = self._config.beacon
-        seconds = self._config.node.tower_timeout_ms / 1000
-        sub, pub = ", ".join(beacon.tower_sub), ", ".join(beacon.tower_pub)
-        if not self._is_tower_heard:
-            raise DiscoveryError(
-                f"no tower answered at {pub} within {seconds:g} s; start one with `dafka up`, or name another"
-            )
-        raise DiscoveryError(
-            f"the tower at {pub} is heard, but what is sent to {sub} did not come back from it within {seconds:g} s: "
-            "both must be endpoints of the same tower"
-        )
+        self._check_found()
 
     def ends(self) -> dict[Partition, int]:
         """Return the ends of partitions that the stores have reported.
@@ -123,6 +121,44 @@ class Reader(NodeRole):
         if isinstance(found, Incomplete):
             raise self._unanswered(partition, timeout_s, min_stores, found)
         return found
+
+    async def positions_at(self, time: Time, timeout_s: float = POSITIONS_TIMEOUT_S) -> dict[Partition, int]:
+        """Ask the stores where their partitions of the surveyed topics continue from a time on.
+
+        Args:
+            time: The time: with a time zone, in milliseconds since 1970 UTC, or how long ago.
+            timeout_s: The seconds to wait for the answers. They take long only if many records were stored after the
+                time that were made before it.
+
+        Returns:
+            By partition, the sequence of the first record made at that time or later; the end of the partition if all
+            records are older. A record without a timestamp counts as made when it was stored.
+
+        Raises:
+            ConfigError: The time is invalid.
+            DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
+            UnansweredError: A store did not answer in time, or only libdafka's stores are there, which cannot.
+            trio.ClosedResourceError: The `open_reader` block was left.
+        """
+        time_ms = to_time_ms(time)
+        await self.wait_ready()
+        machine = self._machine
+        async with self._time_lock:
+            if not machine.answering_stores:
+                raise no_time_error(machine.stores)
+            partitions = set(machine.ends)
+            self._node.act(machine.query_positions(partitions, time_ms, trio.current_time()))
+            try:
+                with trio.move_on_after(timeout_s):
+                    await self._wait_for(lambda: partitions <= machine.positions.keys())
+            finally:
+                machine.end_positions_query(partitions)
+            if partitions <= machine.positions.keys():
+                return {partition: machine.positions[partition] for partition in partitions}
+        raise UnansweredError(
+            f"not every store answered within {timeout_s:g} s where records of that time begin",
+            stores=self._machine.stores,
+        )
 
     async def earliest(self, partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, int]:
         """Find the first record of partitions that any store still holds.

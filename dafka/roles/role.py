@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from dafka.config import Config
+from dafka.errors import DiscoveryError
 from dafka.protocol import Event, Machine, Node, NodeCallbacks, ResetPosition, TowersHeard, TowersSilent
 from dafka.records import RecordBatch
 from dafka.roles.events import EventFeed, log_discards
@@ -43,6 +44,8 @@ class NodeRole:
         self._settled = trio.Event()
         self._is_tower_silent = False
         self._is_tower_heard = False
+        self._beacon = config.beacon
+        self._tower_timeout_s = config.node.tower_timeout_ms / 1000
         self._towers = config.beacon.tower_pub if config.node.discovery == "tower" else ()
 
     async def wait_settled(self) -> None:
@@ -62,6 +65,30 @@ class NodeRole:
     def discarded(self) -> dict[str, int]:
         """Return the messages discarded so far, by reason."""
         return dict(+(self._sockets.discarded() + self._node.discarded()))
+
+    def _check_found(self, *, stores: int = 1) -> None:
+        """Check that a cluster has been found. Call this after waiting for `[node] tower_timeout_ms`.
+
+        Args:
+            stores: The number of stores that were found, if one is needed.
+
+        Raises:
+            DiscoveryError: No cluster, or no store, has been found. The message says whether a tower was heard.
+        """
+        seconds = self._tower_timeout_s
+        sub, pub = ", ".join(self._beacon.tower_sub), ", ".join(self._beacon.tower_pub)
+        if self._settled.is_set():
+            if not stores:
+                raise DiscoveryError(f"no store was found within {seconds:g} s through the tower at {pub}")
+            return
+        if not self._is_tower_heard:
+            raise DiscoveryError(
+                f"no tower answered at {pub} within {seconds:g} s; start one with `dafka up`, or name another"
+            )
+        raise DiscoveryError(
+            f"the tower at {pub} is heard, but what is sent to {sub} did not come back from it within {seconds:g} s: "
+            "both must be endpoints of the same tower"
+        )
 
     async def _run_node(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the node until cancelled. It is started when it listens and advertises itself."""

@@ -29,6 +29,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles.blocks import check_in_trio
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
+from dafka.roles.position_replies import PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
@@ -135,6 +136,7 @@ class Store(NodeRole):
         self._writing_since: float | None = None
         self._refusal = ""
         self._replies = FetchReplies(sockets, machine.responder, self._read)
+        self._positions = PositionReplies(sockets, machine.answers.positions, storage, machine.stored.durable_end)
         self._commits = CommitQueue(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
@@ -193,6 +195,7 @@ class Store(NodeRole):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run_until_lost, self._write)
                 nursery.start_soon(self._replies.run)
+                nursery.start_soon(self._positions.run)
                 if self._drops_records():
                     nursery.start_soon(self._run_until_lost, self._retain)
                 nursery.start_soon(self._forget)
@@ -245,6 +248,7 @@ class Store(NodeRole):
 
     def _on_change(self) -> None:
         self._replies.wake()
+        self._positions.wake()
 
     async def _read(self, request: ReadRequest) -> RecordBatch | None:
         batch = await self._storage.read(request.partition, request.first_sequence, request.count)

@@ -15,6 +15,7 @@ from dafka.roles import (
     Consumer,
     Producer,
     Store,
+    Time,
     Tower,
     open_consumer,
     open_producer,
@@ -55,6 +56,7 @@ class Cluster:
         config: Config | None = None,
         *,
         positions: Mapping[Partition, int] | None = None,
+        start: Time | None = None,
         group: str | None = None,
     ) -> AbstractAsyncContextManager[Consumer]:
         """Open a consumer in this cluster, as `dafka.open_consumer` does.
@@ -63,13 +65,14 @@ class Cluster:
             topics: The topics to consume.
             config: The configuration. Default: that of the cluster, with `offset_reset = "earliest"`.
             positions: The sequence to start at, by partition.
+            start: The time from which on to receive records.
             group: The name of a group to be a member of.
 
         Returns:
             A context manager that opens the consumer.
         """
         earliest = self.config.with_consumer(offset_reset="earliest")
-        return open_consumer(topics, config or earliest, positions=positions, group=group)
+        return open_consumer(topics, config or earliest, positions=positions, start=start, group=group)
 
 
 @asynccontextmanager

@@ -63,9 +63,11 @@ _NAMING = frozenset(
         Command.CONSUMER_HELLO,
         Command.DIRECT_EARLIEST,
         Command.DIRECT_HEAD,
+        Command.DIRECT_POSITION,
         Command.DIRECT_RECORD,
         Command.DIRECT_RECORD_BATCH,
         Command.DIRECT_TOPICS,
+        Command.GET_POSITION,
         Command.GET_TOPICS,
         Command.STORE_HELLO,
     )

@@ -300,4 +300,6 @@ def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
     message = _SEQUENCE_ERRORS.get(refused.error_code)
     if message is not None:
         return WebError("conflict", f"log {log.number} of the topic {log.topic!r}: {message}")
+    if refused.error_code is ErrorCode.NOT_ENOUGH_REPLICAS:
+        return WebError("leader_unavailable", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
     return WebError("bad_request", f"the records are refused: {refused.message or refused.error_code.name}")

@@ -21,7 +21,8 @@ class Command(enum.Enum):
     """A command. The value is its id: the first byte of the topic frame, and a byte of the header.
 
     Nine commands are those of RFC 46. Extensions of this project are `DIRECT_EARLIEST` (erratum 26), `GET_TOPICS` and
-    `DIRECT_TOPICS` (erratum 27), `RECORD_BATCH` and `DIRECT_RECORD_BATCH` (docs/spec/record-batches.md).
+    `DIRECT_TOPICS` (erratum 27), `RECORD_BATCH` and `DIRECT_RECORD_BATCH` (docs/spec/record-batches.md), `GET_POSITION`
+    and `DIRECT_POSITION` (docs/spec/positions-by-time.md).
     """
 
     RECORD = b"M"
@@ -38,6 +39,8 @@ class Command(enum.Enum):
     DIRECT_TOPICS = b"P"
     RECORD_BATCH = b"B"
     DIRECT_RECORD_BATCH = b"C"
+    GET_POSITION = b"S"
+    DIRECT_POSITION = b"R"
 
 
 class Dialect(enum.Enum):

@@ -394,6 +394,72 @@ class DirectTopics:
 
 
 @attrs.frozen
+class GetPosition:
+    """GET-POSITION: a node asks a store where a partition continues from a time on (docs/spec/positions-by-time.md).
+
+    RFC 46 has no such command. It is sent only to stores that subscribe to it with their address.
+
+    Attributes:
+        store: The address of the store.
+        address: The address of the node that asks.
+        partition: The name of the partition.
+        subject: The topic of the partition.
+        time: The time, in milliseconds since 1970 UTC.
+    """
+
+    COMMAND: ClassVar = Command.GET_POSITION
+    TOPIC: ClassVar = "store"
+    FIELDS: ClassVar = (
+        ("address", FieldType.STRING),
+        ("partition", FieldType.STRING),
+        ("subject", FieldType.STRING),
+        ("time", FieldType.NUMBER_8),
+    )
+
+    store: str = attrs.field(validator=_check_text)
+    address: str = attrs.field(validator=_check_text)
+    partition: str = attrs.field(validator=_check_text)
+    subject: str = attrs.field(validator=_check_text)
+    time: int = attrs.field(validator=_CHECK_SEQUENCE)
+
+
+@attrs.frozen
+class DirectPosition:
+    """DIRECT-POSITION: the first record of a partition that was made at a time or later, sent to the node that asked.
+
+    RFC 46 has no such command (docs/spec/positions-by-time.md). It is sent only to nodes that subscribe to it.
+
+    Attributes:
+        requestor: The address of the node that asked.
+        address: The address of the store.
+        partition: The name of the partition.
+        subject: The topic of the partition.
+        time: The time, as in the question.
+        sequence: The first record that was made at this time or later; `NUMBER_8_MAX` if the store holds none.
+        end: The sequence after the last record that the store holds; 0 if it never held any.
+    """
+
+    COMMAND: ClassVar = Command.DIRECT_POSITION
+    TOPIC: ClassVar = "requestor"
+    FIELDS: ClassVar = (
+        ("address", FieldType.STRING),
+        ("partition", FieldType.STRING),
+        ("subject", FieldType.STRING),
+        ("time", FieldType.NUMBER_8),
+        ("sequence", FieldType.NUMBER_8),
+        ("end", FieldType.NUMBER_8),
+    )
+
+    requestor: str = attrs.field(validator=_check_text)
+    address: str = attrs.field(validator=_check_text)
+    partition: str = attrs.field(validator=_check_text)
+    subject: str = attrs.field(validator=_check_text)
+    time: int = attrs.field(validator=_CHECK_SEQUENCE)
+    sequence: int = attrs.field(validator=_CHECK_SEQUENCE)
+    end: int = attrs.field(validator=_CHECK_SEQUENCE)
+
+
+@attrs.frozen
 class RecordRun:
     """Consecutive RECORDs of one partition, or DIRECT-RECORDs to one requestor.
 
@@ -410,7 +476,18 @@ class RecordRun:
 
 
 _WithoutContent: TypeAlias = (
-    Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest | GetTopics | DirectTopics
+    Fetch
+    | Ack
+    | Head
+    | DirectHead
+    | GetHeads
+    | ConsumerHello
+    | StoreHello
+    | DirectEarliest
+    | GetTopics
+    | DirectTopics
+    | GetPosition
+    | DirectPosition
 )
 WithContent: TypeAlias = Record | DirectRecord | RecordBatchMessage | DirectRecordBatchMessage
 Message: TypeAlias = WithContent | _WithoutContent
@@ -434,5 +511,7 @@ MESSAGES: tuple[type[Message], ...] = (
     DirectEarliest,
     GetTopics,
     DirectTopics,
+    GetPosition,
+    DirectPosition,
 )
 """The classes of all commands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,25 @@ def test_what_is_stored_is_printed_from_the_beginning_chosen(
     check_printed(cluster.node("consume", "numbers", "nothing", "--exit-at-end", *options), expected)
 
 
+def test_a_time_is_the_beginning_in_each_partition(cluster: Dafka) -> None:
+    assert cluster.node("produce", "timed", "old", "older").status == 0
+    between = datetime.now(UTC) + timedelta(milliseconds=1)
+    while datetime.now(UTC) <= between:
+        pass
+    assert cluster.node("produce", "timed", "new", "newer").status == 0
+    check_printed(cluster.node("consume", "timed", "--since", "1h", "--exit-at-end"), b"old\nolder\nnew\nnewer\n")
+    live = cluster.start_consumer("timed", "--since", between.isoformat(), "--count", "3")
+    live.wait_output(2)
+    assert cluster.node("produce", "timed", "newest").status == 0
+    assert live.wait().output == b"new\nnewer\nnewest\n"
+
+
+def test_a_time_that_is_none_is_refused(dafka: Dafka) -> None:
+    ended = dafka.run("consume", "orders", "--since", "yesterday")
+    assert ended.status == 2
+    assert "'--since': expected a duration such as 90s, 2h or 7d, or a time such as 2026-11-23T08:" in ended.errors
+
+
 def test_tail_goes_on_with_new_records(cluster: Dafka) -> None:
     assert cluster.node("produce", "live", stdin=numbers(0, 50)).status == 0
     live = cluster.start_consumer("live", "--tail", "2", "--count", "4")
@@ -102,6 +122,7 @@ def test_records_of_other_partitions_do_not_count_as_received(cluster: Dafka, pa
     [
         (["--tail", "1", "--offset", "2"], "--offset: expected this or --tail, not both"),
         (["--tail", "1", "--from-beginning"], "--tail: expected this or --from-beginning, not both"),
+        (["--since", "2h", "--offset", "1"], "--since: expected this or --offset, not both"),
     ],
 )
 def test_beginnings_exclude_each_other(dafka: Dafka, options: list[str], error: str) -> None:
@@ -109,8 +130,9 @@ def test_beginnings_exclude_each_other(dafka: Dafka, options: list[str], error: 
     assert (ended.status, ended.error) == (2, error)
 
 
-def test_an_end_that_no_store_tells_is_an_error(dafka: Dafka) -> None:
+@pytest.mark.parametrize("options", [["--exit-at-end"], ["--since", "2h"]])
+def test_an_end_and_a_time_that_no_store_tells_are_errors(dafka: Dafka, options: list[str]) -> None:
     dafka.start_tower()
-    ended = dafka.node("consume", "orders", "--exit-at-end", environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"})
+    ended = dafka.node("consume", "orders", *options, environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"})
     assert ended.status == 1
     assert "no store was found within 1.5 s" in ended.error

@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,21 @@ def test_a_cancelled_call_loses_no_record(config: Config) -> None:
                 except TimeoutError:
                     pass
         assert received == contents(0, 300)
+
+    asyncio.run(program())
+
+
+def test_consumers_and_readers_begin_at_a_time(config: Config) -> None:
+    hour = timedelta(hours=1)
+
+    async def program() -> None:
+        async with stored(config) as partition, dafka.asyncio.open_consumer(["hello"], config, start=hour) as consumer:
+            assert (await consumer.next_record()).sequence == 0
+            assert await consumer.positions_at(-hour) == {partition: 100}
+            await consumer.seek_time(hour)
+            assert (await consumer.next_record()).sequence == 0
+            async with dafka.asyncio.open_reader(["hello"], config) as reader:
+                assert await reader.positions_at(hour) == {partition: 0}
 
     asyncio.run(program())
 

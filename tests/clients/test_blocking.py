@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,18 @@ def test_records_are_received_one_by_one_and_in_batches_each_once(stored: tuple[
         assert found == contents(0, 100)
         assert consumer.statistics().positions == {partition: 100}
         assert consumer.topics == ("hello",)
+
+
+def test_consumers_and_readers_begin_at_a_time(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+    hour = timedelta(hours=1)
+    with blocking.open_consumer(["hello"], config, start=hour) as consumer:
+        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 0
+        assert consumer.positions_at(-hour, timeout_s=DEADLINE_S) == {partition: 100}
+        consumer.seek_time(hour, timeout_s=DEADLINE_S)
+        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 0
+    with blocking.open_reader(["hello"], config) as reader:
+        assert reader.positions_at(hour) == {partition: 0}
 
 
 def test_conveniences_are_those_of_trio(stored: tuple[Config, Partition]) -> None:

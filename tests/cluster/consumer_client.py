@@ -47,6 +47,7 @@ class ConsumerClient:
         self._history = HistoryWriter(Path(options.folder), options.member)
         self._runs = Runs(self._write)
         self._positions: dict[int, int] = {}
+        self._epochs: dict[int, int | None] = {}
         self._committed: dict[int, int] = {}
         self._is_ready = False
         self.is_stopped = False
@@ -93,6 +94,7 @@ class ConsumerClient:
         else:
             self._runs.add(record, offset)
         self._positions[log] = offset + 1
+        self._epochs[log] = message.leader_epoch()
 
     def _write(self, producer: int, log: int, first: int, count: int, offset: int) -> None:
         self._history.add("read", now(), self._options.member, log, offset, producer, first, count, log=log)
@@ -104,7 +106,10 @@ class ConsumerClient:
         begun = now()
         self._history.add("note", begun, self._options.member, f"commits {offsets}")
         self._history.flush()
-        given = [TopicPartition(self._options.topic, log, offset) for log, offset in offsets.items()]
+        topic = self._options.topic
+        given = [
+            TopicPartition(topic, log, offset, leader_epoch=self._epoch_of(log)) for log, offset in offsets.items()
+        ]
         try:
             answered = self._consumer.commit(offsets=given, asynchronous=False)
         except KafkaException as error:
@@ -115,6 +120,11 @@ class ConsumerClient:
         self._note_commit(begun, done, is_done=True)
         self._note_commit(begun, {log: each for log, each in offsets.items() if log not in done}, is_done=False)
         self._committed.update(done)
+
+    def _epoch_of(self, log: int) -> int:
+        """Return the leader epoch of what was read last. Half of the logs say none, as simple clients do."""
+        epoch = self._epochs.get(log)
+        return -1 if epoch is None or log % 2 == 0 else epoch
 
     def _note_commit(self, begun: float, offsets: dict[int, int], *, is_done: bool) -> None:
         group, member = self._options.group, self._options.member

@@ -11,10 +11,11 @@ from dafka.kafka.transactions import (
     Marker,
     TransactionSettings,
 )
+from dafka.kafka.transactions.log_producers import GAP_WAIT_MS
+from dafka.kafka.transactions.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
 from tests.kafka.coordination.broker import Log, make_header
 
 SETTINGS = TransactionSettings()
-SEQUENCES = 2**31
 
 
 class OneLog:
@@ -227,3 +228,74 @@ def test_aborted_transactions_of_a_range() -> None:
     assert between(44, 50) == []
     log.producers.drop_before(33)
     assert between(0, 44) == [(2, 33)]
+
+
+def send_to_branch(log: OneLog, base_sequence: int, count: int = 1) -> int | ErrorCode:
+    """Return the offset of a batch in a log that may lack records of another branch, or why it is refused."""
+    header = make_header(log.end_offset, count, 1, 0, base_sequence)
+    check = log.producers.check_batch(header)
+    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not log.producers.accepts_gap(header, log.now_ms):
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    return log.log.append(header, None, log.now_ms) if check.duplicate_of is None else check.duplicate_of.base_offset
+
+
+def test_records_behind_those_on_the_other_side_of_a_split_are_accepted_after_a_while() -> None:
+    log = OneLog()
+    log.produce(0, 8)
+    assert [send_to_branch(log, 10), send_to_branch(log, 11)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+    log.now_ms += GAP_WAIT_MS
+    assert send_to_branch(log, 11) is ErrorCode.NOT_ENOUGH_REPLICAS, "the earlier one comes first"
+    assert [send_to_branch(log, 10), send_to_branch(log, 11)] == [8, 9]
+    assert [log.produce(10), log.produce(11)] == [8, 9]
+
+
+def test_records_that_are_sent_again_come_before_those_that_follow() -> None:
+    log = OneLog()
+    log.produce(0, 8)
+    assert send_to_branch(log, 9) is ErrorCode.NOT_ENOUGH_REPLICAS
+    log.now_ms += GAP_WAIT_MS // 2
+    assert send_to_branch(log, 8) == 8
+    assert send_to_branch(log, 9) == 9
+    assert send_to_branch(log, 12) is ErrorCode.NOT_ENOUGH_REPLICAS
+    log.now_ms += GAP_WAIT_MS // 2
+    assert send_to_branch(log, 11) is ErrorCode.NOT_ENOUGH_REPLICAS
+    log.now_ms += GAP_WAIT_MS // 2
+    assert send_to_branch(log, 11) is ErrorCode.NOT_ENOUGH_REPLICAS, "an earlier one waits as long"
+    log.now_ms += GAP_WAIT_MS // 2
+    assert send_to_branch(log, 11) == 10
+
+
+def test_records_of_the_other_side_are_known_when_they_come_again() -> None:
+    log = OneLog()
+    log.produce(0, 8)
+    send_to_branch(log, 10)
+    log.now_ms += GAP_WAIT_MS
+    assert [send_to_branch(log, sequence) for sequence in range(10, 30)] == list(range(8, 28))
+    assert log.log.append(make_header(log.end_offset, 2, 1, 0, 8), None, log.now_ms) == 28  # both sides have met
+    assert log.produce(8, 2) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert [log.produce(0, 30), log.produce(12)] == [
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    ]
+    assert log.produce(30) == 30
+
+
+def test_ranges_of_sequences() -> None:
+    ranges = SequenceRanges()
+    assert ranges.add(SEQUENCES - 3, 2)
+    assert ranges.add(SEQUENCES - 1, 3)
+    assert ranges.covers(SEQUENCES - 3, 5)
+    assert not ranges.covers(2, 1)
+    assert ranges.add(10, 5)
+    assert not ranges.add(4, 2)
+    assert ranges.end == SEQUENCES + 15
+    assert [ranges.covers(first, 2) for first in (2, 4, 6, 9, 10, 14)] == [False, True, False, False, True, False]
+    assert not ranges.add(2, 8)
+    assert ranges.covers(SEQUENCES - 3, 18)
+    assert ranges.add(15 + SEQUENCES // 2 - 1, 1)
+    assert ranges.add(15 + SEQUENCES // 2, 100)
+    assert not ranges.covers(15 + SEQUENCES // 2 + 1, SEQUENCES // 2), "it is too far back"
+    for number in range(2 * RANGES_MAX):
+        ranges.add(1000 + SEQUENCES // 2 + 2 * number, 1)
+    assert ranges.covers(1000 + SEQUENCES // 2 + 4 * RANGES_MAX - 2, 1)
+    assert not ranges.covers(1000 + SEQUENCES // 2, 1)

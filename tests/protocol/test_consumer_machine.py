@@ -55,8 +55,8 @@ def receive(consumer: ConsumerMachine, *messages: wire.BatchedMessage, now: floa
 
 
 def test_start_subscribes_to_what_is_addressed_to_the_consumer() -> None:
-    prefixes = [Subscribe(b"DCONSUMER"), Subscribe(b"ECONSUMER"), Subscribe(b"LCONSUMER"), Subscribe(b"TCONSUMER")]
-    assert ConsumerMachine(ME, Config()).start(0.0) == prefixes
+    prefixes = [b"DCONSUMER", b"ECONSUMER", b"RCONSUMER", b"LCONSUMER", b"TCONSUMER"]
+    assert ConsumerMachine(ME, Config()).start(0.0) == [Subscribe(prefix) for prefix in prefixes]
 
 
 def test_subscribe_follows_a_topic_and_asks_for_its_heads() -> None:

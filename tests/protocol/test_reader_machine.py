@@ -58,7 +58,7 @@ def delivered(actions: list[Action]) -> list[int]:
 
 
 def test_it_does_not_subscribe_to_records_and_heads_of_producers() -> None:
-    own = [Subscribe(b"DREADER"), Subscribe(b"EREADER"), Subscribe(b"LREADER"), Subscribe(b"TREADER")]
+    own = [Subscribe(prefix) for prefix in (b"DREADER", b"EREADER", b"RREADER", b"LREADER", b"TREADER")]
     assert ReaderMachine(ME, Config()).start(0.0) == own
     assert ReaderMachine(ME, Config(), ["hello"]).start(0.0) == [*own, Subscribe(b"K")]
 

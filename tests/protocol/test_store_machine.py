@@ -55,7 +55,7 @@ def fetch(sequence: int, count: int, partition: Partition = HELLO, requestor: st
 
 
 def test_start_subscribes_to_what_a_store_hears_erratum_12() -> None:
-    prefixes = [b"M", b"H", b"F", b"G", b"W", b"DSTORE", b"ESTORE", b"WSTORE", b"TSTORE", b"QSTORE"]
+    prefixes = [b"M", b"H", b"F", b"G", b"W", b"DSTORE", b"ESTORE", b"SSTORE", b"WSTORE", b"TSTORE", b"QSTORE"]
     assert StoreMachine(ME, Config(), {}).start(0.0) == [Subscribe(prefix) for prefix in prefixes]
 
 

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 import trio
 import trio.testing
+from websockets.trio.client import ClientConnection
 
 from dafka import Config
 from dafka.batches import encode_batch
+from dafka.broker import Service, appending
+from dafka.broker.appending import AppendRefusedError
+from dafka.kafka.errors import ErrorCode
 from dafka.kafka.state_records import COORDINATORS_TOPIC
 from dafka.protocol.logs import Leadership, LogState
 from dafka.protocol.replication import NO_TIP, Branch, BranchRow, Tip
 from dafka.users import DEFAULT_ITERATIONS, MECHANISMS, Permissions, User, derive_credential, write_users
+from dafka.web.forwarding.broker_link import BrokerLink
 from dafka.web.forwarding.leaders import Leaders
 from dafka.web.forwarding.remote_reads import RemoteRead, RemoteReads
 from dafka.web.websocket.binary import encode_publish
 from tests.web.forwarding import TOPIC, Pair, log_of, open_pair
-from tests.web.websocket.clients import BINARY, open_client
+from tests.web.websocket.clients import BINARY, Client, open_client
 
 DEADLINE_S = 30
+
+FIRST_ID = 100
+"""The id of a client's first message that has records."""
 
 
 def lines(*values: str) -> bytes:
@@ -182,37 +195,165 @@ async def test_without_a_leader_the_answer_is_503(monkeypatch: pytest.MonkeyPatc
             assert "log 0 of the topic 'orders' has no leader" in answer.document["error"]["message"]
 
 
-async def test_idempotent_records_that_were_on_their_way_are_appended_once() -> None:
-    async with open_pair() as pair, open_client(pair.first, BINARY) as client:
-        producer = await client.ask("init_producer")
+class IdempotentClient:
+    """A client over WebSocket that publishes idempotent records, one in a batch, without waiting for answers."""
 
-        async def send(sequence: int) -> None:
+    def __init__(self, client: Client, producer: dict[str, Any]) -> None:
+        self._client = client
+        self._producer = producer
+        self._next = 0
+
+    async def send(self, count: int) -> None:
+        for sequence in range(self._next, self._next + count):
             data = encode_batch(
                 0,
                 [b"%d" % sequence],
                 timestamps=5,
-                producer_id=producer["producer_id"],
-                producer_epoch=producer["producer_epoch"],
+                producer_id=self._producer["producer_id"],
+                producer_epoch=self._producer["producer_epoch"],
                 base_sequence=sequence,
             )
-            await client.connection.send(encode_publish(100 + sequence, TOPIC, 0, data))
+            await self._client.connection.send(encode_publish(FIRST_ID + sequence, TOPIC, 0, data))
+        self._next += count
 
-        for sequence in range(3):
-            await send(sequence)
-            await client.expect("published", 100 + sequence)
-        # The connection to the leader is lost with answers on their way.
-        for link in pair.first.broker.web.remote.leaders._links.values():  # type: ignore[union-attr]
-            link._replies = {}
-        sent = [send(sequence) for sequence in range(3, 6)]
-        for each in sent:
-            await each
-        pair.lead(0, None)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        pair.lead(0, pair.second)
-        for sequence in range(3, 6):
-            answer = await client.expect("published", 100 + sequence)
-            assert answer["offsets"][0]["offset"] in {sequence, None}
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == list("012345")
+    async def expect_answers(self, first: int, end: int) -> list[int | None]:
+        """Return the offsets that are told of some records."""
+        answers = [await self._client.expect("published", FIRST_ID + number) for number in range(first, end)]
+        return [each["offsets"][0]["offset"] for each in answers]
+
+
+class LostAnswers:
+    """Loses answers of leaders to forwarded records, and then the connection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lost = 0
+        self.passing: float = math.inf
+        self._connections: list[ClientConnection] = []
+        receive, serve = BrokerLink._receive, BrokerLink._serve
+
+        def lose(link: BrokerLink, message: str | bytes) -> None:
+            if isinstance(message, str) and json.loads(message)["type"] == "published":
+                self.passing -= 1
+                if self.passing < 0:
+                    self.lost += 1
+                    return
+            receive(link, message)
+
+        async def serve_and_note(link: BrokerLink, connection: ClientConnection) -> None:
+            self._connections.append(connection)
+            await serve(link, connection)
+
+        monkeypatch.setattr(BrokerLink, "_receive", lose)
+        monkeypatch.setattr(BrokerLink, "_serve", serve_and_note)
+
+    async def end_connection(self) -> None:
+        """Let the next answers pass, after the connection has ended."""
+        self.passing = math.inf
+        await self._connections.pop().aclose()
+
+
+@asynccontextmanager
+async def open_idempotent(pair: Pair) -> AsyncIterator[IdempotentClient]:
+    async with open_client(pair.first, BINARY) as client:
+        yield IdempotentClient(client, await client.ask("init_producer"))
+
+
+async def wait_records(pair: Pair, count: int) -> None:
+    """Wait until the leader has appended records."""
+    log, broker = log_of(pair.second), pair.second.broker.broker
+    with trio.fail_after(DEADLINE_S):
+        while log.high_watermark < count:
+            with broker.watching([log]) as advanced:
+                if log.high_watermark < count:
+                    await advanced.wait()
+
+
+async def test_idempotent_records_whose_answers_are_lost_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = LostAnswers(monkeypatch)
+    async with open_pair() as pair, open_idempotent(pair) as producer:
+        await producer.send(3)
+        assert await producer.expect_answers(0, 3) == [0, 1, 2]
+        answers.passing = 1
+        await producer.send(4)
+        await wait_records(pair, 7)
+        while answers.lost < 3:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await answers.end_connection()
+        await producer.send(2)
+        assert await producer.expect_answers(3, 9) == [3, 4, 5, 6, 7, 8]
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == list("012345678")
+
+
+async def test_stream_of_idempotent_records_survives_lost_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round loses a connection after some answers, with more records under way than a leader remembers."""
+    answers = LostAnswers(monkeypatch)
+    rounds, each = 6, 25
+    async with open_pair() as pair, open_idempotent(pair) as producer:
+        for number in range(rounds):
+            lost = answers.lost
+            answers.passing = 4 * number
+            await producer.send(each)
+            await wait_records(pair, (number + 1) * each)
+            while answers.lost - lost < each - 4 * number:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await answers.end_connection()
+            found = await producer.expect_answers(number * each, (number + 1) * each)
+            assert all(told in {number * each + place, None} for place, told in enumerate(found))
+        values = values_in((await pair.first.get(f"/topics/{TOPIC}/records?limit=1000")).body)
+        assert values == [str(number) for number in range(rounds * each)]
+
+
+async def test_records_of_other_clients_are_not_sent_again_when_answers_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = LostAnswers(monkeypatch)
+    async with open_pair() as pair, open_client(pair.first) as client:
+        answers.passing = 0
+        identifier = await client.send("publish", topic=TOPIC, records=[{"value": "a"}])
+        await wait_records(pair, 1)
+        while not answers.lost:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await answers.end_connection()
+        refusal = await client.expect("error", identifier)
+        assert refusal["code"] == "leader_changed"
+        assert log_of(pair.second).high_watermark == 1
+
+
+async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records are always under way, so that no moment comes at which nothing waits for an answer."""
+    monkeypatch.setattr("dafka.web.forwarding.remote_appends.LEADER_WAIT_S", 0.4)
+    async with open_pair() as pair, open_client(pair.first) as client:
+        begun = trio.current_time()
+        waiting: deque[int] = deque()
+        while trio.current_time() < begun + 1.0:
+            waiting.append(await client.send("publish", topic=TOPIC, records=[{"value": "a"}]))
+            if len(waiting) > 20:
+                await client.expect("published", waiting.popleft())
+        for identifier in waiting:
+            await client.expect("published", identifier)
+
+
+async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader has too few replicas at first."""
+    refused: list[LogState] = []
+    check = appending._check_replicas
+
+    def refuse(service: Service, log: LogState) -> None:
+        if service is pair.second.broker.service and len(refused) < 3:
+            refused.append(log)
+            raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 3 replicas are alive, which is no majority")
+        check(service, log)
+
+    monkeypatch.setattr(appending, "_check_replicas", refuse)
+    async with open_pair() as pair:
+        assert await publish(pair, "a") == [{"log": 0, "offset": 0, "count": 1}]
+        assert len(refused) == 3
+        refused.clear()
+        answer = await pair.second.request("POST", f"/topics/{TOPIC}/records?log=0", b"x")
+        assert (answer.status, answer.code) == (503, "leader_unavailable")
+        assert "1 of 3 replicas are alive" in answer.document["error"]["message"]
 
 
 async def test_forwarded_requests_are_not_forwarded_again() -> None:

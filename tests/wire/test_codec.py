@@ -16,11 +16,13 @@ from dafka.wire import (
     Dialect,
     DirectEarliest,
     DirectHead,
+    DirectPosition,
     DirectRecord,
     DirectRecordBatchMessage,
     DirectTopics,
     Fetch,
     GetHeads,
+    GetPosition,
     GetTopics,
     Head,
     Message,
@@ -152,6 +154,33 @@ VECTORS = [
         DirectTopics("C9", "S5", "", (), 0, 0),
         LIBDAFKA,
         ["'PC9' 00 | 01 | 02 'S5' | 00 | 00 00 00 00 | 00 00 00 00 | 00 00 00 00"],
+    ),
+    Vector(
+        GetPosition("S5", "C9", "P1", "hello", 258),
+        RFC46,
+        ["'SS5'", "AA A5 | 'S' | 01 | 02 'C9' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02"],
+    ),
+    Vector(
+        GetPosition("S5", "C9", "P1", "hello", 258),
+        LIBDAFKA,
+        ["'SS5' 00 | 01 | 02 'C9' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02"],
+    ),
+    Vector(
+        DirectPosition("C9", "S5", "P1", "hello", 258, 7, 9),
+        RFC46,
+        [
+            "'RC9'",
+            "AA A5 | 'R' | 01 | 02 'S5' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02 | 00 00 00 00 00 00 00 07 |"
+            " 00 00 00 00 00 00 00 09",
+        ],
+    ),
+    Vector(
+        DirectPosition("C9", "S5", "P1", "hello", 258, NUMBER_8_MAX, 0),
+        LIBDAFKA,
+        [
+            "'RC9' 00 | 01 | 02 'S5' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02 | FF FF FF FF FF FF FF FF |"
+            " 00 00 00 00 00 00 00 00"
+        ],
     ),
     Vector(GetHeads("hello", "C9"), RFC46, ["'Ghello'", "AA A5 | 'G' | 01 | 02 'C9'"]),
     Vector(GetHeads("hello", "C9"), LIBDAFKA, ["'Ghello' 00 | 01 | 02 'C9'"]),
@@ -318,6 +347,8 @@ BAD_TEXTS = ["é" * 128, "t" * 256, "\ud800", "\udcc3\udca9", b"bytes", 1, None]
 BAD_VALUES: dict[str, list[Any]] = {
     "sequence": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "unrecoverable_end": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
+    "time": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
+    "end": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "count": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
     "remaining": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
     "partitions": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
@@ -340,6 +371,8 @@ def test_a_message_at_its_limits_can_be_sent(message: Any) -> None:
     limits = {
         "sequence": NUMBER_8_MAX,
         "unrecoverable_end": NUMBER_8_MAX,
+        "time": NUMBER_8_MAX,
+        "end": NUMBER_8_MAX,
         "count": NUMBER_4_MAX,
         "remaining": NUMBER_4_MAX,
         "partitions": NUMBER_4_MAX,

@@ -17,10 +17,12 @@ from dafka.wire import (
     Dialect,
     DirectEarliest,
     DirectHead,
+    DirectPosition,
     DirectRecord,
     DirectTopics,
     Fetch,
     GetHeads,
+    GetPosition,
     GetTopics,
     Head,
     Message,
@@ -52,6 +54,8 @@ MESSAGES: list[Message] = [
     DirectEarliest("C9", "S5", "P1", "hello", 258, NUMBER_8_MAX),
     GetTopics("S5", "C9", "hello"),
     DirectTopics("C9", "S5", "", ("hello", "t" * 255), NUMBER_4_MAX, 7),
+    GetPosition("S5", "C9", "P1", "hello", 1_700_000_000_000),
+    DirectPosition("C9", "S5", "P1", "hello", 1_700_000_000_000, NUMBER_8_MAX, 258),
 ]
 SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
 

@@ -11,8 +11,10 @@ from dafka.wire import (
     Command,
     Dialect,
     DirectEarliest,
+    DirectPosition,
     DirectRecordBatchMessage,
     DirectTopics,
+    GetPosition,
     GetTopics,
     RecordBatchMessage,
     RecordRun,
@@ -38,10 +40,12 @@ def test_the_recordings_contain_all_nine_commands() -> None:
         DirectEarliest,
         GetTopics,
         DirectTopics,
+        GetPosition,
+        DirectPosition,
         RecordBatchMessage,
         DirectRecordBatchMessage,
     }
-    assert len(MESSAGES) == len(Command) == 9 + 1 + 2 + 2  # errata 26 and 27, record batches
+    assert len(MESSAGES) == len(Command) == 9 + 1 + 2 + 2 + 2  # errata 26, 27 and 34, record batches
 
 
 def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:

@@ -3,6 +3,9 @@
 A producer numbers its records in each log with sequences, from 0 for each of its epochs. After 2^31 - 1 comes 0 again.
 A batch is accepted if it follows the one before. A batch that arrives again, because the producer has lost the answer,
 gets the same answer again, if it is one of the last five.
+
+Where a log's availability is "branch", a producer may have sent records to the other side of a split. What it sends
+next is then accepted here, too (`LogProducers.accepts_gap`).
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from dafka.batches import BatchHeader
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions.log_transactions import AbortedTransaction, LogTransactions
 from dafka.kafka.transactions.markers import Marker
+from dafka.kafka.transactions.sequence_ranges import SEQUENCES, SequenceRanges
 from dafka.kafka.transactions.settings import TransactionSettings
 from dafka.protocol.logs.producer_batches import BATCHES_REMEMBERED
 
-SEQUENCES = 2**31
-"""The number of different sequences."""
+GAP_WAIT_MS = 1000
+"""How long a batch is refused that follows records on the other side of a split. If both sides have met, the missing
+records arrive in this time."""
 
 
 @attrs.frozen
@@ -52,6 +57,21 @@ class BatchCheck:
     duplicate_of: AppendedBatch | None = None
 
 
+@attrs.frozen
+class Gap:
+    """Records that a producer has sent elsewhere, as it seems.
+
+    Attributes:
+        producer_epoch: The producer's epoch.
+        base_sequence: The sequence of the first record behind them.
+        noticed_ms: When that one came for the first time.
+    """
+
+    producer_epoch: int
+    base_sequence: int
+    noticed_ms: int
+
+
 @attrs.define
 class ProducerState:
     """What a log knows about a producer.
@@ -60,15 +80,17 @@ class ProducerState:
         producer_epoch: The producer's latest epoch.
         last_timestamp_ms: When it last appended something.
         last_sequence: The sequence of its last record; -1 if 0 comes next, None if any sequence may come next.
-        known_count: The number of records up to that one that are known to have been appended without a gap.
+        appended: The sequences that are known to have been appended in this epoch.
         batches: Its last batches of this epoch.
+        gap: What is missing before the batch that it sends now; None if nothing is.
     """
 
     producer_epoch: int
     last_timestamp_ms: int
     last_sequence: int | None = None
-    known_count: int = 0
+    appended: SequenceRanges = attrs.field(factory=SequenceRanges)
     batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    gap: Gap | None = None
 
     def find_duplicate(self, base_sequence: int, count: int) -> AppendedBatch | None:
         """Return the remembered batch with these sequences."""
@@ -82,12 +104,12 @@ class ProducerState:
         return self.last_sequence is None or base_sequence == (self.last_sequence + 1) % SEQUENCES
 
     def is_older(self, base_sequence: int, count: int) -> bool:
-        """Return whether a batch was appended before the remembered ones."""
-        if not self.batches or self.last_sequence is None:
+        """Return whether a batch was appended whose offset is not remembered."""
+        if not self.appended.covers(base_sequence, count):
             return False
-        age = (self.last_sequence - base_sequence) % SEQUENCES + 1
-        remembered = (self.last_sequence - self.batches[0].base_sequence) % SEQUENCES + 1
-        return remembered + count <= age <= self.known_count
+        first = self.appended.position_of(base_sequence)
+        remembered = ((self.appended.position_of(each.base_sequence), each.count) for each in self.batches)
+        return not any(each < first + count and first < each + length for each, length in remembered)
 
     def check_epoch(self, header: BatchHeader) -> ErrorCode:
         """Return what is wrong with a batch of another epoch. A later one begins with sequence 0."""
@@ -106,17 +128,16 @@ class ProducerState:
         """Enter an epoch, in which sequences begin again."""
         self.producer_epoch = producer_epoch
         self.last_sequence = -1
-        self.known_count = 0
+        self.appended.clear()
         self.batches.clear()
 
     def add_batch(self, batch: AppendedBatch) -> None:
         """Note an appended batch of this epoch."""
-        if not self.is_next(batch.base_sequence):
-            self.known_count = 0
-        self.batches.append(batch)
-        self.last_sequence = (batch.base_sequence + batch.count - 1) % SEQUENCES
-        self.known_count = min(self.known_count + batch.count, SEQUENCES // 2)
+        self.gap = None
         self.last_timestamp_ms = batch.timestamp_ms
+        if self.appended.add(batch.base_sequence, batch.count):
+            self.batches.append(batch)
+            self.last_sequence = (batch.base_sequence + batch.count - 1) % SEQUENCES
 
 
 class LogProducers:
@@ -170,6 +191,29 @@ class LogProducers:
         if not error and not header.is_transactional and self._transactions.is_open(header.producer_id):
             error = ErrorCode.INVALID_TXN_STATE
         return BatchCheck(error, duplicate)
+
+    def accepts_gap(self, header: BatchHeader, now_ms: int) -> bool:
+        """Return whether a batch is to be appended although `check_batch` finds that records before it are missing.
+
+        The producer sends the earliest batch again that was not acknowledged. If that is this batch again, all before
+        it were acknowledged: by the other side of a split, whose records come when both sides have met.
+
+        Args:
+            header: The header of the batch.
+            now_ms: The time.
+
+        Returns:
+            Whether it is to be appended. If not, the producer shall try again.
+        """
+        state = self._producers[header.producer_id]
+        gap, found = state.gap, Gap(header.producer_epoch, header.base_sequence, now_ms)
+        if gap is None or gap.producer_epoch != found.producer_epoch:
+            state.gap = found
+            return False
+        ahead = (found.base_sequence - gap.base_sequence) % SEQUENCES
+        if ahead >= SEQUENCES // 2:  # an earlier one
+            state.gap = found
+        return not ahead and not 0 <= now_ms - gap.noticed_ms < GAP_WAIT_MS
 
     def add_batch(self, header: BatchHeader, now_ms: int) -> None:
         """Note a batch that is appended, or that was found in the log, except control batches.

@@ -1,8 +1,9 @@
 """The consumer's side of RFC 46: subscribe, learn the heads, put each partition in order, fetch what is missing.
 
 A partition begins for this consumer at the position given for it. If there is none, it begins at sequence 0 with
-`earliest`, and with `latest` at the next record after the first message about it. One exception: if the producer joined
-after this consumer had settled, the partition began while the consumer was listening, and is read from sequence 0.
+`earliest`, with `latest` at the next record after the first message about it, and with a start time where the stores
+say (`TimedStart`). One exception: if the producer joined after this consumer had
+settled, the partition began while the consumer was listening, and is read from sequence 0.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnrecoverable
 from dafka.protocol.machines.producer_silence import ProducerSilence
+from dafka.protocol.machines.timed_start import TimedStart
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
@@ -34,7 +36,13 @@ PREFIXES_MAX = 4
 """Different topic prefixes of GET-HEADS subscriptions that are matched against the topics in one call."""
 
 _TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
-_OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST)
+_OWN_COMMANDS = (
+    Command.DIRECT_RECORD,
+    Command.DIRECT_HEAD,
+    Command.DIRECT_POSITION,
+    Command.STORE_HELLO,
+    Command.DIRECT_EARLIEST,
+)
 
 
 class ConsumerMachine:
@@ -44,8 +52,11 @@ class ConsumerMachine:
         address: The node's address.
         config: The configuration.
         positions: By partition, the first sequence to receive.
+        start_ms: The time from which on records are received of partitions without a position, in milliseconds since
+            1970; None to begin where `offset_reset` says.
 
     Attributes:
+        timed_start: The partitions that begin at a time, while the stores are asked where that is.
         topics: The subscribed topics, each with the time from which GET-HEADS may be sent again.
         reassembler: The position of each partition.
         buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
@@ -53,7 +64,13 @@ class ConsumerMachine:
         discarded: Messages that were discarded, by reason.
     """
 
-    def __init__(self, address: str, config: Config, positions: Mapping[Partition, int] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        positions: Mapping[Partition, int] | None = None,
+        start_ms: int | None = None,
+    ) -> None:
         self.address = address
         self.topics: dict[str, float] = {}
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
@@ -72,6 +89,7 @@ class ConsumerMachine:
         self._heads_question = LastingQuestion(address)
         self._asked_stores: set[str] = set()
         self._limits = PeerLimits(config.node)
+        self.timed_start = TimedStart(address, config.node, self.reassembler.gap_resolver, start_ms)
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is addressed to this consumer."""
@@ -94,6 +112,8 @@ class ConsumerMachine:
         self._get_heads_retries.cancel(topic)
         for partition in [partition for partition in self.reassembler.cursors if partition.topic == topic]:
             self._forget_partition(partition)
+        for partition in self.timed_start.remove_topic(topic):
+            self._limits.forget_partition(partition)
         return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
 
     def seek(self, partition: Partition, sequence: int, now: float) -> list[Action]:
@@ -102,6 +122,9 @@ class ConsumerMachine:
         If the partition is not known yet, it begins there when it is, and the heads are asked for.
         """
         cursor = self.reassembler.cursors.get(partition)
+        if partition in self.timed_start:
+            self._begin(partition, sequence, self.timed_start.remove_partition(partition))
+            return self._due_fetches(now)
         if cursor is None:
             self._positions[partition] = sequence
             self._heads_wanted[partition.topic] = None
@@ -128,11 +151,16 @@ class ConsumerMachine:
             elif isinstance(message, wire.StoreHello):
                 if message.consumer == self.address and self.topics:
                     actions += self._greet_store(message.address, now)
+                    self.timed_start.query.ask_again()  # only this shows that the store's messages arrive here
             elif isinstance(message, wire.DirectEarliest):
                 reason = self.reassembler.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
+            elif isinstance(message, wire.DirectPosition):
+                reason = self.timed_start.query.receive(message)
+                self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
+        actions += self._begin_partitions(now)
         actions += self._skip_unrecoverable(only_new=True) + self._due_get_heads(now) + self._due_fetches(now)
         self._arriving_bytes = 0
         return actions
@@ -143,6 +171,7 @@ class ConsumerMachine:
         heads: set[str] = set()
         for subscription in subscriptions:
             self.reassembler.gap_resolver.note_subscription(subscription, self.address)
+            self.timed_start.note_subscription(subscription)
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
@@ -156,13 +185,14 @@ class ConsumerMachine:
                     self._heads_wanted.update(dict.fromkeys(wanted))
             elif subscription.command is Command.FETCH:
                 self.reassembler.refetch_unanswered(subscription, now)
-        return actions + self._due_get_heads(now) + self._due_fetches(now)
+        return actions + self._begin_partitions(now) + self._due_get_heads(now) + self._due_fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Note a node that discovery found. Whether it is new decides later where its partition begins."""
         gap_resolver = self.reassembler.gap_resolver
         gap_resolver.add_node(address)
         self._limits.peer_joined(address)
+        self.timed_start.pending_peers.add_node(address)
         if not gap_resolver.is_settled:
             if len(self._older_peers) < PEERS_REMEMBERED_MAX:
                 self._older_peers.add(address)
@@ -176,17 +206,19 @@ class ConsumerMachine:
         """Note that discovery lost a node. Ask stores for its last records, which this consumer may have missed."""
         self.reassembler.gap_resolver.remove_node(address)
         self._limits.peer_left(address)
+        self.timed_start.pending_peers.remove_node(address)
         for topic in self.topics:
             partition = Partition(topic, address)
             if partition in self._producers:
                 self._producers.forget_partition(partition)
                 self._heads_wanted[topic] = None
-        return self._due_get_heads(now)
+        return self._begin_partitions(now) + self._due_get_heads(now) + self._due_fetches(now)
 
     def node_settled(self, now: float) -> list[Action]:
         """Note that the nodes that were there before have been found: nodes found from now on are new."""
         self.reassembler.gap_resolver.node_settled()
-        return self._skip_unrecoverable()
+        self.timed_start.query.node_settled(now)
+        return self._begin_partitions(now) + self._skip_unrecoverable() + self._due_fetches(now)
 
     def tick(self, now: float) -> list[Action]:
         """Repeat unanswered FETCHes and GET-HEADS, and report silent producers."""
@@ -200,6 +232,8 @@ class ConsumerMachine:
         interval_s = max(LASTING_INTERVAL_S, len(self.reassembler.cursors) / ALL_HEADS_PER_S)
         if self._heads_question.take_due(now, interval_s):
             actions += self._ask_next_store(now)
+        self.timed_start.query.tick(now)
+        actions += self._begin_partitions(now)
         return actions + self._due_get_heads(now) + self._due_fetches(now)
 
     def records_buffered(self, memory_bytes: int) -> None:
@@ -216,6 +250,7 @@ class ConsumerMachine:
         """Return when to call `tick`."""
         heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
         repeats = min(self._get_heads_retries.deadline(), self._heads_question.deadline())
+        repeats = min(repeats, self.timed_start.query.deadline())
         return min(self.reassembler.deadline(), self._silence_check_due, repeats, heads_due)
 
     @property
@@ -235,7 +270,7 @@ class ConsumerMachine:
             self.discarded[ABSURD_SEQUENCE] += len(batch)
             return []
         if not self._follow_partition(partition, batch.first_sequence, now, is_live=run.requestor is None):
-            return []
+            return self._note_unbegun(partition, batch.end_sequence, now, is_live=True)
         actions = []
         if run.requestor is None:
             actions = self._note_heard(partition, now)
@@ -260,7 +295,7 @@ class ConsumerMachine:
             self.discarded[ABSURD_SEQUENCE] += 1
             return []
         if not self._follow_partition(partition, head.sequence + 1, now, is_live=not is_direct):
-            return []
+            return self._note_unbegun(partition, head.sequence + 1, now, is_live=not is_direct)
         self.reassembler.note_known_end(partition, head.sequence + 1)
         if is_direct or not (partition in self._producers or self._is_present(partition.address)):
             return []
@@ -285,23 +320,43 @@ class ConsumerMachine:
         if partition.topic not in self.topics:
             self.discarded["another topic"] += 1
             return False
-        cursors = self.reassembler.cursors
-        if partition not in cursors:
-            is_given = partition in self._positions
-            if not is_given and not self._has_room(partition, now, is_live=is_live):
-                return False
-            begins_at_zero = self._config.consumer.offset_reset == "earliest" or partition.address in self._newer_peers
-            begin = self._positions.pop(partition, 0 if begins_at_zero else latest)
-            self.reassembler.follow_partition(partition, begin, None if is_given else now)
+        if partition in self.reassembler.cursors:
+            return True
+        if partition in self.timed_start:
+            return False
+        is_given = partition in self._positions
+        if not is_given and not self._has_room(partition, now, is_live=is_live):
+            return False
+        is_newer = partition.address in self._newer_peers
+        if not is_given and not is_newer and self.timed_start.add_partition(partition):
+            return False
+        begins_at_zero = self._config.consumer.offset_reset == "earliest" or is_newer
+        begin = self._positions.pop(partition, 0 if begins_at_zero else latest)
+        self.reassembler.follow_partition(partition, begin, None if is_given else now)
         return True
+
+    def _note_unbegun(self, partition: Partition, end_sequence: int, now: float, *, is_live: bool) -> list[Action]:
+        """Note records of a partition that is not followed, perhaps because it is not known yet where it begins."""
+        if not self.timed_start.note_known_end(partition, end_sequence) or not is_live:
+            return []
+        return self._note_heard(partition, now) if self._is_present(partition.address) else []
+
+    def _begin_partitions(self, now: float) -> list[Action]:
+        """Follow the partitions of which the stores have said where they begin, and ask about the others."""
+        return self.timed_start.begin_partitions(self._begin, now)
+
+    def _begin(self, partition: Partition, sequence: int, known_end: int, since: float | None = None) -> None:
+        self.reassembler.follow_partition(partition, sequence, since)
+        self.reassembler.note_known_end(partition, known_end)
 
     def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
         """Return whether one more partition may be followed. If there is no room, ask for the heads again later."""
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
                 self._forget_partition(idle)
-        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
-        if not reason and not self.reassembler.has_room():
+        followed = len(self.reassembler.cursors) + len(self.timed_start)
+        reason = self._limits.admit_partition(partition, followed, is_live=is_live)
+        if not reason and (not self.reassembler.has_room() or not self.timed_start.has_room()):
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             self._heads_wanted[partition.topic] = None

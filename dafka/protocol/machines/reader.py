@@ -4,7 +4,8 @@ RFC 46 has no such role; to its peers a reader is a consumer. For the topics it 
 have come: it greets them as a consumer does, they answer with their heads, and it receives their ACKs to producers.
 Therefore it never reports records that no store has on disk. It does not subscribe to the RECORDs and HEADs of
 producers. Ranges are fetched as consumers fetch missed records.
-`HeldEndQuery` asks the stores how much they hold of one partition, of any topic.
+`HeldEndQuery` asks the stores how much they hold of one partition, of any topic; `PositionQuery` asks where partitions
+continue from a time on.
 
 A greeted store sends its heads, or nothing if it has none. A FETCH sent after the greeting, for a partition that no
 node can hold (the store's own address), is answered in either case, and shows that all heads have been sent.
@@ -20,6 +21,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.held_end import HeldEndQuery, Incomplete
+from dafka.protocol.ordering.position_query import PositionQuery
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import PendingPeers, StorePoll
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
@@ -35,7 +37,13 @@ REFRESH_INTERVAL_S = 5.0
 PATIENCE_S = 1.0
 """Seconds to wait for a new store to answer, and for discovered nodes to connect; libdafka's stores never answer."""
 
-_OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST)
+_OWN_COMMANDS = (
+    Command.DIRECT_RECORD,
+    Command.DIRECT_HEAD,
+    Command.DIRECT_POSITION,
+    Command.STORE_HELLO,
+    Command.DIRECT_EARLIEST,
+)
 
 
 class ReaderMachine:
@@ -48,6 +56,7 @@ class ReaderMachine:
 
     Attributes:
         ends: By partition of the surveyed topics, the sequence after the last record that a store has made durable.
+        positions: By partition, the answers to `query_positions` so far.
         buffered_bytes: The memory that delivered records take until the program takes them.
         discarded: Messages that were discarded, by reason.
     """
@@ -55,6 +64,7 @@ class ReaderMachine:
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
         self.address = address
         self.ends: dict[Partition, int] = {}
+        self.positions: dict[Partition, int] = {}
         self.buffered_bytes = 0
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
@@ -63,6 +73,7 @@ class ReaderMachine:
         self._limits = PeerLimits(config.node)
         self._pending_peers = PendingPeers(config.node.peers_max)
         self._held_ends = HeldEndQuery(address, config, self._gap_resolver, self._pending_peers)
+        self._position_query = PositionQuery(address, self._gap_resolver, self._pending_peers)
         self._heads_poll = StorePoll(patience_s=PATIENCE_S, retry_s=GREETING_INTERVAL_S)
         self._ranges: dict[Partition, tuple[int, int]] = {}
         self._buffer_bytes_max = config.consumer.buffer_bytes_max
@@ -78,6 +89,11 @@ class ReaderMachine:
     def stores(self) -> int:
         """The number of connected stores."""
         return len(self._gap_resolver.stores)
+
+    @property
+    def answering_stores(self) -> int:
+        """The number of connected stores that answer `query_positions`."""
+        return len(self._position_query.stores)
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is addressed to this node, and if it surveys topics, to all ACKs: they name the topic."""
@@ -115,6 +131,18 @@ class ReaderMachine:
         """Stop asking how much the stores hold of a partition."""
         return self._held_ends.remove_partition(partition)
 
+    def query_positions(self, partitions: Iterable[Partition], time_ms: int, now: float) -> list[Action]:
+        """Begin to ask the stores where partitions continue from a time on, in milliseconds since 1970."""
+        for partition in partitions:
+            self.positions.pop(partition, None)
+            self._position_query.add_partition(partition, time_ms)
+        return self._find_positions(now)
+
+    def end_positions_query(self, partitions: Iterable[Partition]) -> None:
+        """Stop asking where partitions continue."""
+        for partition in partitions:
+            self._position_query.remove_partition(partition)
+
     def records_buffered(self, memory_bytes: int) -> None:
         """Note that records wait for the program."""
         self.buffered_bytes += memory_bytes
@@ -141,11 +169,16 @@ class ReaderMachine:
                 if self._is_addressed(message.consumer) and self._may_greet(message.address, now):
                     # Only this shows that the store's messages arrive here.
                     self._reassembler.refetch_unanswered(wire.Subscription(Command.FETCH, ""), now)
+                    self._position_query.ask_again()
                     actions += self._greet(message.address) + self._held_ends.ask_again(now)
             elif isinstance(message, wire.DirectEarliest):
                 self._receive_earliest(message, now)
+            elif isinstance(message, wire.DirectPosition):
+                reason = self._position_query.receive(message)
+                self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
+        actions += self._find_positions(now)
         return actions + self._skip_unrecoverable(only_new=True) + self._fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -155,6 +188,7 @@ class ReaderMachine:
         for subscription in subscriptions:
             stores = self.stores
             self._gap_resolver.note_subscription(subscription, self.address)
+            self._position_query.note_subscription(subscription)
             if not subscription.active:
                 continue
             self._pending_peers.note_subscription(subscription.topic)
@@ -167,6 +201,7 @@ class ReaderMachine:
             elif subscription.command is Command.FETCH:
                 self._reassembler.refetch_unanswered(subscription, now)
         self._update_ready(now)
+        actions += self._find_positions(now)
         return actions + (self._held_ends.ask_again(now) if is_asking_again else []) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
@@ -181,20 +216,23 @@ class ReaderMachine:
         self._gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         self._pending_peers.remove_node(address)
-        return self._skip_unrecoverable()
+        return self._find_positions(now) + self._skip_unrecoverable()
 
     def node_settled(self, now: float) -> list[Action]:
         """Start waiting for answers: the nodes that were there before are connected."""
         self._gap_resolver.node_settled()
         self._heads_poll.restart_patience(now)
         self._update_ready(now)
-        return self._held_ends.node_settled(now) + self._skip_unrecoverable()
+        self._position_query.node_settled(now)
+        return self._held_ends.node_settled(now) + self._find_positions(now) + self._skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
         """Repeat unanswered FETCHes, greetings and questions."""
         actions: list[Action] = [Notify(event) for event in self._reassembler.tick(now)]
         actions += self._skip_unrecoverable() + self._held_ends.tick(now)
         self._update_ready(now)
+        self._position_query.tick(now)
+        actions += self._find_positions(now)
         if self._heads_poll.take_retry(now):
             stores = self._gap_resolver.stores
             for store in sorted(stores if self._is_ready else self._heads_poll.unanswered(stores)):
@@ -204,7 +242,8 @@ class ReaderMachine:
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
-        return min(self._reassembler.deadline(), self._heads_poll.deadline(), self._held_ends.deadline())
+        due = min(self._reassembler.deadline(), self._heads_poll.deadline())
+        return min(due, self._held_ends.deadline(), self._position_query.deadline())
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -275,6 +314,12 @@ class ReaderMachine:
             return []
         hello = wire.ConsumerHello(store, self.address, self._topics)
         return [Publish(hello), Publish(wire.Fetch(store, self.address, self._topics[0], 0, 1))]
+
+    def _find_positions(self, now: float) -> list[Action]:
+        """Note the positions that have become certain, and ask about the others."""
+        found = self._position_query.take_positions(now)
+        self.positions.update((partition, each.sequence) for partition, each in found.items())
+        return self._position_query.due_questions(now)
 
     def _update_ready(self, now: float) -> None:
         stores, is_pending = self._gap_resolver.stores, bool(self._pending_peers.addresses)

@@ -119,6 +119,7 @@ class StoreMachine:
         own_commands = (
             Command.DIRECT_RECORD,
             Command.DIRECT_HEAD,
+            Command.GET_POSITION,
             Command.CONSUMER_HELLO,
             Command.DIRECT_EARLIEST,
             Command.GET_TOPICS,
@@ -143,8 +144,8 @@ class StoreMachine:
                 self.discarded.update([reason] if reason else [])
             elif isinstance(message, wire.GetHeads):
                 self._heads.add_request((message.subject,), message.address, now)
-            elif isinstance(message, wire.GetTopics) and message.store == self.address:
-                actions += self.answers.answer_topics(message, now)
+            elif isinstance(message, (wire.GetTopics, wire.GetPosition)) and message.store == self.address:
+                actions += self.answers.receive_question(message, now)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
                 self._heads.add_request(message.subjects, message.address, now)
             else:

@@ -1,4 +1,4 @@
-"""The answers of one store to FETCH and GET-TOPICS."""
+"""The answers of one store to FETCH, GET-TOPICS and GET-POSITION."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Container
 from dafka import wire
 from dafka.protocol.actions import Action, Publish
 from dafka.protocol.answering.fetch_responder import FetchResponder
+from dafka.protocol.answering.position_responder import PositionResponder
 from dafka.protocol.answering.topic_responder import TopicResponder
 from dafka.protocol.machines.head_exchange import HeadExchange
 from dafka.protocol.machines.store_peers import StorePeers
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
-from dafka.protocol.presence.peer_limits import MANY_FETCHES, TOO_OFTEN, PeerLimits
+from dafka.protocol.presence.peer_limits import MANY_FETCHES, MANY_QUESTIONS, TOO_OFTEN, PeerLimits
 from dafka.records import Partition
 
 
@@ -32,6 +33,7 @@ class StoreAnswers:
 
     Attributes:
         fetches_received: FETCHes that are answered with records.
+        positions: The questions where partitions continue from a time on.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class StoreAnswers:
         self._limits = limits
         self._discarded = discarded
         self._topics = TopicResponder(stored.durable)
+        self.positions = PositionResponder(address, stored.durable_end, peers.position_subscribers.__contains__)
 
     def receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         """Queue the records that a FETCH asks for, or answer that they are not held."""
@@ -78,14 +81,23 @@ class StoreAnswers:
             self._heads.fetch_received(fetch, now)
         return []
 
-    def answer_topics(self, question: wire.GetTopics, now: float) -> list[Action]:
-        """Answer a GET-TOPICS of a node that receives the answer."""
+    def receive_question(self, question: wire.GetTopics | wire.GetPosition, now: float) -> list[Action]:
+        """Answer a GET-TOPICS, or queue a GET-POSITION, of a node that receives the answer."""
+        if isinstance(question, wire.GetPosition):
+            self._queue_position(question, now)
+            return []
         if not self._limits.allow_heads_request(question.address, now):
             self._discarded[TOO_OFTEN] += 1
             return []
         if question.address not in self._peers.topics_subscribers:
             return []
         return [Publish(self._topics.answer(question, now))]
+
+    def _queue_position(self, question: wire.GetPosition, now: float) -> None:
+        if not self._limits.allow_fetch(question.address, now):
+            self._discarded[TOO_OFTEN] += 1
+        elif question.address in self._peers.position_subscribers and not self.positions.add_question(question):
+            self._discarded[MANY_QUESTIONS] += 1
 
     def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
         """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""

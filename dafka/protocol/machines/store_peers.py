@@ -22,6 +22,7 @@ class StorePeers:
         head_subscribers: The nodes that take DIRECT-HEADs.
         record_subscribers: The nodes that take DIRECT-RECORDs.
         topics_subscribers: The nodes that take DIRECT-TOPICS.
+        position_subscribers: The nodes that take DIRECT-POSITIONs.
         earliest_responder: Answers the nodes that take DIRECT-EARLIEST.
     """
 
@@ -29,6 +30,7 @@ class StorePeers:
         self.head_subscribers = SubscriberSet(Command.DIRECT_HEAD, peers_max)
         self.record_subscribers = SubscriberSet(Command.DIRECT_RECORD, peers_max)
         self.topics_subscribers = SubscriberSet(Command.DIRECT_TOPICS, peers_max)
+        self.position_subscribers = SubscriberSet(Command.DIRECT_POSITION, peers_max)
         self.earliest_responder = EarliestResponder(peers_max)
         self._address = address
         self._peers_max = peers_max
@@ -47,6 +49,7 @@ class StorePeers:
             self.head_subscribers.note_subscription(subscription)
             self.record_subscribers.note_subscription(subscription)
             self.topics_subscribers.note_subscription(subscription)
+            self.position_subscribers.note_subscription(subscription)
 
     def is_store(self, address: str) -> bool:
         """Return whether a node is a connected store."""

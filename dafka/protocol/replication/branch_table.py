@@ -44,6 +44,21 @@ class BranchTable:
             tip = row.parent
         return found
 
+    def epoch_at(self, last: Branch, offset: int) -> int:
+        """Return the leader epoch of the record before an offset.
+
+        Args:
+            last: The last branch of the log.
+            offset: The offset.
+
+        Returns:
+            The epoch; that of the first known branch before the last one if the offset is before all of them.
+        """
+        row = self.rows[last]
+        while row.parent.end_offset >= offset and row.parent.branch in self.rows:
+            row = self.rows[row.parent.branch]
+        return row.branch.epoch
+
     def fork(self, first: Tip, second: Tip) -> Tip | None:
         """Return the last place that two logs have in common.
 

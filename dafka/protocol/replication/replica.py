@@ -137,6 +137,7 @@ class Replica:
         self._acknowledged = NO_TIP
         self._promised: Claim | None = None
         self._promised_claims: list[Claim] = []
+        self._fruitless_claims = 0
         self._promised_by: dict[str, int] = {}
         self._claimed: dict[Branch, tuple[str, ...]] = {}
         self._largest_epoch = -1
@@ -360,7 +361,7 @@ class Replica:
             self._next_claim_at = now + order.index(self._broker) * self._settings.stagger_s
         if now < self._next_claim_at:
             return []
-        self._next_claim_at = now + self._claim_wait_s(self._claim_count())
+        self._next_claim_at = now + self._claim_wait_s(self._fruitless_claims)
         return self._claim_with(self.replicas)
 
     def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
@@ -389,15 +390,11 @@ class Replica:
 
     # Claims and promises
 
-    def _claim_count(self) -> int:
-        """Return how many claims this replica has promised to follow since the latest branch began."""
-        epoch = self.latest.branch.epoch
-        return sum(each.branch.epoch > epoch for each in self._promised_claims)
-
     def _claim_wait_s(self, claims_before: int) -> float:
-        """Return how long a claim may wait for promises before this replica makes another one, in seconds.
+        """Return how long a claim may take before this replica makes another one, in seconds.
 
-        It is longer after each claim that has got too few in time: their records may take longer to be written.
+        It is longer after each claim of which no branch has come that this replica holds: records may take longer to
+        be written, and a leader may take longer to read what is before its branch.
         """
         order = self._rank_living()
         place = order.index(self._broker) if self._broker in order else len(order)
@@ -448,7 +445,8 @@ class Replica:
         replica_sets, latest = self._possible_replica_sets(), self.latest.branch
         self._promise(claim)
         if claim.replicas:  # the claim gets as much time as one of this replica's
-            self._next_claim_at = self._now + self._claim_wait_s(max(self._claim_count() - 1, 0))
+            self._next_claim_at = self._now + self._claim_wait_s(self._fruitless_claims)
+            self._fruitless_claims += 1
         actions: list[ReplicaAction] = []
         if self.leading is not None:
             actions.append(StepDown(self.leading))
@@ -553,6 +551,8 @@ class Replica:
         promised = -1 if self._promised is None else self._promised.branch.epoch
         if tip.branch == NO_BRANCH or tip.branch.epoch < promised or tip == self._acknowledged:
             return []
+        if tip.branch != self._acknowledged.branch:
+            self._fruitless_claims = 0
         self._acknowledged = tip
         if tip.branch.leader == self._broker:
             return self.acknowledged(self._broker, tip.branch, tip.end_offset)

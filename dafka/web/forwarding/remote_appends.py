@@ -6,6 +6,7 @@ which no leader appends twice, and those that no leader can have appended.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -41,6 +42,7 @@ class RemoteAppend:
         can_repeat: Whether no record is appended twice if they are sent twice.
         deadline: Until when they are sent again, by Trio's clock.
         reply: What the leader answers; None if they are not sent, or were refused.
+        refusal: Why the leader has refused them for the moment, if it has said so.
         ended: Set when the records are durable or refused.
     """
 
@@ -52,6 +54,7 @@ class RemoteAppend:
         self.can_repeat = can_repeat(batches)
         self.deadline = deadline
         self.reply: Reply | None = None
+        self.refusal: WebError | None = None
         self.ended = trio.Event()
         self._offset: int | None = None
         self._error: WebError | None = None
@@ -98,6 +101,7 @@ class RemoteAppends:
         self._gone = gone
         self._pending: deque[RemoteAppend] = deque()
         self._changed = trio.Event()
+        self._problem = "does not answer"
 
     def add(self, batches: Sequence[Batch]) -> RemoteAppend:
         """Add record batches behind those that are on their way."""
@@ -108,7 +112,6 @@ class RemoteAppends:
 
     async def run(self) -> None:
         """Send what was added to the leader, until all of it has arrived or failed."""
-        problem = "does not answer"
         while self._pending:
             try:
                 if self._log.leadership.is_led:
@@ -116,12 +119,11 @@ class RemoteAppends:
                 elif self._leaders.is_deleted(self._log):
                     self._pending[0].fail(topic_not_found(self._log.topic))
                 else:
-                    await self._leaders.until_moved(self._log, self._send_all, self._pending[0].deadline)
+                    await self._leaders.until_moved(self._log, self._send_all, math.inf)
             except BrokerError as error:
-                problem = str(error)
+                self._problem = str(error)
             self._forget_answers()
-            if self._pending and trio.current_time() >= self._pending[0].deadline:
-                self._pending[0].fail(self._leaders.unavailable(self._log, problem))
+            self._fail_late()
             self._remove_ended()
             if self._pending and not self._log.leadership.is_led:
                 await self._leaders.wait_moved(self._log, RETRY_S)
@@ -129,7 +131,7 @@ class RemoteAppends:
     async def _send_all(self, link: BrokerLink) -> None:
         """Send all records over a connection, and take the answers in their order.
 
-        Returns when nothing is left, or when the leader does not know yet that it leads the log.
+        Returns when nothing is left, or when the leader accepts nothing at present.
         """
         while self._pending:
             self._changed = trio.Event()
@@ -143,9 +145,22 @@ class RemoteAppends:
                 if not self._take_answer(each):
                     await self._take_other_answers()
                     return
+            self._fail_late()
             self._remove_ended()
             if self._pending:
-                await self._changed.wait()
+                with trio.move_on_at(self._pending[0].deadline):
+                    await self._changed.wait()
+
+    def _fail_late(self) -> None:
+        """Give up records for which no leader was found in time, or that it does not answer."""
+        now = trio.current_time()
+        for each in self._pending:
+            if each.ended.is_set() or now < each.deadline:
+                continue
+            if each.reply is not None and each.reply.is_sent and not each.can_repeat:
+                each.fail(leader_changed(self._log))
+            else:
+                each.fail(each.refusal or self._leaders.unavailable(self._log, self._problem))
 
     def _note_change(self) -> None:
         self._changed.set()
@@ -153,7 +168,9 @@ class RemoteAppends:
     async def _take_other_answers(self) -> None:
         """Take the answers to all records that were sent, after the first of them were refused for the moment."""
         for each in list(self._pending):
-            if each.reply is not None:
+            if each.reply is None:
+                continue
+            with trio.move_on_at(each.deadline):
                 await each.reply.arrived.wait()
                 self._take_answer(each, follows_refused=True)
 
@@ -164,8 +181,10 @@ class RemoteAppends:
             each.finish(each.reply.result())
         except WebError as error:
             is_gap = follows_refused and error.code == "conflict"
-            if error.code in RETRIED or (each.can_repeat and (is_gap or error.code == "leader_changed")):
+            is_refused_for_now = error.code in RETRIED or error.code == "leader_unavailable"
+            if is_refused_for_now or (each.can_repeat and (is_gap or error.code == "leader_changed")):
                 each.reply = None
+                each.refusal = error if error.code == "leader_unavailable" else None
                 return False
             each.fail(error)
         return True
@@ -200,9 +219,14 @@ class RemoteAppends:
             try:
                 appended.append((each, self._append(self._log, each.batches)))
             except WebError as error:
+                if error.code == "leader_unavailable":
+                    each.refusal = error
+                    break  # nothing may be appended before it
                 each.fail(error)
             except NotLeaderError:
                 break
+        if not appended:
+            await trio.sleep(RETRY_S)
         for each, here in appended:
             try:
                 offset = None if here is None else await here.wait_offset()

@@ -14,7 +14,8 @@ from dafka.kafka.groups import GroupCoordinator, GroupState
 from dafka.kafka.groups.group import Group
 from dafka.kafka.groups.rebalancing import Rebalancer
 from dafka.kafka.transactions import LogProducers, TransactionCoordinator, coordinator
-from dafka.kafka.transactions.log_producers import SEQUENCES, ProducerState
+from dafka.kafka.transactions.log_producers import ProducerState
+from dafka.kafka.transactions.sequence_ranges import SEQUENCES
 from dafka.protocol.logs import producer_batches
 from dafka.protocol.logs.producer_batches import ProducerBatches
 from tests.kafka.coordination.groups import GroupWorld

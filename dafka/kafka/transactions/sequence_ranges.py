@@ -1,0 +1,72 @@
+"""Which records of a producer a log has, by their sequences.
+
+Mostly that is one range. It is several where a log's availability is "branch": what a producer has sent to the other
+side of a split is missing until both sides have met, and comes behind later records then.
+"""
+
+from __future__ import annotations
+
+SEQUENCES = 2**31
+"""The number of different sequences. After the last one comes 0 again."""
+
+RANGES_MAX = 64
+"""The ranges that are remembered of one producer. The earliest ones are forgotten."""
+
+
+class SequenceRanges:
+    """Ranges of sequences. Each sequence has a position, which goes on where sequences begin again.
+
+    Attributes:
+        end: The position after the last sequence; that of the first one if there is none.
+    """
+
+    __slots__ = ("_ranges", "end")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._ranges: list[list[int]] = []
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self.end = 0
+        self._ranges.clear()
+
+    def position_of(self, sequence: int) -> int:
+        """Return the position of a sequence: the one that is nearest to the end."""
+        ahead = (sequence - self.end) % SEQUENCES
+        return self.end + (ahead if ahead < SEQUENCES // 2 else ahead - SEQUENCES)
+
+    def add(self, base_sequence: int, count: int) -> bool:
+        """Add sequences.
+
+        Args:
+            base_sequence: The first one.
+            count: Their number.
+
+        Returns:
+            Whether they are behind all others.
+        """
+        ranges = self._ranges
+        first = self.position_of(base_sequence) if ranges else base_sequence
+        end = first + count
+        if ranges and first == ranges[-1][1]:
+            ranges[-1][1] = self.end = end
+            if ranges[0][0] < end - SEQUENCES // 2:
+                self._forget_before(end - SEQUENCES // 2)
+            return True
+        is_last = not ranges or end > self.end
+        touched = [each for each in ranges if each[0] <= end and first <= each[1]]
+        if touched:
+            first, end = min(first, touched[0][0]), max(end, touched[-1][1])
+        ranges[:] = sorted([*(each for each in ranges if each not in touched), [first, end]])[-RANGES_MAX:]
+        self.end = ranges[-1][1]
+        return is_last
+
+    def covers(self, base_sequence: int, count: int) -> bool:
+        """Return whether all of these sequences are here."""
+        first = self.position_of(base_sequence)
+        return any(each[0] <= first and first + count <= each[1] for each in self._ranges)
+
+    def _forget_before(self, position: int) -> None:
+        """Forget sequences that are too far back to be told from those to come."""
+        self._ranges[:] = [[max(first, position), end] for first, end in self._ranges if end > position]

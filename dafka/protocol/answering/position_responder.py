@@ -1,0 +1,125 @@
+"""Answers GET-POSITION: finds where partitions continue from a time on (docs/spec/positions-by-time.md).
+
+A storage finds a record by the time at which it was stored. What counts is when a record was made, so the records from
+there on are searched for the first one that was made at the time or later. That takes long if old records were stored
+lately. A search is therefore never done as a whole: it is a sequence that advances, a chunk of records at a time.
+Requestors take turns.
+
+The owner of a responder does the I/O: it calls `next_search`, looks at a chunk of records, and reports what it found.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import attrs
+
+from dafka import wire
+from dafka.records import Partition
+
+QUESTIONS_MAX = 50_000
+"""Questions of all requestors together that wait for their answers."""
+
+
+@attrs.define(eq=False)
+class PositionSearch:
+    """One question under way.
+
+    Attributes:
+        partition: The partition.
+        time_ms: The time, in milliseconds since 1970.
+        requestor: The address of the node that asks.
+        next_sequence: The first record that has not been looked at; None before the search begins.
+    """
+
+    partition: Partition
+    time_ms: int
+    requestor: str
+    next_sequence: int | None = None
+
+
+class PositionResponder:
+    """The questions that one store is answering, in fair turns.
+
+    Args:
+        address: The address of the store.
+        durable_end: Returns the sequence after the last durable record of a partition.
+        takes_answers: Returns whether a node takes DIRECT-POSITIONs. Questions of others are dropped.
+    """
+
+    def __init__(
+        self, address: str, durable_end: Callable[[Partition], int], takes_answers: Callable[[str], bool]
+    ) -> None:
+        self._address = address
+        self._durable_end = durable_end
+        self._takes_answers = takes_answers
+        self._searches: OrderedDict[str, OrderedDict[Partition, PositionSearch]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many questions are still to be answered."""
+        return self._count
+
+    def add_question(self, question: wire.GetPosition) -> bool:
+        """Queue a question. One that repeats the question under way about its partition changes nothing.
+
+        Args:
+            question: The question.
+
+        Returns:
+            False if there was no room, and the question was dropped.
+        """
+        partition = Partition(question.subject, question.partition)
+        searches = self._searches.get(question.address, OrderedDict())
+        known = searches.get(partition)
+        if known is not None and known.time_ms == question.time:
+            return True
+        if known is None:
+            if self._count >= QUESTIONS_MAX:
+                return False
+            self._count += 1
+        self._searches[question.address] = searches
+        searches[partition] = PositionSearch(partition, question.time, question.address)
+        return True
+
+    def next_search(self) -> PositionSearch | None:
+        """Return the search to continue now, or None if there is none. Call `advance` or `complete` with it."""
+        while self._searches:
+            requestor, searches = self._searches.popitem(last=False)
+            if self._takes_answers(requestor):
+                self._searches[requestor] = searches
+                return next(iter(searches.values()))
+            self._count -= len(searches)
+        return None
+
+    def advance(self, search: PositionSearch, next_sequence: int) -> None:
+        """Note that no record before a sequence is the one that is searched for."""
+        search.next_sequence = next_sequence
+
+    def complete(self, search: PositionSearch, sequence: int | None) -> wire.DirectPosition:
+        """Return the answer to a question.
+
+        Args:
+            search: The result of `next_search`.
+            sequence: The record that was searched for; None if the store holds none.
+
+        Returns:
+            The answer.
+        """
+        self.drop(search)
+        partition, end = search.partition, self._durable_end(search.partition)
+        found = wire.NUMBER_8_MAX if sequence is None else sequence
+        return wire.DirectPosition(
+            search.requestor, self._address, partition.address, partition.topic, search.time_ms, found, end
+        )
+
+    def drop(self, search: PositionSearch) -> None:
+        """Forget a question that cannot be answered; the node that asks repeats it."""
+        searches = self._searches.get(search.requestor)
+        if searches is None or searches.get(search.partition) is not search:
+            return
+        del searches[search.partition]
+        self._count -= 1
+        if not searches:
+            del self._searches[search.requestor]

@@ -1,0 +1,103 @@
+"""The partitions of a consumer that begin at a time, while the stores are asked which record that is.
+
+The consumer does not follow such a partition yet. It drops the partition's records, and notes how far they go: those
+that it turns out to want are fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dafka import wire
+from dafka.config import NodeConfig
+from dafka.protocol.actions import Action
+from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.ordering.position_query import PositionQuery
+from dafka.protocol.polling import PendingPeers
+from dafka.records import Partition
+
+PARTITIONS_MAX = 50_000
+"""Partitions that wait at the same time."""
+
+
+class TimedStart:
+    """The beginnings of one consumer's partitions.
+
+    Args:
+        address: The address of the consumer.
+        config: The settings of its node.
+        gap_resolver: The connected stores.
+        time_ms: The time from which on records are received, in milliseconds since 1970; None for no time.
+
+    Attributes:
+        time_ms: The same. A change counts for partitions that are not known yet.
+        pending_peers: The discovered nodes that may turn out to be stores.
+        query: The questions to the stores.
+    """
+
+    def __init__(self, address: str, config: NodeConfig, gap_resolver: GapResolver, time_ms: int | None) -> None:
+        self.time_ms = time_ms
+        self.pending_peers = PendingPeers(config.peers_max)
+        self.query = PositionQuery(address, gap_resolver, self.pending_peers)
+        self._known_ends: dict[Partition, int] = {}
+
+    def __contains__(self, partition: Partition) -> bool:
+        """Return whether a partition waits."""
+        return partition in self._known_ends
+
+    def __len__(self) -> int:
+        """Return how many partitions wait."""
+        return len(self._known_ends)
+
+    def has_room(self) -> bool:
+        """Return whether one more partition may wait."""
+        return len(self._known_ends) < PARTITIONS_MAX
+
+    def add_partition(self, partition: Partition) -> bool:
+        """Let a new partition wait; return False if there is no time at which it begins."""
+        if self.time_ms is None:
+            return False
+        self._known_ends[partition] = 0
+        self.query.add_partition(partition, self.time_ms)
+        return True
+
+    def remove_partition(self, partition: Partition) -> int:
+        """Stop asking about a partition. Return the sequence after the last record that is known to exist."""
+        self.query.remove_partition(partition)
+        return self._known_ends.pop(partition)
+
+    def remove_topic(self, topic: str) -> list[Partition]:
+        """Stop asking about the partitions of a topic, and return them."""
+        removed = [partition for partition in self._known_ends if partition.topic == topic]
+        for partition in removed:
+            self.remove_partition(partition)
+        return removed
+
+    def note_known_end(self, partition: Partition, end_sequence: int) -> bool:
+        """Note that the records before a sequence exist; return False if the partition does not wait."""
+        if partition not in self._known_ends:
+            return False
+        self._known_ends[partition] = max(self._known_ends[partition], end_sequence)
+        return True
+
+    def note_subscription(self, subscription: wire.Subscription) -> None:
+        """Note a peer's subscription, to any command, or that it ended."""
+        self.query.note_subscription(subscription)
+        if subscription.active:
+            self.pending_peers.note_subscription(subscription.topic)
+
+    def begin_partitions(self, begin: Callable[[Partition, int, int, float | None], None], now: float) -> list[Action]:
+        """Begin the partitions about which the stores have answered, and ask about the others.
+
+        Args:
+            begin: Follows a partition. Its arguments are the partition, the first sequence, the sequence after the last
+                record that is known to exist, and the time if only the name of the partition is known.
+            now: The time in seconds.
+
+        Returns:
+            The questions.
+        """
+        if self._known_ends:
+            for partition, found in self.query.take_positions(now).items():
+                begin(partition, found.sequence, self.remove_partition(partition), None if found.is_held else now)
+        return self.query.due_questions(now)

@@ -1,0 +1,72 @@
+"""Positions of groups in logs with branches: they count in the branch that the group has read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dafka.broker.group_positions import follow_branches, name_branch
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.groups import FetchedOffset, OffsetToCommit
+from dafka.kafka.topics import TopicPartition
+from dafka.protocol.logs import Topic
+from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BranchTable, Tip
+
+PLACE = TopicPartition("orders", 0)
+
+FIRST, LOST, WON, LAST = Branch(0, "a"), Branch(1024, "a"), Branch(1025, "b"), Branch(2049, "b")
+
+
+def make_broker(*rows: BranchRow, availability: str = "branch") -> Any:
+    """Return what is needed of a broker that knows some rows."""
+    table = BranchTable()
+    for row in rows:
+        table.add(row)
+    topic = Topic("orders", "T", 1, {"availability": availability})
+    log = SimpleNamespace(replica=SimpleNamespace(table=table)) if rows else None
+    logs = SimpleNamespace(find={"T/0": log}.get)
+    return SimpleNamespace(order=SimpleNamespace(topics={"orders": topic}), cluster=SimpleNamespace(logs=logs))
+
+
+ROWS = (
+    BranchRow("T/0", FIRST, NO_TIP, ()),
+    BranchRow("T/0", LOST, Tip(FIRST, 100), ()),
+    BranchRow("T/0", WON, Tip(FIRST, 100), ()),
+    BranchRow("T/0", LAST, Tip(WON, 150), ()),
+)
+
+
+def fetched(offset: int, epoch: int) -> FetchedOffset:
+    return FetchedOffset(offset, epoch, "", ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("position", "found"),
+    [
+        (fetched(120, 1024), fetched(100, 0)),
+        (fetched(100, 1024), fetched(100, 1024)),
+        (fetched(90, 0), fetched(90, 0)),
+        (fetched(110, 0), fetched(100, 0)),
+        (fetched(140, 1025), fetched(140, 1025)),
+        (fetched(160, 1025), fetched(150, 1025)),
+        (fetched(170, 2049), fetched(170, 2049)),
+        (fetched(120, -1), fetched(120, -1)),
+        (fetched(120, 7), fetched(120, 7)),
+        (fetched(-1, -1), fetched(-1, -1)),
+    ],
+)
+def test_groups_go_on_where_branches_part(position: FetchedOffset, found: FetchedOffset) -> None:
+    assert follow_branches(make_broker(*ROWS), PLACE, position) == found
+    assert follow_branches(make_broker(), PLACE, position) == position
+
+
+def test_positions_get_the_epoch_of_the_branch_that_clients_read() -> None:
+    broker = make_broker(*ROWS)
+    told = [name_branch(broker, PLACE, OffsetToCommit(offset)).leader_epoch for offset in (0, 100, 101, 150, 151)]
+    assert told == [0, 0, 1025, 1025, 2049]
+    during_the_split = make_broker(*ROWS[:2])
+    assert name_branch(during_the_split, PLACE, OffsetToCommit(120)).leader_epoch == 1024
+    assert name_branch(broker, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
+    assert name_branch(make_broker(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1

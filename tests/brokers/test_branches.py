@@ -1,0 +1,90 @@
+"""Logs with the availability "branch": each side goes on by itself, and afterwards the log has the records of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka.protocol.logs import LogOrder, LogState, name_log
+from dafka.roles import Broker
+from tests.brokers.several import Several, append, open_several, read, wait_until
+
+pytestmark = pytest.mark.trio
+
+QUICK = {"leader_timeout_ms": 300, "mend_after_ms": 60_000}
+
+
+async def lead_alone(several: Several, name: str, *values: bytes) -> None:
+    """Let one broker of two lead the log alone, which appends some records."""
+    ((leader, log),) = await several.wait_led("orders")
+    assert leader is several.brokers[name]
+    for each in values:
+        await append(leader, log, each)
+
+
+async def make_branches(several: Several) -> None:
+    """Let two brokers append `a0` and `a1`, and `b0` and `b1`, which have `both` before. Afterwards both run."""
+    brokers = await several.start_all("a", "b", **QUICK)
+    await brokers[0].create_topic("orders", 1, {"availability": "branch"}, replica_count=2).wait()
+    ((leader, log),) = await several.wait_led("orders")
+    await append(leader, log, b"both")
+    await several.stop("b")
+    await lead_alone(several, "a", b"a0", b"a1")
+    await several.stop("a")
+    await several.start("b", **QUICK)
+    await lead_alone(several, "b", b"b0", b"b1")
+    await several.start("a", **QUICK)
+
+
+async def find_contents(several: Several) -> list[bytes]:
+    """Return the records of the log when both brokers keep the same."""
+
+    def is_whole() -> bool:
+        led = several.logs("orders")
+        return len(led) == 1 and led[0][1].high_watermark == 5 and len(led[0][1].leadership.in_sync) == 2
+
+    await wait_until(is_whole)
+    ((leader, log),) = several.logs("orders")
+    return await read(leader, log)
+
+
+def find_order(values: list[bytes], side: bytes) -> list[bytes]:
+    return [each for each in values if each.startswith(side)]
+
+
+async def test_the_log_has_the_records_of_both_sides(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        await make_branches(several)
+        values = await find_contents(several)
+        assert sorted(values) == [b"a0", b"a1", b"b0", b"b1", b"both"]
+        assert values[0] == b"both"
+        assert find_order(values, b"a") == [b"a0", b"a1"]
+
+
+async def test_a_leader_that_begins_anew_appends_the_records_of_other_branches_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a leader has appended to a branch that does not go on is not in the log."""
+    heal, lost = LogOrder.heal, list[LogState]()
+
+    def lose(order: LogOrder, log: LogState, entries: object) -> None:
+        if log.topic == "orders" and not lost:
+            lost.append(log)
+            return
+        heal(order, log, entries)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogOrder, "heal", lose)
+    async with open_several(tmp_path) as several:
+        await make_branches(several)
+        await wait_until(lambda: bool(lost))
+        (leader,) = (each for each in several.brokers.values() if lost[0] in each.order.logs("orders"))
+        begin_anew(leader)
+        assert sorted(await find_contents(several)) == [b"a0", b"a1", b"b0", b"b1", b"both"]
+
+
+def begin_anew(leader: Broker) -> None:
+    """Let the leader of the log begin another branch with the same replicas."""
+    log = leader.cluster.logs.find(name_log(leader.order.topics["orders"].topic_id, 0))
+    assert log is not None
+    leader.cluster.act(leader.cluster.logs.change_replicas(log, log.replica.replicas))
