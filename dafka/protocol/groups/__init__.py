@@ -1,6 +1,7 @@
 """Groups of consumers that share the partitions of topics without a broker. `member.py` has the rules."""
 
 from dafka.protocol.groups.member import (
+    SIGNS_PER_LEASE,
     SILENCE_FACTOR,
     Append,
     Assign,
@@ -28,6 +29,7 @@ from dafka.protocol.groups.view import GroupView, Member
 __all__ = [
     "LEASE_MS_MAX",
     "READ_BACK_RECORDS",
+    "SIGNS_PER_LEASE",
     "SILENCE_FACTOR",
     "TOPIC_PREFIX",
     "Append",
