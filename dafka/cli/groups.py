@@ -13,7 +13,7 @@ from dafka.cli.terminal import UsageMistake, counted, print_table
 from dafka.config import Config
 from dafka.kafka.constants import EARLIEST, LATEST
 from dafka.records import Partition
-from dafka.roles import GroupDescription, describe_group, list_groups, open_reader, reset_group
+from dafka.roles import GroupDescription, MemberDescription, describe_group, list_groups, open_reader, reset_group
 from dafka.roles.arguments import ephemeral
 from dafka.roles.group_tools import find_ends
 
@@ -48,16 +48,14 @@ def describe_cluster_group(config: Config, *, name: str, as_json: bool) -> None:
         lag = counted(sum(map(found.lag, rows)), "record")
         click.echo(f"group {name}: {counted(len(found.members), 'member')}, lag {lag}")
         if found.members:
-            members = [
-                (
-                    each.address,
-                    "silent" if each.is_silent else "alive",
-                    ", ".join(each.topics),
-                    str(len(each.partitions)),
-                )
-                for each in found.members
-            ]
-            print_table(("member", "state", "topics"), ("partitions",), members)
+            print_table(
+                ("member", "state", "topics"),
+                ("partitions",),
+                [
+                    (each.address, _state(each), ", ".join(each.topics), str(len(each.partitions)))
+                    for each in found.members
+                ],
+            )
         if rows:
             owners = {partition: each.address for each in found.members for partition in each.partitions}
             print_table(
@@ -139,11 +137,15 @@ async def _target_positions(topics: Iterable[str], target: Target, config: Confi
         return {each: min(max(target.offset, first[each]), end) for each, end in ends.items()}
 
 
+def _state(member: MemberDescription) -> str:
+    return "silent" if member.is_silent else "alive"
+
+
 def _print_json(found: GroupDescription, rows: Iterable[Partition]) -> None:
     members = [
         {
             "member": each.address,
-            "state": "silent" if each.is_silent else "alive",
+            "state": _state(each),
             "topics": each.topics,
             "partitions": len(each.partitions),
         }

@@ -33,7 +33,7 @@ class MemberDescription:
         address: The address under which it publishes what it says: another one after each restart.
         topics: The topics that it consumes.
         partitions: The partitions that it handles, or is about to.
-        is_silent: Whether it has given no sign of life for longer than it should. It is replaced when its lease is over.
+        is_silent: Whether a sign of life of it is overdue. Others replace it when its lease is over.
     """
 
     address: str

@@ -111,7 +111,7 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     "topics",
     metavar="NAME",
     multiple=True,
-    help="A topic.  [default: those in which the group has a position]",
+    help="A topic.  [default: those with positions]",
 )
 @click.option("--dry-run", is_flag=True, help="Show the new positions, and save nothing.")
 @json_option
