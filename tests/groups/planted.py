@@ -21,22 +21,6 @@ class _KeepsItsLease(GroupMember):
         self._lease_end = None if self._lease_end is None else float("inf")
 
 
-class _ExtendsALeaseThatHasEnded(GroupMember):
-    """Goes on when a sign of life is confirmed too late."""
-
-    def _check_lease(self, now: float) -> bool:
-        self._confirm(now)
-        return super()._check_lease(now)
-
-
-class _CountsItsLeaseFromTheConfirmation(GroupMember):
-    """Counts its lease from when a sign of life was confirmed, rather than sent."""
-
-    def _confirm(self, now: float) -> None:
-        self._sent = type(self._sent)((end, now) for end, _ in self._sent)
-        super()._confirm(now)
-
-
 class _TakesOverWithoutAsking(GroupMember):
     """Takes silence for death without asking the stores."""
 
@@ -151,8 +135,6 @@ class Planted:
 
 PLANTED = {
     "keeps its lease": Planted(_KeepsItsLease),
-    "extends a lease that has ended": Planted(_ExtendsALeaseThatHasEnded),
-    "counts its lease from the confirmation": Planted(_CountsItsLeaseFromTheConfirmation),
     "takes over without asking": Planted(_TakesOverWithoutAsking),
     "takes over early": Planted(_TakesOverEarly),
     "does not look for rivals": Planted(_DoesNotLookForRivals),
