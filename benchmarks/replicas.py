@@ -23,7 +23,7 @@ import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.brokers import BrokerCluster, find_leaders, open_cluster
+from tests.cluster.brokers import BrokerCluster, open_cluster
 
 BROKERS = (1, 2, 3, 4)
 CONTENT = bytes(range(100))
@@ -80,6 +80,12 @@ async def run_client(cluster: BrokerCluster, logs: int, records: int) -> float:
     return float(json.loads(found.stdout))
 
 
+def leaders_of(admin: AdminClient, topic: str) -> dict[int, int]:
+    """Return the leaders of those logs of a topic that have one, as the broker knows them that a client asks."""
+    found = admin.list_topics(topic, timeout=30).topics[topic]
+    return {each.id: each.leader for each in found.partitions.values() if each.leader >= 0 and each.error is None}
+
+
 async def measure_metadata(logs: int) -> tuple[float, float]:
     """Return the seconds until topics were created, and until all brokers told the same leaders of all logs."""
     count = max(logs // TOPIC_LOGS, 1)
@@ -93,18 +99,29 @@ async def measure_metadata(logs: int) -> tuple[float, float]:
                 for each in admin.create_topics(new, operation_timeout=60, request_timeout=60).values():
                     each.result(DEADLINE_S)
 
-            def is_same() -> bool:
+            def wait_complete(servers: str) -> tuple[float, dict[str, dict[int, int]]]:
+                """Return when a broker knew the leaders of all logs, and these."""
+                admin = AdminClient({"bootstrap.servers": servers})
+                found: dict[str, dict[int, int]] = {}
                 for name in names:
-                    first, *others = [find_leaders(each.servers, name) for each in cluster.running()]
-                    if len(first) != logs // count or any(each != first for each in others):
-                        return False
-                return True
+                    while len(found.get(name, ())) < logs // count:
+                        found[name] = leaders_of(admin, name)
+                return time.perf_counter(), found
 
             begun = time.perf_counter()
             await trio.to_thread.run_sync(create)
             created = time.perf_counter() - begun
-            await cluster.wait_until(is_same, "not every broker knows all leaders", DEADLINE_S)
-            return created, time.perf_counter() - begun
+            known: list[tuple[float, dict[str, dict[int, int]]]] = []
+
+            async def ask(servers: str) -> None:
+                known.append(await trio.to_thread.run_sync(wait_complete, servers))
+
+            with trio.fail_after(DEADLINE_S):
+                async with trio.open_nursery() as nursery:
+                    for each in cluster.running():
+                        nursery.start_soon(ask, each.servers)
+            assert all(found == known[0][1] for _, found in known), "brokers know different leaders"
+            return created, max(at for at, _ in known) - begun
 
 
 def main(records: int, rounds: int, logs: int, metadata_logs: int) -> None:

@@ -90,8 +90,9 @@ CLAUSES_PREFACE = """\
 `docs/generate.py` writes this page from `clauses.toml` and the scenarios. [conformance.md](../how-to/conformance.md)
 describes the suite.
 
-A clause is one requirement of RFC 46 or, in the last section, of its companion on
-[record batches](../spec/record-batches.md), which are optional. Its level is their keyword; **grammar** for what a
+A clause is one requirement of RFC 46 or, in the last two sections, of its companions on
+[record batches](../spec/record-batches.md) and [positions by time](../spec/positions-by-time.md), which are optional.
+Its level is their keyword; **grammar** for what a
 grammar rule, its comment, or the meaning of a field determines; **deployed** for an unwritten rule that every
 implementation relies on; or
 **usual** for a habit of deployed nodes that no other node relies on. All levels are binding, except SHOULD,

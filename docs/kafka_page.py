@@ -42,6 +42,8 @@ NOTES = {
     ApiKey.INIT_PRODUCER_ID: "transactions need a storage that keeps record batches, such as `filelog:`",
     ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
     ApiKey.ALTER_CONFIGS: "topics",
+    ApiKey.ELECT_LEADERS: "preferred leaders, which lead again by themselves after `[broker] move_after_ms`; no "
+    "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
     ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where users are configured",
@@ -58,10 +60,6 @@ NOT_SERVED = (
     ("DescribeClientQuotas, AlterClientQuotas (48, 49)", "there are no quotas for single clients"),
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
     ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
-    (
-        "ElectLeaders (43)",
-        "a preferred leader leads again by itself, `[broker] move_after_ms` after it holds everything",
-    ),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
     ("DescribeQuorum (55)", "there is no controller: topics of the cluster say what all brokers know"),
 )

@@ -25,6 +25,11 @@ GRAMMAR_SECTION = "Protocol Grammar"
 BATCH_SECTION = "Record Batches"
 """The section of the clauses that are not from RFC 46, but from its companion (docs/spec/record-batches.md)."""
 
+POSITION_SECTION = "Positions by Time"
+"""The section of the clauses that are from its other companion (docs/spec/positions-by-time.md)."""
+
+COMPANION_SECTIONS = frozenset((BATCH_SECTION, POSITION_SECTION))
+
 _REQUIRED: dict[str, type] = {"id": str, "section": str, "level": str, "text": str, "roles": list}
 _OPTIONAL: dict[str, type] = {
     "untestable": str,

@@ -25,7 +25,7 @@ import click
 from rich.console import Console
 
 from dafka_conformance.catalog import UnknownScenarioError
-from dafka_conformance.clauses import BATCH_SECTION, UnknownClauseError
+from dafka_conformance.clauses import COMPANION_SECTIONS, UnknownClauseError
 from dafka_conformance.group_runner import ProgressListener
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
@@ -324,7 +324,7 @@ def explain_command(name: str, grammar_path: Path | None) -> None:
     except UnknownClauseError as error:
         raise UsageError(str(error)) from None
     roles = ", ".join(role.title for role in clause.roles)
-    source = clause.section if clause.section == BATCH_SECTION else f"RFC 46, {clause.section}"
+    source = clause.section if clause.section in COMPANION_SECTIONS else f"RFC 46, {clause.section}"
     click.echo(f"{clause.id} ({clause.level.value}; {source}; {roles})\n")
     click.echo(textwrap.fill(clause.text, WIDTH))
     for line in _remarks(clause):

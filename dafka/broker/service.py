@@ -14,6 +14,7 @@ import trio
 
 from dafka.broker.coordinators import Coordinators
 from dafka.broker.crowd import Crowd
+from dafka.broker.elections import Elections
 from dafka.broker.groups import Groups
 from dafka.broker.participants import Participants
 from dafka.broker.post import Post
@@ -62,6 +63,7 @@ class Service:
         groups: The groups.
         transactions: The transactions.
         participants: The logs and groups that take part in transactions.
+        elections: Has preferred replicas lead logs.
         producers: What its logs know of producers.
         listeners: Its listeners.
     """
@@ -80,6 +82,7 @@ class Service:
         self._post = Post(broker.address, self._put_message)
         self._post.on("topic-deleted", self._on_topic_deleted)
         broker.on_message = self._post.receive
+        self.elections = Elections(broker, self._post)
         self.participants = Participants(broker, self._coordinators, producers, self._post)
         self.transactions = Transactions(self._coordinators, self.participants, self._post)
         self.groups = Groups(broker, self._coordinators, self.participants)

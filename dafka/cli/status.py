@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import sys
+from contextlib import AsyncExitStack
 
 import click
 import trio
 
 from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import require_tower, run
+from dafka.cli.status_brokers import ClusterBrokers, broker_faults
 from dafka.cli.status_output import Shown, print_survey, survey_to_json
 from dafka.config import Config, split_listen_address
 from dafka.errors import ConfigError
@@ -36,7 +38,8 @@ HEALTH_BYTES_MAX = 4096
     "--max-lag",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Exit with 1 if a store lags by more records or its lag is not known, or a node or tower is silent.",
+    help="Exit with 1 if a store lags by more records or its lag is not known, a node or tower is silent, or too few "
+    "brokers keep a log.",
 )
 @click.option("--partitions", "has_partitions", is_flag=True, help="Show each partition, too.")
 @click.option("--all", "is_all", is_flag=True, help="Show all rows, not only the first 20 of each table.")
@@ -51,7 +54,7 @@ def status(
     has_partitions: bool,
     is_all: bool,
 ) -> None:
-    """Show a running cluster: nodes, topics, and each store's lag.
+    """Show a running cluster: nodes, topics, each store's lag, and the brokers with their under-replicated logs.
 
     With TOPICs, only these are shown. Problems come first in each table.
     """
@@ -61,16 +64,22 @@ def status(
 
     async def program() -> int:
         nonlocal last_status
-        async with open_observer(topics, config) as observer, require_tower(observer.events, config, observer):
+        async with (
+            open_observer(topics, config) as observer,
+            require_tower(observer.events, config, observer),
+            AsyncExitStack() as stack,
+        ):
+            brokers = ClusterBrokers(config, stack)
             await observer.wait_settled()
             while True:
                 survey = await observer.survey(config.node.tower_timeout_ms / 1000)
-                faults = None if max_lag is None else list(survey.faults(max_lag))
+                views = await brokers.view(survey)
+                faults = None if max_lag is None else [*survey.faults(max_lag), *broker_faults(views)]
                 found = 1 if faults else 0
                 if as_json:
-                    click.echo(json.dumps(survey_to_json(survey, faults)))
+                    click.echo(json.dumps(survey_to_json(survey, faults, views)))
                 else:
-                    print_survey(survey, faults, Shown(is_all, has_partitions))
+                    print_survey(survey, faults, Shown(is_all, has_partitions), views)
                 if watch is None:
                     return found
                 last_status = found

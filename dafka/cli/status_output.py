@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import click
 
+from dafka.cli.status_brokers import BrokerView
 from dafka.cli.terminal import counted, output_has_colour, print_table
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observing.cluster_survey import NodeState, TopicView
@@ -51,7 +52,9 @@ class _Row:
     cells: tuple[str, ...]
 
 
-def print_survey(survey: ClusterSurvey, faults: Sequence[str] | None, shown: Shown) -> None:
+def print_survey(
+    survey: ClusterSurvey, faults: Sequence[str] | None, shown: Shown, brokers: Sequence[BrokerView] = ()
+) -> None:
     """Print a survey: a summary, the problems, and the tables."""
     click.echo(_summary(survey))
     sentences = [*survey.limits] if faults is None else [*faults]
@@ -69,6 +72,10 @@ def print_survey(survey: ClusterSurvey, faults: Sequence[str] | None, shown: Sho
     if survey.nodes:
         nodes = [_node_row(node, survey.time) for node in survey.nodes]
         _print_rows(("role", "node", "endpoint", "state"), (), nodes, "nodes", shown)
+    if brokers:
+        _print_rows(
+            ("broker", "node", "state"), ("under-replicated logs",), map(_broker_row, brokers), "brokers", shown
+        )
     towers = [
         _Row(FINE if tower.is_heard else WRONG, (), (tower.endpoint, _tower_state(tower.is_heard), str(tower.nodes)))
         for tower in survey.towers
@@ -171,11 +178,21 @@ def _node_row(node: NodeView, now: float) -> _Row:
     return _Row(colour, (rank, node.address), (", ".join(node.roles) or UNKNOWN, node.address, shown, state))
 
 
+def _broker_row(broker: BrokerView) -> _Row:
+    count = broker.under_replicated_logs
+    colour = WRONG if not broker.is_alive else LATE if count else FINE
+    state = "dead" if not broker.is_alive else "draining" if broker.is_draining else "alive"
+    shown_count = f"{count:,}" if broker.is_alive else UNKNOWN
+    return _Row(colour, (broker.number, broker.address), (str(broker.number), broker.address, state, shown_count))
+
+
 def _tower_state(is_heard: bool) -> str:
     return "heard" if is_heard else "not heard"
 
 
-def survey_to_json(survey: ClusterSurvey, faults: Sequence[str] | None) -> dict[str, Any]:
+def survey_to_json(
+    survey: ClusterSurvey, faults: Sequence[str] | None, brokers: Sequence[BrokerView] = ()
+) -> dict[str, Any]:
     """Return a survey as a JSON object. Fields keep their names and meanings; new ones may be added."""
     return {
         "time": _milliseconds(survey.time),
@@ -211,6 +228,16 @@ def survey_to_json(survey: ClusterSurvey, faults: Sequence[str] | None) -> dict[
                 ],
             }
             for partition in survey.partitions
+        ],
+        "brokers": [
+            {
+                "broker": broker.number,
+                "node": broker.address,
+                "alive": broker.is_alive,
+                "draining": broker.is_draining,
+                "under_replicated_logs": broker.under_replicated_logs if broker.is_alive else None,
+            }
+            for broker in brokers
         ],
         "limits": list(survey.limits),
         "faults": None if faults is None else list(faults),

@@ -41,6 +41,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
@@ -121,6 +122,7 @@ __all__ = [
     "ClusterSurvey",
     "CommitQueue",
     "ConsumerMachine",
+    "DeletePartitions",
     "DeliveryBuffer",
     "DialectAdopted",
     "DialectChoice",

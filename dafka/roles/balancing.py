@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import ConfigError, StorageError
+from dafka.errors import ConfigError
 from dafka.protocol.logs import TOPICS_TOPIC, LogState, Topic, encode_topic, name_log
 from dafka.protocol.replication import (
     Balancer,
@@ -84,6 +84,7 @@ class Balancing:
             BalancerSettings(mend_after_s=config.broker.mend_after_ms / 1000, full_bytes=config.broker.full_bytes),
             random.sample,
         )
+        self._placed: dict[str, tuple[Topic, PlacedLog]] = {}
 
     def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
@@ -106,6 +107,13 @@ class Balancing:
         topic = self._order.topics[log.topic]
         self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
 
+    def release_replicas(self, name: str, number: int) -> None:
+        """Let brokers choose again who keeps a log, after `change_replicas`."""
+        topic = self._order.topics[name]
+        left = {each: found for each, found in topic.assignments.items() if each != number}
+        if len(left) < len(topic.assignments):
+            self._change_topic(topic, assignments=left)
+
     def _change_topic(self, topic: Topic, **changes: Any) -> None:
         changed = attrs.evolve(topic, revision=topic.revision + 1, **changes)
         self._order.add_topic(changed)
@@ -119,46 +127,71 @@ class Balancing:
             if len(self._brokers.all()) == 1:
                 continue
             now = trio.current_time()
-            placed = [self._place_of(log) for log in self._logs if log.topic in self._order.topics]
-            free = [each for each in placed if not self._is_assigned(each)]
-            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, free, now):
+            placed = list(self._place_all())
+            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, placed, now):
                 self._change(change.log, change.replicas)
-            for log in list(self._logs):
-                log.replica.set_unfit(self._balancer.unfit(log.name) | self._find_leaving(log))
-                self._refresh(log)
+            for log in self._logs:
+                self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
+            self._count_under_replicated()
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
 
+    def _place_all(self) -> Iterator[PlacedLog]:
+        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
+        for log in self._logs.take_changed():
+            self._placed.pop(log.name, None)
+        for log in self._logs:
+            topic = self._order.topics.get(log.topic)
+            if topic is not None:
+                known = self._placed.get(log.name)
+                if known is None or known[0] is not topic:
+                    known = self._placed[log.name] = topic, self._place_of(log)
+                yield known[1]
+        if len(self._placed) > len(self._logs):
+            self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
+
     def _place_of(self, log: ReplicatedLog) -> PlacedLog:
-        replica = log.replica
-        topic = self._order.topics[log.topic]
-        wanted = topic.replica_count or self._settings.replicas
-        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, replica.in_sync(within_s=IN_SYNC_S))
+        replica, assigned = log.replica, self._find_assigned(log)
+        in_sync = replica.in_sync(within_s=IN_SYNC_S)
+        wanted = self._wanted(log.topic, log.number)
+        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
 
-    def _is_assigned(self, log: PlacedLog) -> bool:
-        found = self._logs.find(log.name)
-        return found is not None and found.number in self._order.topics[found.topic].assignments
+    def _wanted(self, name: str, number: int) -> int:
+        """Return how many replicas a log is meant to have."""
+        topic = self._order.topics[name]
+        return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
 
-    def _find_leaving(self, log: ReplicatedLog) -> frozenset[str]:
-        """Return the replicas of a log that an operator wants to have replaced, once their successors are replicas."""
+    def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
+        """Return the replicas that an operator has named for a log; none if brokers choose them."""
         topic = self._order.topics.get(log.topic)
-        assigned = set(log.replica.replicas if topic is None else topic.assignments.get(log.number, ()))
-        present = frozenset(log.replica.replicas)
-        return present - assigned if assigned and assigned <= present else frozenset()
+        return () if topic is None else topic.assignments.get(log.number, ())
+
+    def _find_unfit(self, log: ReplicatedLog) -> frozenset[str]:
+        """Return the brokers that may lead a log only if no other replica can.
+
+        Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
+        """
+        unfit, assigned = self._balancer.unfit(log.name), self._find_assigned(log)
+        present = frozenset(log.replica.replicas) if assigned else frozenset()
+        return unfit | (present - set(assigned)) if assigned and present.issuperset(assigned) else unfit
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
-        """As the leader of a log, have the brokers keep it that an operator has named."""
+        """As the leader of a log, have the brokers keep it that an operator has named.
+
+        If one of them is drained or has died for good, brokers choose the replicas from then on.
+        """
         log = self._logs.find(name_log(topic.topic_id, number))
         if log is None or not log.replica.may_append:
             return
         present = log.replica.replicas
-        if set(present) == set(replicas):
-            left = {each: found for each, found in topic.assignments.items() if each != number}
-            self._change_topic(self._order.topics[topic.name], assignments=left)
+        if not self._balancer.replaced.isdisjoint(replicas):
+            self.release_replicas(topic.name, number)
         elif not set(replicas) <= set(present):
             self._change(log.name, (*present, *(each for each in replicas if each not in present)))
+        elif set(replicas) == set(present):
+            pass
         elif set(replicas) <= set(log.replica.in_sync()) and self._host.address in replicas:
             self._change(log.name, replicas)
 
@@ -179,10 +212,7 @@ class Balancing:
             own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
             self._leading.forget(log)
-            try:
-                await self._host.forget_partitions([*indexes, *own])
-            except StorageError as error:
-                _LOGGER.warning("cannot delete the log %s of %s: %s", log.number, log.topic, error)
+            await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:
         """Tell the other brokers how much space is free."""
@@ -190,12 +220,18 @@ class Balancing:
         if abs(free - told) > SPACE_STEP * max(told, 1):
             self._describe(free_bytes=free)
 
+    def _count_under_replicated(self) -> None:
+        """Tell all nodes how many logs too few brokers have whole."""
+        count = len(self.under_replicated())
+        if count != self._brokers.own.under_replicated_logs:
+            self._describe(under_replicated_logs=count)
+
     def under_replicated(self) -> list[LogState]:
         """Return the logs that this broker leads and that fewer brokers have whole than should."""
         usable = sum(not each.is_draining for each in self._brokers.all())
         found = []
         for log in self._order.all_logs():
-            wanted = min(self._order.topics[log.topic].replica_count or self._settings.replicas, usable)
+            wanted = min(self._wanted(log.topic, log.number), usable)
             if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < wanted:
                 found.append(log)
         return found

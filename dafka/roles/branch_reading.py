@@ -24,7 +24,7 @@ async def read_index(
     storage: Storage, partition: Partition, first_sequence: int = 0, end_sequence: int = SEQUENCE_MAX
 ) -> AsyncIterator[RecordBatch]:
     """Yield the index records of a partition in a range of sequences. Raises `StorageError`."""
-    info = (await storage.partitions(partition.topic)).get(partition)
+    info = await storage.find_partition(partition)
     if info is not None:
         first, end = max(first_sequence, info.earliest_sequence), min(end_sequence, info.end_sequence)
         async for batch in read_range(storage, partition, first, end):
@@ -62,7 +62,7 @@ async def restore_log(
         await _restore_branch(storage, log, state, each.branch, restore_producer, each.end_offset)
         state.index.end_at(each.end_offset)
     partition = log.index_partition(branch)
-    info = (await storage.partitions(partition.topic)).get(partition)
+    info = await storage.find_partition(partition)
     state.index_first = state.index_trimmed = 0 if info is None else info.earliest_sequence
     state.index_end = state.entry_count = 0
     if is_led:

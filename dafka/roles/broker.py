@@ -37,7 +37,7 @@ from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_inventory import Inventory
-from dafka.roles.broker_storage import delete_partitions, retention_of
+from dafka.roles.broker_storage import retention_of
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
@@ -239,7 +239,16 @@ class Broker(Store):
         replica_count: int = 0,
         placement: tuple[tuple[str, ...], ...] = (),
     ) -> Topic:
-        topic = Topic(name, new_address(), log_count, dict(settings), replica_count, placement, created_at=now_ms())
+        topic = Topic(
+            name,
+            new_address(),
+            log_count,
+            dict(settings),
+            replica_count,
+            placement,
+            assignments=dict(enumerate(placement)),
+            created_at=now_ms(),
+        )
         return attrs.evolve(topic, placement=self.cluster.balancing.place_logs(topic))
 
     def change_topic(
@@ -294,7 +303,7 @@ class Broker(Store):
             self.notify(log)
         self._machine.records_trimmed(native)
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
-        await self.forget_partitions(dict.fromkeys((*own, *written)))
+        await self.forget_partitions(dict.fromkeys((*own, *written))).wait()
         for partition, end in native.items():
             await self._storage.trim(partition, end)
 
@@ -324,14 +333,19 @@ class Broker(Store):
     def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
 
+        They keep it until others are named, or one of them is drained or dies for good.
+
         Args:
             log: The log, which any broker may lead.
-            replicas: The addresses of the brokers, the preferred ones first.
+            replicas: The addresses of the brokers, the preferred ones first; none to let brokers choose them again.
 
         Raises:
             ConfigError: One of them is no broker, or is named twice.
         """
-        self.cluster.balancing.change_replicas(log, replicas)
+        if replicas:
+            self.cluster.balancing.change_replicas(log, replicas)
+        else:
+            self.cluster.balancing.release_replicas(log.topic, log.number)
 
     def set_draining(self, is_draining: bool) -> None:
         """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""
@@ -593,12 +607,13 @@ class Broker(Store):
         if self._has_work():
             await self._durable.wait()
 
-    async def forget_partitions(self, partitions: Collection[Partition]) -> None:
-        """Delete partitions of deleted topics that brokers have written. Raises `StorageError`."""
+    def forget_partitions(self, partitions: Collection[Partition]) -> trio.Event:
+        """Delete partitions that brokers have written. The event returned says that they are deleted."""
         for partition in partitions:
-            self._machine.forget_own(partition)
             self._heads.forget(partition)
-        await delete_partitions(self._storage, partitions)
+        self._commits.put_deleted(partitions)
+        self._arrived.unpark_all()
+        return self._durable
 
     async def place(self, log: LogState, batch: RecordBatch) -> None:
         """Give stored records their offsets in a log, and wait until these are durable."""

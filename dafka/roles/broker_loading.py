@@ -117,7 +117,7 @@ async def _delete_orphans(broker: Broker, held: dict[Partition, PartitionInfo]) 
         if is_gone or (address is not None and address.leader == broker.address and address.topic_id not in known):
             orphans.append(partition)
     if orphans:
-        await broker.forget_partitions(orphans)
+        broker.forget_partitions(orphans)
         for partition in orphans:
             del held[partition]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 from dafka.protocol.logs import (
@@ -16,7 +15,7 @@ from dafka.protocol.logs import (
 )
 from dafka.protocol.replication import BRANCHES_TOPIC, BROKERS_TOPIC
 from dafka.records import Partition
-from dafka.storage import DeletesPartitions, RetentionPolicy, Storage
+from dafka.storage import RetentionPolicy
 
 STATE_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, "$groups", "$offsets", "$transactions")
 """The topics of a broker's state."""
@@ -56,17 +55,6 @@ def retention_of(name: str, topic: Topic | None, default: RetentionPolicy) -> Re
         bytes_max=choose("retention.bytes", default.bytes_max),
         records_max=default.records_max,
     )
-
-
-async def delete_partitions(storage: Storage, partitions: Collection[Partition]) -> None:
-    """Delete partitions, or at least their records if the storage cannot delete partitions. Raises `StorageError`."""
-    if isinstance(storage, DeletesPartitions):
-        await storage.delete_partitions(partitions)
-        return
-    held = await storage.partitions()
-    for partition in partitions:
-        if partition in held:
-            await storage.trim(partition, held[partition].end_sequence)
 
 
 def free_bytes(url: str) -> int:

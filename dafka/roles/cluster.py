@@ -59,14 +59,9 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 SETTLE_S = 2.0
 """Seconds that a broker waits for others at most when it starts."""
 
-BALANCING_S = 1.0
-"""Seconds between two looks at whether brokers keep what they should."""
 
-SPACE_STEP = 0.02
-"""By which part of itself the free space of a broker changes until others are told."""
-
-PLACED_RECORDS = 100_000
-"""How many records of a producer get their offsets together when a broker begins to lead a log."""
+ADOPTED_TOGETHER = 50
+"""Logs that a broker begins to take part in before it lets its other tasks run."""
 
 
 class Cluster:
@@ -104,7 +99,8 @@ class Cluster:
         self._control: list[ControlRecord] = []
         self._writing: list[ControlRecord] = []
         self._nursery: trio.Nursery | None = None
-        self._to_adopt: dict[str, None] = {}
+        self._shown_at = float("-inf")
+        self._to_adopt: dict[LogState, None] = {}
         self._adopting = trio.Event()
         self._has_racks = bool(settings.rack)
         self._heard_acknowledging: set[str] = set()
@@ -155,8 +151,9 @@ class Cluster:
                 self._own_control[record.log][key] = record
             self.act(self.logs.note_control(writer, record))
             log = self.logs.find(record.log)
-            if log is not None and log.replica.leading is not None:  # a leader that has promised can be healed from
-                self.leading.wake()
+            if log is not None:
+                self.leading.note_held([log])
+                self.leading.heal_later([log])
 
     def _learn_broker(self, broker: BrokerDescription) -> None:
         own = self.brokers.own
@@ -168,7 +165,10 @@ class Cluster:
             return
         was_alone = self.is_alone
         self.brokers.note(broker)
-        self._has_racks = any(each.rack for each in self.brokers.all())
+        has_racks = any(each.rack for each in self.brokers.all())
+        if has_racks != self._has_racks:
+            self._has_racks = has_racks
+            self._refresh_all(self.logs)
         if own.rack:
             self._hear_acknowledgements(broker.address)
         if broker.number == own.number and own.address > broker.address and self._settings.number < 0:
@@ -254,21 +254,33 @@ class Cluster:
 
     async def _keep_time(self) -> None:
         heartbeat_s = self._settings.heartbeat_ms / 1000
-        own = Partition(BROKERS_TOPIC, self._broker.address)
         due = trio.current_time()
         while True:
-            end = self._broker.durable_end_of(own)
-            if end:
-                self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
+            self._show_life(trio.current_time())
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
                 self.act(self.logs.set_alive(self.brokers.alive, now))
-                self._refresh_all()
-                self.leading.wake()
+                self._refresh_all(self.logs)
+                self.leading.heal_later(self.logs)
             else:
+                advanced = self.logs.restless
                 self.act(self.logs.advance(now))
+                self._refresh_all(advanced)
             await trio.sleep(heartbeat_s)
+
+    def _show_life(self, now: float) -> None:
+        """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it."""
+        self._shown_at = now
+        own = Partition(BROKERS_TOPIC, self._broker.address)
+        end = self._broker.durable_end_of(own)
+        if end:
+            self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
+
+    def _show_life_if_due(self) -> None:
+        now = trio.current_time()
+        if now - self._shown_at >= self._settings.heartbeat_ms / 1000:
+            self._show_life(now)
 
     def heard(self, brokers: Iterable[str]) -> None:
         """Note signs of life of brokers."""
@@ -329,24 +341,26 @@ class Cluster:
     # Adopting logs
 
     def _adopt_later(self, log: LogState) -> None:
-        self._to_adopt[name_log(self._order.topics[log.topic].topic_id, log.number)] = None
+        self._to_adopt[log] = None
         self._adopting.set()
 
     async def _adopt(self) -> None:
         """Begin to take part in logs of which other brokers know, too."""
-        topics: tuple[str, ...] = ()
         while True:
-            while self._to_adopt:
-                name = next(iter(self._to_adopt))
-                topic_id, number = name.rsplit("/", 1)
-                topic = next((each for each in self._order.topics.values() if each.topic_id == topic_id), None)
-                if topic is not None and self.logs.find(name) is None:
-                    await self._adopt_log(topic, int(number))
-                self._to_adopt.pop(name, None)
-                topics = (topic.name, INDEX_TOPIC) if topic is not None else ()
-            self._broker.ask_heads(topics)
             await self._adopting.wait()
-            self._adopting = trio.Event()
+            states, self._to_adopt, self._adopting = list(self._to_adopt), {}, trio.Event()
+            own = [each for each in states if self._order.leads(each) and not each.is_replicated]
+            if own:
+                for state in own:
+                    self._order.replicate(state)
+                self._broker.wake()
+                await self._broker.wait_durable()
+            for number, state in enumerate(states):
+                if self._order.find_log(state.topic, state.number) is state:
+                    await self._adopt_log(self._order.topics[state.topic], state)
+                if number % ADOPTED_TOGETHER == 0:
+                    await trio.lowlevel.checkpoint()
+            self._broker.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
 
     def note_indexes(self, partitions: Iterable[Partition]) -> None:
         """Note which partitions of indexes are stored."""
@@ -356,17 +370,13 @@ class Cluster:
                 if address is not None:
                     self._indexes[address.log_name].add(partition)
 
-    async def _adopt_log(self, topic: Topic, number: int) -> None:
-        state = self._order.find_log(topic.name, number)
-        if state is None:
+    async def _adopt_log(self, topic: Topic, state: LogState) -> None:
+        number, name = state.number, name_log(topic.topic_id, state.number)
+        if self.logs.find(name) is not None:
             return
         replicas = topic.placement[number] if number < len(topic.placement) else (self._broker.address,)
-        if self._order.leads(state) and not state.is_replicated:
-            self._order.replicate(state)
-            self._broker.wake()
-            await self._broker.wait_durable()
-        name = name_log(topic.topic_id, number)
-        index = [batch for each in list(self._indexes[name]) async for batch in read_index(self._broker.storage, each)]
+        indexes = list(self._indexes.get(name, ()))
+        index = [batch for each in indexes async for batch in read_index(self._broker.storage, each)]
         if self._order.find_log(topic.name, number) is not state:
             return
         log = self.logs.add(topic, number, replicas, index)
@@ -385,9 +395,14 @@ class Cluster:
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._broker.address:
                 self.learn(batch)
         if len(self.logs):
-            self.act(self.logs.stored(batches))
-            if any(batch.partition.topic == INDEX_TOPIC for batch in batches):
-                self.leading.wake()
+            changed, actions = self.logs.stored(batches)
+            self.act(actions)
+            self.leading.note_held(changed)
+            others = (self.logs.find_partition(each.partition) for each in batches if self._is_index_of_other(each))
+            self.leading.heal_later(found[0] for found in others if found is not None)
+
+    def _is_index_of_other(self, batch: RecordBatch) -> bool:
+        return batch.partition.topic == INDEX_TOPIC and not self._broker.is_own(batch.partition)
 
     def begin_write(self) -> None:
         """Note that the control records so far are being written."""
@@ -427,6 +442,7 @@ class Cluster:
                 if state is not None:
                     self._order.end_branch(state)
             self._refresh(log)
+            self._show_life_if_due()
 
     def _write_control(self, record: ControlRecord) -> None:
         key = _key_of(record)
@@ -442,9 +458,10 @@ class Cluster:
                 changes.append((useless.encode(), None))
         self._broker.write_state(BRANCHES_TOPIC, changes)
 
-    def _refresh_all(self) -> None:
-        for log in self.logs:
+    def _refresh_all(self, logs: Iterable[ReplicatedLog]) -> None:
+        for log in logs:
             self._refresh(log)
+            self._show_life_if_due()
 
     def _refresh(self, log: ReplicatedLog) -> None:
         """Tell clients who leads a log."""
@@ -468,8 +485,8 @@ class Cluster:
             self._row_counts[log.name] = len(replica.table.rows)
             state.forks = replica.table.forks(Tip(branch, SEQUENCE_MAX))
         if found != state.leadership:
-            if found.is_led and not state.leadership.is_led:
-                self.leading.wake()
+            if is_led and not state.leadership.is_led:
+                self.leading.heal_later([log])
             state.leadership = found
             self._notify(state)
             self._leaderships.pop(state, trio.Event()).set()

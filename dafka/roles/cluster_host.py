@@ -41,11 +41,14 @@ class Host(Protocol):
     def hear_acknowledgements(self, address: str) -> None:
         """Hear what other replicas acknowledge of the logs that a broker leads."""
 
-    async def forget_partitions(self, partitions: Collection[Partition]) -> None:
-        """Delete partitions that brokers have written. Raises `StorageError`."""
+    def forget_partitions(self, partitions: Collection[Partition]) -> trio.Event:
+        """Delete partitions that brokers have written. The event returned says that they are deleted."""
 
     def write_state(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> trio.Event:
         """Keep state; the event returned says that it is durable."""
+
+    def is_own(self, partition: Partition) -> bool:
+        """Return whether only this broker writes a partition."""
 
     def wake(self) -> None:
         """Write what waits."""

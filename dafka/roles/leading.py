@@ -64,7 +64,11 @@ class Leading:
         self._ready_from: dict[str, int] = {}
         self._healed: dict[str, tuple[Branch, dict[Branch, int]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
-        self._changed = trio.Event()
+        self._lacking: dict[str, trio.Event] = {}
+        self._to_ask: set[str] = set()
+        self._asking = trio.Event()
+        self._to_heal: dict[ReplicatedLog, None] = {}
+        self._healable = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._followed: dict[str, Branch] = {}
         self._to_follow: dict[str, None] = {}
@@ -74,6 +78,7 @@ class Leading:
         """Heal and follow logs until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self._ask)
             nursery.start_soon(self._heal)
             nursery.start_soon(self._follow)
 
@@ -95,10 +100,18 @@ class Leading:
         self._host.lead(state)
         self._host.show(state.index_partition)
 
-    def wake(self) -> None:
-        """Look again at what is to be done: something has changed."""
-        self._changed.set()
-        self._changed = trio.Event()
+    def note_held(self, logs: Iterable[ReplicatedLog]) -> None:
+        """Note that more of logs is held than before."""
+        for log in logs:
+            if log.name in self._lacking:
+                self._lacking.pop(log.name).set()
+
+    def heal_later(self, logs: Iterable[ReplicatedLog]) -> None:
+        """Look whether other branches of logs have something that the logs lack, which this broker leads."""
+        for log in logs:
+            if log.replica.leading is not None:
+                self._to_heal[log] = None
+                self._healable.set()
 
     def move_high_watermark(self, log: ReplicatedLog, offset: int) -> None:
         """Note how far readers may read a log."""
@@ -128,9 +141,10 @@ class Leading:
             while not self._holds(log, row):
                 if log.replica.leading != row.branch:
                     return
-                self._host.ask_heads((log.topic, INDEX_TOPIC))
+                self._to_ask |= {log.topic, INDEX_TOPIC}
+                self._asking.set()
                 with trio.move_on_after(HELD_S):
-                    await self._changed.wait()
+                    await self._lacking.setdefault(log.name, trio.Event()).wait()
             state = self._order.find_log(log.topic, log.number)
             if state is None or log.replica.leading != row.branch or self._order.leads(state):
                 return
@@ -147,12 +161,20 @@ class Leading:
             self._ready_from[log.name] = state.index.end_offset
             self._host.lead(state)
             self._host.wake()
-            if self._nursery is not None:
+            if state.behind and self._nursery is not None:
                 self._nursery.start_soon(self._catch_up, state)
             self._host.show(state.index_partition)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self._refresh(log)
-            self.wake()
+            self.heal_later([log])
+
+    async def _ask(self) -> None:
+        """Ask other stores for what new leaders lack, for all logs together."""
+        while True:
+            await self._asking.wait()
+            topics, self._to_ask, self._asking = self._to_ask, set(), trio.Event()
+            self._host.ask_heads(topics)
+            await trio.sleep(HELD_S)
 
     def _holds(self, log: ReplicatedLog, row: BranchRow) -> bool:
         chain = log.replica.table.chain(row.parent)
@@ -223,12 +245,12 @@ class Leading:
     async def _heal(self) -> None:
         """Append what other branches have to the logs that this broker leads."""
         while True:
-            changed = self._changed
-            for log in list(self._logs):
+            await self._healable.wait()
+            healing, self._to_heal, self._healable = self._to_heal, {}, trio.Event()
+            for log in healing:
                 state = self._order.find_log(log.topic, log.number)
                 if state is not None and state.leadership.is_led:
                     await self._heal_log(log, state)
-            await changed.wait()
             await trio.lowlevel.checkpoint()
 
     async def _heal_log(self, log: ReplicatedLog, state: LogState) -> None:

@@ -145,7 +145,7 @@ class LogReader:
 
     async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
         """Return how many records from a sequence on are not there, at most `count`."""
-        info = (await self._storage.partitions(partition.topic)).get(partition)
+        info = await self._storage.find_partition(partition)
         if info is None or not sequence < info.earliest_sequence < sequence + count:
             return count
         return info.earliest_sequence - sequence

@@ -69,7 +69,7 @@ async def open_spooled_machine(config: Config, spool: Storage, topic: str) -> Pr
         StorageError: The spool cannot be read, or ends before records that were acknowledged.
     """
     partition = await find_spooled_partition(spool, topic)
-    info = (await spool.partitions(topic)).get(partition)
+    info = await spool.find_partition(partition)
     acknowledged = await spool.load_positions(_ACKNOWLEDGED)
     end = 0 if info is None else info.end_sequence
     acknowledged_end = max(acknowledged.get(partition, 0), 0 if info is None else info.earliest_sequence)
@@ -118,9 +118,9 @@ async def replace_spooled_partition(spool: Storage, partition: Partition, first_
         first_sequence: The sequence of the first record that the new partition takes over.
         new: The new partition.
     """
-    info = (await spool.partitions(partition.topic)).get(partition)
+    info = await spool.find_partition(partition)
     end_sequence = 0 if info is None else info.end_sequence
-    copied = (await spool.partitions(new.topic)).get(new)  # by an attempt that failed
+    copied = await spool.find_partition(new)  # by an attempt that failed
     first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
     async for batch in read_range(spool, partition, first_copied, end_sequence):
         await spool.append([move_records(batch, new, batch.first_sequence - first_sequence)])

@@ -53,7 +53,7 @@ class StateLog:
 
     async def load(self, storage: Storage) -> None:
         """Read the partition. Raises `StorageError`."""
-        info = (await storage.partitions(self.partition.topic)).get(self.partition)
+        info = await storage.find_partition(self.partition)
         if info is None:
             return
         self._earliest, self._end = info.earliest_sequence, info.end_sequence

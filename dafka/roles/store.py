@@ -14,6 +14,7 @@ from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
     CommitQueue,
+    DeletePartitions,
     ForgetPartitions,
     ReadRequest,
     RecordsDropped,
@@ -42,6 +43,7 @@ from dafka.storage import (
     Storage,
     open_storage,
 )
+from dafka.storage.base import delete_partitions
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
@@ -259,7 +261,7 @@ class Store(NodeRole):
     async def _learn_earliest(self, request: ReadRequest) -> None:
         """Learn which records a bounded storage has dropped by itself, to answer further FETCHes for them."""
         partition = request.partition
-        info = (await self._storage.partitions(partition.topic)).get(partition)
+        info = await self._storage.find_partition(partition)
         if info is not None and info.earliest_sequence > request.first_sequence:
             self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 
@@ -292,9 +294,8 @@ class Store(NodeRole):
         work = self._commits.begin_work()
         if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
-        elif isinstance(work, ForgetPartitions):
-            if isinstance(self._storage, DeletesPartitions):
-                await self._storage.delete_partitions(work.partitions)
+        elif isinstance(work, ForgetPartitions | DeletePartitions):
+            await delete_partitions(self._storage, work.partitions)
         else:
             await self._append(work)
         self._refusal = ""

@@ -235,6 +235,19 @@ class Storage(Protocol):
             StorageError: If the medium fails.
         """
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """Return what is held of one partition.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            What is held of it; None if the partition is unknown.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
     async def statistics(self) -> StorageStatistics:
         """Return the totals of the storage.
 
@@ -436,3 +449,14 @@ async def read_range(
             return
         yield batch
         first_sequence = batch.end_sequence
+
+
+async def delete_partitions(storage: Storage, partitions: Collection[Partition]) -> None:
+    """Delete partitions, or at least their records if the storage cannot delete partitions. Raises `StorageError`."""
+    if isinstance(storage, DeletesPartitions):
+        await storage.delete_partitions(partitions)
+        return
+    for partition in partitions:
+        info = await storage.find_partition(partition)
+        if info is not None:
+            await storage.trim(partition, info.end_sequence)

@@ -156,6 +156,12 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         return {partition: log.info() for partition, log in self._logs_of(topic).items()}
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """See `Storage.find_partition`."""
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        return None if log is None else log.info()
+
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`."""
         await trio.lowlevel.checkpoint()

@@ -47,9 +47,7 @@ class BranchFollower:
         return offset
 
     def _find_fork(self, log: LogState, first: Tip, second: Tip) -> int | None:
-        table = BranchTable()
         tables = self._broker.branches(log.topic)
-        for row in tables[log.number] if log.number < len(tables) else ():
-            table.add(row)
+        table = BranchTable(tables[log.number] if log.number < len(tables) else ())
         found = table.fork(first, second)
         return None if found is None else found.end_offset

@@ -6,11 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from dafka.errors import NotLeaderError
 from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
-from dafka.roles import open_producer
-from tests.brokers.several import append, make_batch, open_several, read, wait_until
+from dafka.protocol.replication import BROKERS_TOPIC
+from dafka.roles import open_producer, open_reader
+from dafka.roles.broker_descriptions import read_brokers
+from tests.brokers.several import PATIENCE_S, append, make_batch, open_several, read, wait_until
 
 pytestmark = pytest.mark.trio
 
@@ -180,6 +183,22 @@ async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
         assert not any(each.under_replicated() for each in several.brokers.values())
 
 
+async def test_other_nodes_learn_that_logs_are_under_replicated(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES, mend_after_ms=60_000)
+        await brokers[0].create_topic("orders", 4).wait()
+        await several.wait_led("orders", 4)
+        await several.stop("b")
+        await wait_until(lambda: sum(each.brokers.own.under_replicated_logs for each in several.brokers.values()) == 4)
+        async with open_reader([BROKERS_TOPIC], several.config) as reader:
+            with trio.fail_after(PATIENCE_S):
+                counts: dict[str, int] = {}
+                while sum(counts.get(each.address, 0) for each in several.brokers.values()) != 4:
+                    await reader.wait_ready()
+                    counts = {each.address: each.under_replicated_logs for each in await read_brokers(reader)}
+        assert counts.keys() == {each.address for each in brokers}
+
+
 async def test_a_deleted_topic_is_gone_everywhere_and_may_come_again(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
         brokers = await several.start_all(*NAMES)
@@ -247,3 +266,28 @@ async def test_a_broker_catches_up_with_an_index_that_was_written_again(
                 await several.stop(name)
         ((leader, log),) = await several.wait_led("orders")
         assert await read(leader, log) == [*values(10), *values(200)]
+
+
+async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.roles.balancing.BALANCING_S", 0.05)
+    monkeypatch.setattr("dafka.protocol.replication.balancing.PLANNING_S", 0.1)
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES, "d", move_after_ms=100)
+        named = tuple(brokers[number].address for number in (2, 1, 0))
+        await brokers[0].create_topic("orders", 8, placement=[named] * 8).wait()
+        await several.wait_led("orders", 8)
+        await wait_until(lambda: {broker.address for broker, _ in several.logs("orders")} == {named[0]})
+        before = list(map(len, brokers[0].branches("orders")))
+        await trio.sleep(1.0)  # some plans are made meanwhile, which leave these logs alone
+        assert list(map(len, brokers[0].branches("orders"))) == before
+        assert {log.leadership.replicas for _, log in several.logs("orders")} == {named}
+        await several.stop("b")
+
+        def is_mended() -> bool:
+            logs = [log.leadership for _, log in several.logs("orders")]
+            is_released = not any(each.order.topics["orders"].assignments for each in several.brokers.values())
+            return is_released and all(named[1] not in each.replicas and len(each.in_sync) == 3 for each in logs)
+
+        await wait_until(is_mended)

@@ -16,7 +16,8 @@ import trio
 from click.testing import CliRunner
 
 from dafka.cli import main
-from dafka.cli.status_output import Shown, print_survey
+from dafka.cli.status_brokers import BrokerView, broker_faults
+from dafka.cli.status_output import Shown, print_survey, survey_to_json
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observing.cluster_survey import HolderView, NodeState, TopicView
 from dafka.records import Partition, RecordBatch, new_address
@@ -146,6 +147,33 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[0] for row in rows if row and row[0] in ("a", "behind", "unknown")] == ["unknown", "behind", "a"]
     assert [row[:2] for row in rows if row and row[0] in ("store", "producer")] == [["producer", "G"], ["store", "S"]]
     assert ["fault:", "it", "is", "not", "known", "how", "far", "store", "S", "is", "behind", "unknown/P"] in rows
+
+
+def broker_view(number: int, count: int, *, is_alive: bool = True, is_draining: bool = False) -> BrokerView:
+    return BrokerView(
+        number=number,
+        address=f"B{number}",
+        is_alive=is_alive,
+        is_draining=is_draining,
+        under_replicated_logs=count,
+    )
+
+
+def test_brokers_that_lead_under_replicated_logs_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = [broker_view(1, 0, is_draining=True), broker_view(2, 1), broker_view(3, 9, is_alive=False)]
+    faults = list(broker_faults(brokers))
+    assert faults == ["broker 2 leads 1 log of which fewer brokers have all records than should", "broker 3 is dead"]
+    survey = survey_with_problems()
+    print_survey(survey, faults, Shown(), brokers)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    start = rows.index(["broker", "node", "state", "under-replicated", "logs"])
+    assert rows[start + 1 : start + 4] == [
+        ["3", "B3", "dead", "?"],
+        ["2", "B2", "alive", "1"],
+        ["1", "B1", "draining", "0"],
+    ]
+    shown = survey_to_json(survey, faults, brokers)["brokers"]
+    assert [(each["broker"], each["under_replicated_logs"]) for each in shown] == [(1, 0), (2, 1), (3, None)]
 
 
 def test_unknown_lag_is_a_fault_whatever_the_limit() -> None:

@@ -19,13 +19,15 @@ record to its end after the last fault was healed, tell what is in the logs in t
 | skipped | a group gets every record of a log |
 | stale read | a log ends nowhere below an offset that was acknowledged before the question was asked |
 | lost commit | a group continues no earlier than at an offset whose commit was confirmed before |
-| phantom commit | a group continues at no offset that no member has committed |
+| phantom commit | a group continues at no offset behind all that its members have committed |
+| moved commit | a group continues exactly where a member has committed |
 | gave up | an idempotent producer goes on |
 | unread | each log was read to its end |
 
 Under the policy "branch", records that were acknowledged on either side of a split get new offsets when it heals, and
-readers of the losing side go back. Records that one producer sent to both sides may change their order. So `moved`,
-`split acknowledgement`, `changed`, `gap`, `stale read`, `lost commit` and `reordered` are then no findings.
+readers of the losing side go back, groups to where the branches part. Records that one producer sent to both sides may
+change their order. So `moved`, `split acknowledgement`, `changed`, `gap`, `stale read`, `lost commit`, `moved commit`
+and `reordered` are then no findings.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ FINDINGS_MAX = 10
 """How many findings of a kind are described. The others are only counted."""
 
 MAJORITY_ONLY = frozenset(
-    ("moved", "split acknowledgement", "changed", "gap", "stale read", "lost commit", "reordered")
+    ("moved", "split acknowledgement", "changed", "gap", "stale read", "lost commit", "moved commit", "reordered")
 )
 """The promises that are not made under the policy "branch"."""
 
@@ -200,7 +202,8 @@ def check_groups(number: int, log: Log) -> Iterator[Finding]:
                 text = f"{name} continues at {start.offset}, and {highest[position - 1]} was committed"
                 yield Finding("lost commit", text, highest[position - 1] - max(start.offset, 0))
             if start.offset not in tried:
-                yield Finding("phantom commit", f"{name} continues at {start.offset}, which nobody has committed")
+                kind = "phantom commit" if start.offset > max(tried) else "moved commit"
+                yield Finding(kind, f"{name} continues at {start.offset}, which nobody has committed")
         for gap in events.gaps:
             yield Finding("gap", f"{name}: {gap}")
         yield from check_covered(name, log, events.got)

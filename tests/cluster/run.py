@@ -31,6 +31,12 @@ CONVERGED_S = 60.0
 
 END_S = 60.0
 
+QUIET_S = 12.0
+"""Replicas that stay where they are for so long have been balanced: brokers look for moves every five seconds."""
+
+SETTLE_S = 180.0
+"""Seconds within which replicas must have been balanced after the last fault."""
+
 
 @attrs.frozen(kw_only=True)
 class Size:
@@ -107,9 +113,10 @@ class Run:
                 nursery.start_soon(node.terminate, END_S)
         cluster.timeline.note(f"producers have ended after {trio.current_time() - ended:.1f} s")
         await wait_in_sync(cluster, size.logs, size.replicas)
-        self._replicas = {log: sorted(found) for log, found in self._find_replicas(cluster).items()}
         await read_contents(cluster, size.logs)
         await self._end_readers(cluster)
+        found = await wait_settled(cluster, size.logs, size.replicas)
+        self._replicas = {log: sorted(f"broker-{number}" for number in numbers) for log, numbers in found.items()}
         async with trio.open_nursery() as nursery:
             for broker in cluster.running():
                 broker.node.look()
@@ -130,10 +137,6 @@ class Run:
         self._readers.append(await start_client(cluster, reader_client, "reader", common | {"logs": size.logs}))
         for node in (*self._producers, *self._readers):
             await cluster.wait_ready(node)
-
-    def _find_replicas(self, cluster: BrokerCluster) -> dict[int, list[str]]:
-        found = find_replicas(cluster.running()[0].servers, TOPIC)
-        return {log: [f"broker-{number}" for number in numbers] for log, numbers in found.items()}
 
     async def _end_readers(self, cluster: BrokerCluster) -> None:
         """Wait until the groups have reached the ends of all logs, and end their members."""
@@ -210,6 +213,19 @@ async def wait_in_sync(cluster: BrokerCluster, logs: int, replicas: int) -> None
 
     took_s = await cluster.wait_until(is_in_sync, "replicas are not in sync", CONVERGED_S)
     cluster.timeline.note(f"all replicas are in sync {took_s:.1f} s later")
+
+
+async def wait_settled(cluster: BrokerCluster, logs: int, replicas: int) -> dict[int, list[int]]:
+    """Wait until brokers have balanced replicas, so that no more of them move, and return those of each log."""
+    with trio.move_on_after(SETTLE_S):
+        while True:
+            before = find_replicas(cluster.running()[0].servers, TOPIC)
+            await wait_in_sync(cluster, logs, replicas)
+            await trio.sleep(QUIET_S)
+            after = [find_replicas(each.servers, TOPIC) for each in cluster.running()]
+            if before and all(each == before for each in after):
+                return before
+    raise TimeoutError(f"brokers still move replicas {SETTLE_S:.0f} s after the last fault")
 
 
 async def read_contents(cluster: BrokerCluster, logs: int) -> None:

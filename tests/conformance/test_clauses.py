@@ -34,8 +34,9 @@ SENTENCES: dict[str, dict[Level, int]] = {
 }
 BATCH_SENTENCES: dict[str, dict[Level, int]] = {
     "Record Batches": {Level.MUST: 12, Level.MUST_NOT: 1, Level.SHOULD: 3},
+    "Positions by Time": {Level.MUST: 6, Level.MUST_NOT: 1},
 }
-"""Those of docs/spec/record-batches.md."""
+"""Those of docs/spec/record-batches.md and docs/spec/positions-by-time.md."""
 SECTIONS_WITHOUT_KEYWORD = {"Node Identification and Life-cycle", "Protocol Grammar"}
 
 MESSAGES = {

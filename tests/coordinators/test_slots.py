@@ -163,21 +163,6 @@ async def test_many_commits_share_a_write() -> None:
         assert service.broker.statistics().commits - before < 20
 
 
-async def test_offset_on_a_lost_branch_is_moved_to_the_fork() -> None:
-    async with open_broker_service() as service:
-        await service.broker.create_topic("orders", 1).wait()
-        log = service.broker.find_log("orders", 0)
-        assert log is not None
-        for group, offset, epoch in (("lost", 70, 1), ("kept", 30, 1), ("new", 70, 2), ("unknown", 70, -1)):
-            await service.groups.commit_offsets(commit(group, offset, epoch))
-        log.epochs = [(0, 0), (1, 20), (2, 50)]
-        found = {}
-        for group in ("lost", "kept", "new", "unknown"):
-            fetched = (await service.groups.fetch_offsets(group))[PLACE]
-            found[group] = (fetched.offset, fetched.leader_epoch)
-        assert found == {"lost": (50, 1), "kept": (30, 1), "new": (70, 2), "unknown": (70, -1)}
-
-
 def test_slots_give_different_producer_ids() -> None:
     found = []
     for slot in range(SLOTS):

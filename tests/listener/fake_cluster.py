@@ -87,6 +87,8 @@ class FakeBroker:
         self.moved.append((log, tuple(replicas)))
         topic = self.topics[log.topic]
         assignments = {**topic.assignments, log.number: tuple(replicas)}
+        if not replicas:
+            del assignments[log.number]
         self.order.add_topic(attrs.evolve(topic, assignments=assignments))
 
     async def delete_records(self, log: LogState, offset: int) -> None:

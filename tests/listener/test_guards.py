@@ -12,6 +12,7 @@ from dafka.kafka.protocol import NIL, RESPONSES, ApiKey, Request
 from dafka.kafka.protocol.messages import (
     cluster,
     configs,
+    elections,
     groups,
     logs,
     membership,
@@ -131,6 +132,8 @@ REASSIGN = reassignments.AlterPartitionReassignmentsRequest(
         )
     ]
 )
+ELECT = elections.ElectLeadersRequest(topic_partitions=[elections.ElectableTopic(topic="t", partitions=[0])])
+ELECT_ALL = elections.ElectLeadersRequest(topic_partitions=None)
 END = transactions.EndTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
 ADD_OFFSETS = transactions.AddOffsetsToTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, group_id="g")
 IDEMPOTENT = transactions.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
@@ -160,6 +163,8 @@ REFUSED: list[tuple[Request, int, ErrorCode]] = [
     (DELETE_BY_ID, 6, TOPIC),
     (ADD_LOGS, 1, TOPIC),
     (REASSIGN, 0, TOPIC),
+    (ELECT, 2, TOPIC),
+    (ELECT_ALL, 2, CLUSTER),
     (DESCRIBE, 1, TOPIC),
     (ALTER, 1, TOPIC),
     (ALTER_SOME, 0, TOPIC),

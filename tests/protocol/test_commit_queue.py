@@ -10,7 +10,7 @@ from dafka.config import Config
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
 from dafka.protocol.events import StorageFailed, StorageRecovered
-from dafka.protocol.machines.commits import CommitQueue
+from dafka.protocol.machines.commits import CommitQueue, DeletePartitions
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, live, run
 
@@ -178,3 +178,21 @@ def test_records_announced_after_their_producer_left_reach_each_subscriber(count
     store.queue.begin_work()
     heads = [Publish(wire.DirectHead(f"S{number}", HELLO.address, HELLO.topic, 2)) for number in range(count)]
     assert store.queue.work_done(0.2) == [ack(3), *heads]
+
+
+def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_waits() -> None:
+    store = Store()
+    store.receive(0, 3)
+    store.receive(0, 2, OTHER)
+    assert store.queue.begin_work() == [run(0, 3), run(0, 2, OTHER)]
+    store.receive(2, 5, OTHER)
+    store.queue.put_deleted([OTHER])
+    assert ack(2, OTHER) in store.queue.work_done(0.2), "what was being written is durable"
+    assert store.queue.begin_work() == DeletePartitions((OTHER,))
+    store.receive(5, 7, OTHER)
+    assert store.queue.work_done(0.3) == []
+    assert not store.queue, "what has waited for the partition is dropped with it"
+    assert store.machine.pending_bytes == 0
+    assert store.machine.stored.durable_end(OTHER) == 0
+    store.receive(0, 1, OTHER)
+    assert store.queue.begin_work() == [run(0, 1, OTHER)], "it begins again"

@@ -171,6 +171,13 @@ def test_records_that_arrive_before_the_answer_are_fetched_if_they_are_wanted() 
     assert asked(consumer.receive([answer("A", 98, 100)], 0.1)) == [(98, 7)]
 
 
+def test_records_that_are_published_before_the_answer_are_wanted_whatever_the_store_says() -> None:
+    consumer = make_consumer("A")
+    consumer.receive([live(100, 105), live(105, 110)], 0.0)
+    consumer.receive([answer("A", HOLDS_NOTHING, 110)], 0.1)
+    assert consumer.reassembler.cursors[HELLO].next_sequence == 100
+
+
 def test_a_partition_that_no_store_holds_begins_at_its_first_record() -> None:
     consumer = make_consumer("A")
     consumer.receive([head(4)], 0.0)

@@ -22,6 +22,7 @@ from dafka.protocol.replication import (
     Lead,
     MoveHighWatermark,
     PlacedLog,
+    Replica,
     ReplicaAction,
     StepDown,
     Tip,
@@ -63,6 +64,7 @@ class KeptLog:
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
         self.readable = 0
+        self.is_restless = True
 
     def restore(self, control: dict[str, list[ControlRecord]]) -> None:
         """Take over what is on the disk: perhaps without the control records that say nothing any more."""
@@ -73,7 +75,26 @@ class KeptLog:
         own = [each for maker, each in found if maker == self.broker.name]
         self.replica.restore(own, [(maker, each) for maker, each in found if maker != self.broker.name])
         self._restore_held()
-        self.act(self.replica.resume())
+        self.act([*self.replica.resume(), *self.replica.set_alive({self.broker.name}, self.broker.clock)])
+
+    def wake_up(self) -> Replica:
+        """Return the replica, which something happens to, and which may have been settled until now."""
+        if not self.is_restless:
+            self.is_restless = True
+            self.replica.rest(self.broker.ticked_at)
+        return self.replica
+
+    def let_time_pass(self, *, has_changed: bool) -> None:
+        """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
+        broker, replica = self.broker, self.replica
+        if replica.set_preferences((), broker.balancer.unfit(self.name)):
+            self.wake_up()
+        if has_changed:
+            self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock))
+        elif self.is_restless or not replica.is_settled:
+            self.wake_up()
+            self.is_restless = False
+            self.act(replica.advance(broker.clock))
 
     def _restore_held(self) -> None:
         self.replica.restore_held({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
@@ -91,6 +112,10 @@ class KeptLog:
                 self.led, self.waiting = None, []
             elif isinstance(action, MoveHighWatermark):
                 self._move_high_watermark(action.offset)
+
+    def repeat_acknowledgement(self) -> None:
+        """Acknowledge again what others may have missed, which leaves a settled replica settled."""
+        self.act(self.replica.repeat_acknowledgement())
 
     def _acknowledge(self, branch: Branch, end_offset: int) -> None:
         """Let everybody know: the leader at once, others perhaps."""
@@ -114,7 +139,7 @@ class KeptLog:
 
         def stored() -> None:
             self.branches.setdefault(branch, (start, []))
-            self.act(self.replica.stored(branch, start))
+            self.act(self.wake_up().stored(branch, start))
             self._push(branch)
 
         self.world.write(self.broker, stored)
@@ -135,7 +160,7 @@ class KeptLog:
             start, held = self.branches[branch]
             self.history.check_stored(branch, len(held), ids)
             held.extend(ids)
-            self.act(self.replica.stored(branch, start + len(held)))
+            self.act(self.wake_up().stored(branch, start + len(held)))
             self._push(branch)
 
         self.world.write(self.broker, stored)
@@ -197,7 +222,7 @@ class KeptLog:
             assert len(held) == first
             self.history.check_stored(branch, first, fresh)
             held.extend(fresh)
-            self.act(self.replica.stored(branch, start + len(held)))
+            self.act(self.wake_up().stored(branch, start + len(held)))
 
         self.world.write(self.broker, stored)
 
@@ -297,6 +322,7 @@ class Broker:
         self.copying: set[str] = set()
         self.pending_writes = 0
         self.last_write_at = 0.0
+        self.ticked_at = self.clock
         self.logs = {name: KeptLog(name, self) for name in self.world.histories}
         for kept in self.logs.values():
             kept.restore(self.control)
@@ -315,11 +341,10 @@ class Broker:
         self.brokers.own = self.describe()
         for other in others:
             world.send(self, other, partial(other.hear, self.brokers.own))
-        self.brokers.check_alive(self.clock)
+        has_changed = self.brokers.check_alive(self.clock)
         for kept in self.logs.values():
-            kept.replica.set_unfit(self.balancer.unfit(kept.name))
-            kept.act(kept.replica.set_alive(self.brokers.alive, self.clock))
-            kept.act(kept.replica.repeat_acknowledgement())
+            kept.let_time_pass(has_changed=has_changed)
+            kept.repeat_acknowledgement()
             if kept.led is not None:
                 for other in others:
                     heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
@@ -332,13 +357,14 @@ class Broker:
         if world.balances and world.now - self.balanced_at >= BALANCE_S:
             self.balanced_at = world.now
             self._balance()
+        self.ticked_at = self.clock
         world.later(HEARTBEAT_S * world.draw.uniform(0.8, 1.2), lambda: self._tick(generation))
 
     def _balance(self) -> None:
         placed = [each.placed() for each in self.logs.values()]
         for change in self.balancer.advance(self.brokers.all(), self.brokers.alive, placed, self.clock):
             kept = self.logs[change.log]
-            kept.act(kept.replica.change_replicas(change.replicas))
+            kept.act(kept.wake_up().change_replicas(change.replicas))
 
     def hear(self, other: BrokerDescription) -> None:
         """Take in a sign of life."""
@@ -348,7 +374,7 @@ class Broker:
     def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
         """Take in an acknowledgement."""
         kept = self.logs[log]
-        kept.act(kept.replica.acknowledged(broker, branch, end_offset))
+        kept.act(kept.wake_up().acknowledged(broker, branch, end_offset))
 
     # Control records
 
@@ -364,7 +390,7 @@ class Broker:
                 self.world.later(self.world.draw.expovariate(5), self.start)
                 return
             kept = self.logs[record.log]
-            kept.act(kept.replica.written(record))
+            kept.act(kept.wake_up().written(record))
             for other in self.world.brokers.values():
                 if other is not self:
                     self.world.send(self, other, partial(other.copy_control, self, self.name))
@@ -402,6 +428,6 @@ class Broker:
             held.extend(fresh)
             for each in fresh:
                 kept = self.logs[each.log]
-                kept.act(kept.replica.receive(maker, each))
+                kept.act(kept.wake_up().receive(maker, each))
 
         self.world.write(self, stored)

@@ -29,9 +29,8 @@ class History:
         self.log = log
         self.replicas = replicas
         self.availability = availability
-        self.table = BranchTable()
         first = Branch(0, replicas[0])
-        self.table.add(BranchRow(log, first, NO_TIP, replicas))
+        self.table = BranchTable([BranchRow(log, first, NO_TIP, replicas)])
         self.begun_at: dict[Branch, float] = {}
         self.committed = Tip(first, 0)
         self.acknowledged: set[str] = set()
@@ -46,9 +45,8 @@ class History:
         if self.table.rows.setdefault(row.branch, row) != row:
             raise Violation(f"the branch {row.branch} has begun twice")
         self.begun_at[row.branch] = now
-        is_late = (
-            row.branch < self.committed.branch
-        )  # it never leads: most replicas have promised to follow another one
+        # A late one never leads: most replicas have promised to follow another one.
+        is_late = row.branch < self.committed.branch
         if (
             self.availability is Availability.MAJORITY
             and not is_late

@@ -51,8 +51,11 @@ class HidesItsTip(Replica):
 class CountsHalf(Replica):
     """Begins a branch with the promises of fewer than half of the replicas."""
 
-    def _is_promised(self, claim: Claim) -> bool:
+    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
         return len(self._promises) >= len(claim.replicas) // 2
+
+    def _is_promised_by_former_replicas(self) -> bool:
+        return True
 
 
 class ContinuesTheLongest(Replica):
@@ -147,8 +150,8 @@ class PromisesOnlyOnce(Replica):
 class AsksTheNewReplicas(Replica):
     """Begins a branch with the promises of its own replicas alone, when replicas change."""
 
-    def _is_promised(self, claim: Claim) -> bool:
-        return 2 * len(self._promises.keys() & set(claim.replicas)) > len(claim.replicas)
+    def _is_promised_by_former_replicas(self) -> bool:
+        return True
 
 
 class ForgetsOtherReplicas(Replica):
@@ -253,7 +256,7 @@ class CountsTheDead(Replica):
 class WaitsForNobody(Replica):
     """Begins a branch with its own promise alone, although others are alive."""
 
-    def _is_promised(self, claim: Claim) -> bool:
+    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
         return self._broker in self._promises
 
 

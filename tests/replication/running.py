@@ -264,7 +264,7 @@ class Faults:
         for broker in self._brokers():
             for kept in broker.logs.values() if broker.is_up else ():
                 replicas = self.draw.sample(names, self.draw.choice([3, len(names)]))
-                kept.act(kept.replica.change_replicas(replicas))
+                kept.act(kept.wake_up().change_replicas(replicas))
 
     def _move_and_crash(self) -> None:
         self._move()
@@ -289,7 +289,7 @@ class Faults:
             if leader.is_up:
                 replicas = (leader.name, slow, *self.draw.sample(further, min(1, len(further))))
                 current = leader.logs[kept.name]
-                current.act(current.replica.change_replicas(replicas))
+                current.act(current.wake_up().change_replicas(replicas))
 
         def crash() -> None:
             self.world.stalled.difference_update(others)

@@ -62,10 +62,10 @@ def test_a_leader_that_is_drained_is_replaced_soon() -> None:
     times = [0.0, 0.4, 0.5, 1.0]
     found = make_replica(other, replicas)
     assert claimed_at(found, times) is None
-    found.set_unfit({preferred})
+    found.set_preferences((), frozenset({preferred}))
     assert claimed_at(found, [10 + each for each in times]) == 10.5
     third = make_replica(last, replicas)
-    third.set_unfit({preferred})
+    third.set_preferences((), frozenset({preferred}))
     assert claimed_at(third, times) is None
 
 
@@ -73,7 +73,7 @@ def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
     [preferred, *_] = rank_nodes("log", REPLICAS)
     others = tuple(each for each in REPLICAS if each != preferred)
     replica = make_replica(others[0], (preferred, *others))
-    replica.set_unfit(REPLICAS)
+    replica.set_preferences((), frozenset(REPLICAS))
     actions: list[ReplicaAction] = []
     for now in (0.0, 1.0):
         actions += replica.set_alive(others, now)

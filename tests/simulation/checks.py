@@ -80,6 +80,7 @@ class Checks:
         self._sent: dict[tuple[str, Partition], int] = {}
         self._halted: set[tuple[str, Partition]] = set()
         self._begins: dict[str, dict[Partition, int]] = {}
+        self._made_at: dict[Partition, list[tuple[float, int]]] = {}
 
     # At every moment
 
@@ -88,6 +89,7 @@ class Checks:
         if batch.first_sequence != (end := self.published_ends.get(producer.partition, 0)):
             raise Violation("not the next sequence", f"{producer.name} at {end}: {describe(batch)}")
         self.published_ends[producer.partition] = batch.end_sequence
+        self._made_at.setdefault(batch.partition, []).append((self._cluster.clock.now, batch.first_sequence))
         self._cluster.note(f"{producer.name} publishes {describe(batch)}")
 
     def on_sent(self, node: SimulatedNode, messages: Sequence[wire.BatchedMessage]) -> None:
@@ -141,6 +143,7 @@ class Checks:
             for partition in work.partitions:
                 self._cluster.note(f"{store.name} forgets {partition}")
             return
+        assert isinstance(work, list), "only brokers delete partitions with records"
         for batch in work:
             if batch.end_sequence > self.published_ends.get(batch.partition, 0):
                 raise Violation("stored but never published", f"{store.name}: {describe(batch)}")
@@ -184,12 +187,27 @@ class Checks:
         """Return the sequence at which a consumer must begin."""
         if partition in consumer.begins:
             return consumer.begins[partition]
+        if consumer.since is not None:
+            due = max(self._first_since(partition, consumer.since), self._dropped(partition))
+            if first_sequence > due:
+                raise Violation("time began late", f"{consumer.name} begins {partition} at {first_sequence}, not {due}")
+            return first_sequence
         if consumer.is_earliest:
             return 0
         end = self._begins.get(consumer.address, {}).get(partition)
         if end is not None and first_sequence > end:
             raise Violation("latest began late", f"{consumer.name} begins {partition} at {first_sequence}, not {end}")
         return first_sequence
+
+    def _first_since(self, partition: Partition, since: float) -> int:
+        """Return the first record that was made at a time or later, or the end of the partition.
+
+        Simulated records have no timestamps: if the clock of a store is wrong, none is due.
+        """
+        if any(step.kind == "clock jump" for step in self._cluster.plan.steps):
+            return self.published_ends.get(partition, 0)
+        found = [sequence for time, sequence in self._made_at.get(partition, ()) if time >= since]
+        return min(found, default=self.published_ends.get(partition, 0))
 
     def on_settled(self, node: SimulatedNode) -> None:
         """Note that a node has settled."""
@@ -216,16 +234,18 @@ class Checks:
         """Check an event that a node reports to its program."""
         self._cluster.note(f"{node.name}: {event}")
         if isinstance(event, (RecordsUnrecoverable, PartitionHalted)):
-            dropped = max(
-                (disk.dropped.get(event.partition, 0) for disk in self._cluster.disks.values()),
-                default=0,
-            )
-            if event.end_sequence > max(dropped, self._cluster.dropped_end(event.partition)):
+            dropped = self._dropped(event.partition)
+            if event.end_sequence > dropped:
                 raise Violation("gave up recoverable records", f"{node.name}: {event}, dropped up to {dropped}")
             if isinstance(event, PartitionHalted):
                 self._halted.add((node.name, event.partition))
             else:
                 self._gone[node.address, event.partition] = event.end_sequence
+
+    def _dropped(self, partition: Partition) -> int:
+        """Return the end of the records that a node may have dropped."""
+        ends = [disk.dropped.get(partition, 0) for disk in self._cluster.disks.values()]
+        return max([*ends, self._cluster.dropped_end(partition)])
 
     def on_bounded(self, node: SimulatedNode) -> None:
         """Check that what a node keeps in memory stays within its limits."""
@@ -284,9 +304,10 @@ class Checks:
     def _missing(self, consumer: SimulatedConsumer, partition: Partition, end: int) -> str | None:
         if partition.topic not in consumer.machine.topics:
             return None
-        position = self._given.get((consumer.address, partition))
-        position = max(position or consumer.begins.get(partition, 0), self._gone.get((consumer.address, partition), 0))
-        if position >= end:
+        position = self._given.get((consumer.address, partition)) or self._begin_of(consumer, partition)
+        position = max(position, self._gone.get((consumer.address, partition), 0))
+        waits_for_stores = partition in consumer.machine.timed_start and not self._cluster.stores
+        if position >= end or waits_for_stores:
             return None
         cursor = consumer.machine.reassembler.cursors.get(partition)
         if cursor is None and self.has_ended(partition):
@@ -298,6 +319,12 @@ class Checks:
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
             return None
         return f"{consumer.name} was given {partition} up to {position}, not {end}"
+
+    def _begin_of(self, consumer: SimulatedConsumer, partition: Partition) -> int:
+        """Return the first sequence that a consumer must be given of a partition."""
+        if partition in consumer.begins or consumer.since is None:
+            return consumer.begins.get(partition, 0)
+        return self._first_since(partition, consumer.since)
 
     def has_ended(self, partition: Partition) -> bool:
         """Return whether a partition has no producer, and no store has records of it."""
@@ -343,6 +370,7 @@ class Checks:
             "Head": 5 + 1.1 * seconds + heard,
             "beacon": 20 + 11 * peers + (2 + peers / 4) * seconds,
             "StoreHello": 2 + heard,
+            "GetPosition": partitions * peers * (5 + seconds / 4 + heard),
         }
         for kind, limit in limits.items():
             if node.sent[kind] > limit:

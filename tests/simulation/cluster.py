@@ -232,7 +232,7 @@ class Cluster:
             ends[partition] = max(ends.get(partition, 0), producer.machine.next_sequence)
             return producer
         settings = config.with_consumer(offset_reset="earliest" if member.earliest else "latest")
-        self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port)
+        self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port, member.since)
         consumer.taking_s = member.pace
         return consumer
 

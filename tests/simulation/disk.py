@@ -7,6 +7,7 @@ there completely, not at all, or, if the disk tears writes, up to some point of 
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -63,13 +64,14 @@ class Disk:
                 if self.logs.pop(partition, Log()).contents:
                     raise Violation("forgot records", str(partition))
             return
+        assert isinstance(work, list), "only brokers delete partitions with records"
         for batch in work:
             self._append(batch, now)
 
     def write_torn(self, work: StorageWork, now: float, draw: random.Random, *, is_atomic: bool) -> None:
         """Write what a node was writing when it crashed: all, nothing or a part of it."""
         choice = draw.random()
-        if isinstance(work, (ResetPosition, ForgetPartitions)) or is_atomic or choice < 0.5:
+        if not isinstance(work, list) or is_atomic or choice < 0.5:
             if choice % 0.5 < 0.25:
                 self.write(work, now)
             return
@@ -83,6 +85,12 @@ class Disk:
             return None
         start = first_sequence - log.earliest
         return RecordBatch(partition, first_sequence, log.contents[start : start + count])
+
+    def find_sequence_by_time(self, partition: Partition, time_ms: int) -> int | None:
+        """Return the first record that was stored at a time or later; None if there is none."""
+        log = self.logs.get(partition, Log())
+        number = bisect_left(log.stored_at, time_ms)
+        return log.earliest + number if number < len(log.stored_at) else None
 
     def partitions(self) -> dict[Partition, PartitionInfo]:
         """Return the partitions, as `Storage.partitions` does."""
@@ -134,7 +142,12 @@ class Disk:
         log.stored_at += [max(self._wall_ms(now), latest)] * len(batch)
 
     def _wall_ms(self, now: float) -> int:
-        return 1_000_000_000 + int(now * 1000) + self.clock_offset_ms
+        return wall_ms(now) + self.clock_offset_ms
+
+
+def wall_ms(now: float) -> int:
+    """Return the wall-clock time at a time of the simulation, in milliseconds since 1970."""
+    return 1_000_000_000 + int(now * 1000)
 
 
 def content(partition: Partition, sequence: int) -> bytes:

@@ -27,8 +27,8 @@ class Member:
     """A node of the plan.
 
     It starts at `joins`. The other options depend on its role: a producer with a `spool` keeps its partition after a
-    restart, and a consumer may save its positions (`saves`). `lag` and `pace` are the seconds that a node takes for
-    messages, and a consumer's program for a batch.
+    restart, and a consumer may save its positions (`saves`) and begin at a time (`since`). `lag` and `pace` are the
+    seconds that a node takes for messages, and a consumer's program for a batch.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Member:
     spool: bool = False
     earliest: bool = True
     saves: bool = False
+    since: float | None = None
     fixed_port: bool = False
     lag: float = 0.0
     pace: float = 0.0
@@ -49,6 +50,7 @@ class Member:
         words += [f"topic {', '.join(self.topics)}"] if self.topics else []
         words += ["spool"] if self.spool else []
         words += [("earliest" if self.earliest else "latest")] if self.role == "consumer" else []
+        words += [f"since {self.since:.3f} s"] if self.since is not None else []
         words += ["saves positions"] if self.saves else []
         words += ["same port after a restart"] if self.fixed_port else []
         words += [f"looks every {self.lag:.3f} s"] if self.lag else []
@@ -131,6 +133,7 @@ def make_plan(seed: int) -> Plan:
     rare = random.Random(f"unseen producer {seed}")
     if rare.random() < 0.1:
         steps += _make_unseen_producer(rare, members)
+    members = _begin_at_times(random.Random(f"since {seed}"), members, duration)
     stores = sum(member.role == "store" for member in members)
     return Plan(
         draw_seed=draw.getrandbits(48),
@@ -275,6 +278,16 @@ def _make_unseen_producer(draw: random.Random, members: list[Member]) -> list[St
         seconds = round(draw.uniform(1.0, 5.0), 3)
         steps.append(Step(round(death - draw.uniform(0.0, 0.5), 3), "pause", (paused,), seconds=seconds))
     return steps
+
+
+def _begin_at_times(draw: random.Random, members: list[Member], duration: float) -> list[Member]:
+    """Return the members; some consumers begin at a time, before or after they join."""
+    found = []
+    for member in members:
+        begins = member.role == "consumer" and draw.random() < 0.15
+        since = round(draw.uniform(0, member.joins + duration), 3)
+        found.append(attrs.evolve(member, since=since, earliest=True) if begins else member)
+    return found
 
 
 def _make_fault(draw: random.Random, kind: str, members: list[Member], duration: float) -> list[Step]:

@@ -31,6 +31,7 @@ from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.ordering.position_query import FoundPosition, PositionQuery
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.connections import ConnectionManager
 from dafka.protocol.presence.directory_client import DirectoryClient
@@ -380,6 +381,21 @@ def second_fetch_of_a_node_is_dropped(patch: Patch) -> None:
     patch.setattr(FetchResponder, "add_fetch", offer_once)
 
 
+# Beginning at a time
+
+
+def beginning_at_a_time_is_one_too_far(patch: Patch) -> None:
+    _after(patch, PositionQuery, "take_positions", lambda found, *_: {p: _one_later(each) for p, each in found.items()})
+
+
+def _one_later(found: FoundPosition) -> FoundPosition:
+    return attrs.evolve(found, sequence=found.sequence + 1)
+
+
+def unanswered_question_is_never_repeated(patch: Patch) -> None:
+    patch.setattr(PositionQuery, "ask_again", lambda self: None)
+
+
 # Discovery and connections
 
 
@@ -483,6 +499,8 @@ PLANTED = [
     Planted(answer_lacks_its_last_record, 1, "not converged"),
     Planted(answer_begins_one_too_far, 0, "not converged"),
     Planted(second_fetch_of_a_node_is_dropped, 10, "not converged"),
+    Planted(beginning_at_a_time_is_one_too_far, 123, "time began late"),
+    Planted(unanswered_question_is_never_repeated, 3, "not converged"),
     Planted(moved_node_is_not_followed, 389, "not converged"),
     Planted(two_at_an_endpoint_are_connected_twice, 189, "connected twice"),
     Planted(never_beacons_again, 15, "acknowledged and not durable"),

@@ -9,6 +9,7 @@ from dafka.protocol import (
     ConsumerMachine,
     DeliveryBuffer,
     FetchResponder,
+    PositionSearch,
     ProducerMachine,
     ReadRequest,
     ResetPosition,
@@ -18,7 +19,7 @@ from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from dafka.wire import Role
-from tests.simulation.disk import Disk, contents
+from tests.simulation.disk import Disk, contents, wall_ms
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.world import World
 
@@ -75,6 +76,7 @@ class SimulatedStore(Answering):
         self.responder = self.machine.responder
         self._config = config.store
         self._writing: StorageWork | None = None
+        self._is_searching = False
         if config.store.has_retention:
             self.after(config.store.retention_interval_ms / 1000, self._retain)
         self.after(config.store.retention_interval_ms / 1000, self._forget)
@@ -88,6 +90,11 @@ class SimulatedStore(Answering):
         """See `NodeCallbacks`."""
         self.commits.put_reset(reset)
         self._write()
+
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+        super().on_change()
+        self._search()
 
     def read(self, request: ReadRequest) -> RecordBatch | None:
         """See `Answering.read`."""
@@ -107,6 +114,22 @@ class SimulatedStore(Answering):
             self.cluster.checks.on_stored(self, work)
             self.act(self.commits.work_done(self.cluster.clock.now))
         self.vanish()
+
+    def _search(self) -> None:
+        """Find a record by its time, in one step or several."""
+        search = None if self._is_searching else self.machine.answers.positions.next_search()
+        if search is not None:
+            self._is_searching = True
+            self.after(self.cluster.disk_delay(), self._searched, search)
+
+    def _searched(self, search: PositionSearch) -> None:
+        self._is_searching = False
+        if self.cluster.draw.random() < 0.3:
+            self.machine.answers.positions.advance(search, 0)
+        else:
+            found = self.disk.find_sequence_by_time(search.partition, search.time_ms)
+            self.publish([self.machine.answers.positions.complete(search, found)])
+        self._search()
 
     def _write(self) -> None:
         if self._writing is None and self.commits:
@@ -236,11 +259,21 @@ class SimulatedConsumer(SimulatedNode):
 
     ROLE = Role.CONSUMER
 
-    def __init__(self, cluster: World, name: str, address: str, config: Config, disk: Disk, port: int) -> None:
-        self.machine = ConsumerMachine(address, config, disk.positions)
+    def __init__(
+        self,
+        cluster: World,
+        name: str,
+        address: str,
+        config: Config,
+        disk: Disk,
+        port: int,
+        since: float | None = None,
+    ) -> None:
+        self.machine = ConsumerMachine(address, config, disk.positions, None if since is None else wall_ms(since))
         super().__init__(cluster, name, address, self.machine, config, port)
         self.disk = disk
         self.begins = dict(disk.positions)
+        self.since = since
         self.delivery = DeliveryBuffer(self.machine)
         self.is_earliest = config.consumer.offset_reset == "earliest"
         self.taking_s = 0.0

@@ -145,6 +145,12 @@ class _MixesTopics(MemoryStorage):
         return {partition: info for partition, info in found.items() if partition.topic.startswith(topic or "")}
 
 
+class _FindsOnlyHeldRecords(MemoryStorage):
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        found = await super().find_partition(partition)
+        return found if found is not None and found.count else None
+
+
 class _DropsTrimmedPartitions(MemoryStorage):
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         return {partition: info for partition, info in (await super().partitions(topic)).items() if info.count}
@@ -418,6 +424,7 @@ class _ListsNoNames(MemoryStorage):
         (_DeletesTopics, "after delete_partitions of the others, found"),
         (_DeletesPositions, "changed a consumer's positions"),
         (_ReadsDeletedRecords, "of a partition that was deleted and began again is read as"),
+        (_FindsOnlyHeldRecords, "find_partition returned None, partitions lists"),
         (_InventsLastAppend, "were last appended at 1"),
     ],
 )

@@ -1,6 +1,7 @@
-"""A connection to the target as a node makes it that reads record batches: it subscribes to them and to single records.
+"""A connection to the target as a node makes it that knows the companion specifications.
 
-The companion specification judges a publisher by what it sends on each connection. So the scripted peers and the
+It subscribes to record batches and single records, or to answers where the records of a time begin. The specifications
+judge a publisher by what it sends on each connection. So the scripted peers and the
 testbed's listener stay nodes of RFC 46, and a batch reader is one more connection beside them.
 """
 
@@ -12,6 +13,7 @@ import attrs
 import trio
 
 from dafka_conformance.grammar import FrameError, Grammar, Message
+from dafka_conformance.grammar.positions import POSITION_COMMANDS, position_formats
 from dafka_conformance.grammar.record_batches import (
     BATCH_OF,
     BatchFormatError,
@@ -95,6 +97,7 @@ class BatchReader:
     def subscribe(self, name: str, topic: bytes) -> None:
         """Subscribe to a message, after the subscriptions so far."""
         formats = batch_formats() if name in BATCH_OF.values() else self._grammar.formats
+        formats = position_formats() if name in POSITION_COMMANDS else formats
         prefix = formats.id_of(name) + topic
         self._trace.add_event(
             Kind.SUBSCRIPTION, READER_LABEL, self._target_label, "subscribe", prefix=prefix[:1], topic=topic
@@ -119,10 +122,21 @@ class BatchReader:
             self.has_batches = True
             self._take_batch(frames)
             return
+        formats = self._grammar.formats
+        is_position = frames[0][:1] in position_formats().by_id
+        if is_position:
+            formats = position_formats()
         try:
-            message, _, _ = self._grammar.formats.decode_any(frames)
-        except FrameError:
-            return  # the listener reports it
+            message, _, others = formats.decode_any(frames)
+        except FrameError as fault:
+            if is_position:  # the listener reports all others
+                index = self._trace.add_frames(self._target_label, READER_LABEL, fault.message, frames)
+                self._report(f"grammar.{fault.message}", f"{fault.message}: {fault}", index, fault.field)
+            return
+        if is_position and others:
+            index = self._trace.add_message(self._target_label, READER_LABEL, message, frames)
+            self._report(f"grammar.{message.name}", f"{message.name}: {others[0]}", index, others[0].field)
+            return
         index = self._trace.add_message(self._target_label, READER_LABEL, message, frames)
         self.received.append(ReadMessage(message, index))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from dafka_conformance.grammar import FrameError, Grammar, Message
+from dafka_conformance.grammar.positions import position_formats
 from dafka_conformance.grammar.record_batches import batch_formats, read_content
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.testbed.known_records import KnownRecords, Partition
@@ -33,6 +34,8 @@ _CONFORMS = {
 """The clauses that the target follows if no message of this name has a fault."""
 _READINGS = {b"\xaa\xa0": "prose", b"0": "prose"}
 """The readings of the signature and the version that a target may follow instead of the suite's."""
+_POSITION_ID = position_formats().id_of("DIRECT-POSITION")
+_ADDRESS_BYTES = 32
 _LARGE = 2**40
 _SMALL = 2**24
 """A number above the former whose bytes in reverse order are one below the latter was written in the wrong order."""
@@ -56,6 +59,7 @@ class MessageChecks:
             nodes are not checked.
         consumed_topic: The only topic that the target consumes, if it is a consumer; otherwise empty.
         message_names: The names of the messages that arrived, for the clauses that they follow.
+        positioned: The addresses of the nodes that DIRECT-POSITIONs were sent to.
 
     Args:
         grammar: The grammar.
@@ -90,6 +94,7 @@ class MessageChecks:
         self._next_sequence: dict[bytes, int] = {}
         self._partition = b""
         self._has_malformed = False
+        self.positioned: set[bytes] = set()
         self._has_sent_large = False
         self._past: set[bytes] = set()
         self._last_accepted: tuple[str, bytes, bytes] | None = None
@@ -124,6 +129,13 @@ class MessageChecks:
     def published_count(self, partition: bytes) -> int:
         """Return how many records the target has published in a partition."""
         return self._next_sequence.get(partition, 0)
+
+    def note_position(self, frames: Sequence[bytes]) -> bool:
+        """Note a DIRECT-POSITION, which is judged on the connection that has subscribed to it; False for any other."""
+        is_position = bool(frames) and frames[0][:1] == _POSITION_ID
+        if is_position:
+            self.positioned.add(frames[0][1 : 1 + _ADDRESS_BYTES])
+        return is_position
 
     def check_message(self, frames: Sequence[bytes], label: str) -> ReceivedMessage | None:
         """Check the frames of a message of the target.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from dafka_conformance.grammar import Grammar, Message, Value
+from dafka_conformance.grammar.positions import POSITION_COMMANDS, position_formats
 from dafka_conformance.grammar.record_batches import (
     BATCH_OF,
     BatchRecord,
@@ -164,6 +165,7 @@ class ScriptedPeer:
     def subscribed_topics(self, name: str) -> set[bytes]:
         """Return the topics of the target's subscriptions at this peer to a message, of RFC 46 or with batches."""
         formats = batch_formats() if name in BATCH_OF.values() else self._grammar.formats
+        formats = position_formats() if name in POSITION_COMMANDS else formats
         return {
             prefix[1:]
             for prefix, count in self.subscriptions.items()
@@ -185,6 +187,14 @@ class ScriptedPeer:
         frames = self._grammar.formats.encode(message, self._dialect)
         self._trace.add_message(self.label, self._target_label, message, frames)
         self._message_checks.note_sent(self.role, message)
+        self._pub.send_many([frames])
+
+    def ask_position(self, store: bytes, partition: Partition, time_ms: int) -> None:
+        """Send a GET-POSITION to a store."""
+        values: dict[str, Value] = {"address": self.address, "partition": partition.address}
+        message = Message("GET-POSITION", store, {**values, "subject": partition.topic, "time": time_ms})
+        frames = position_formats().encode(message, self._dialect)
+        self._trace.add_message(self.label, self._target_label, message, frames)
         self._pub.send_many([frames])
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:

@@ -16,6 +16,7 @@ from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, print_table
 from dafka.kafka.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
+from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -24,6 +25,7 @@ from dafka.kafka.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from dafka.kafka.protocol.messages.elections import ElectableTopic, ElectLeadersRequest
 from dafka.kafka.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -218,7 +220,9 @@ def alter(
     click.echo(f"changed {name}", err=True)
 
 
-def _parse_numbers(text: str) -> list[int]:
+def _parse_replicas(text: str) -> list[int]:
+    if text == "any":
+        return []
     numbers = text.split(",")
     if not all(each.isascii() and each.isdecimal() and len(each) < 5 for each in numbers):
         raise ValueError(f"expected the numbers of brokers, such as 1,2,4, not {text!r}")
@@ -261,19 +265,50 @@ def _shown_broker(number: int | None, address: str) -> str:
 @click.option("--log", type=click.IntRange(min=0), required=True, help="The log.")
 @click.option(
     "--replicas",
-    type=parsed_type(_parse_numbers),
+    type=parsed_type(_parse_replicas),
     metavar="N,N,...",
     required=True,
-    help="The numbers of the brokers that keep it, the preferred leader first.",
+    help="The numbers of the brokers that keep it, the preferred leader first; `any` to let the cluster choose.",
 )
 @http_options
 def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
     """Move a log of a topic to other brokers.
 
-    New ones get what they lack; then those that are not named leave. `dafka cluster brokers` lists the brokers.
+    New ones get what they lack; then those that are not named leave. They keep the log until others are named, or one
+    of them is drained or dies for good. `dafka cluster brokers` lists the brokers.
     """
     client.ask("PUT", f"/topics/{quote(name, safe='')}/logs/{log}/replicas", {"replicas": replicas})
-    click.echo(f"log {log} of {name} moves to the brokers {', '.join(map(str, replicas))}", err=True)
+    where = f"moves to the brokers {', '.join(map(str, replicas))}" if replicas else "is kept by any brokers"
+    click.echo(f"log {log} of {name} {where}", err=True)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@client_options
+def elect(names: tuple[str, ...], client: KafkaClient) -> None:
+    """Have the preferred brokers lead the logs of topics again; without NAMEs, of all topics.
+
+    They do so by themselves, `[broker] move_after_ms` after they hold everything. `dafka topic describe` names the
+    leaders.
+    """
+    topics = None
+    if names:
+        found = find_metadata(client, names).topics
+        for each in found:
+            check_error(each.error_code, f"topic {each.name!r}")
+        topics = [
+            ElectableTopic(topic=each.name or "", partitions=sorted(part.partition_index for part in each.partitions))
+            for each in found
+        ]
+    answer = client.ask(ElectLeadersRequest(topic_partitions=topics, timeout_ms=_TIMEOUT_MS))
+    check_error(answer.error_code, "all topics")
+    results = [(topic.topic, part) for topic in answer.replica_election_results for part in topic.partition_result]
+    for name, part in results:
+        if not part.error_code:
+            click.echo(f"log {part.partition_id} of {name} has its preferred leader", err=True)
+    for name, part in results:
+        if part.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+            check_error(part.error_code, f"log {part.partition_id} of the topic {name!r}")
 
 
 @topic.command()

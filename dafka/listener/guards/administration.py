@@ -21,6 +21,13 @@ from dafka.kafka.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from dafka.kafka.protocol.messages.elections import (
+    ElectableTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionElectionResult,
+    ReplicaElectionResult,
+)
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
@@ -120,6 +127,25 @@ def guard_alter_reassignments(access: Access, request: AlterPartitionReassignmen
 
     refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "responses", answer)
+
+
+@guards(ElectLeadersRequest)
+def guard_elect_leaders(access: Access, request: ElectLeadersRequest) -> Verdict:
+    """Permit to administer; all topics only to administrators."""
+    if request.topic_partitions is None:
+        if access.user.is_administrator:
+            return None
+        return ElectLeadersResponse(throttle_time_ms=0, error_code=CLUSTER_REFUSED, replica_election_results=[])
+
+    def answer(each: ElectableTopic) -> ReplicaElectionResult:
+        parts = [
+            PartitionElectionResult(partition_id=number, error_code=TOPIC_REFUSED, error_message=None)
+            for number in each.partitions
+        ]
+        return ReplicaElectionResult(topic=each.topic, partition_result=parts)
+
+    refused = take_refused(request, "topic_partitions", lambda each: access.user.may_administer(each.topic))
+    return add_refused(refused, "replica_election_results", answer)
 
 
 @guards(ListPartitionReassignmentsRequest)

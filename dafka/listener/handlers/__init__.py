@@ -5,6 +5,7 @@ from dafka.listener.handlers import (  # noqa: F401 (their handlers register the
     commits,
     configs,
     descriptions,
+    elections,
     fetch,
     groups,
     metadata,

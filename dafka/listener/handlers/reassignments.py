@@ -70,10 +70,10 @@ def _begin(client: Client, log: LogState, numbers: list[int], may_change_count: 
 
 
 def _cancel(client: Client, log: LogState) -> ErrorCode:
-    """Let the brokers that keep a log go on, also those that began to; one too many leaves as from any log."""
+    """Let brokers choose who keeps a log: those that do go on, and one too many leaves."""
     if log not in _ongoing(client):
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    client.service.broker.change_replicas(log, client.view_cluster().replicas_of(log))
+    client.service.broker.change_replicas(log, ())
     return ErrorCode.NONE
 
 

@@ -45,7 +45,7 @@ class Topic:
         placement: The replicas of each log when it was created, of which the first one led it; empty if the broker
             that keeps this record led all of them.
         revision: How often the topic was changed.
-        assignments: The replicas that an operator wants for logs, by number, until they have them.
+        assignments: The replicas that an operator has named for logs, by number, the preferred leader first.
         created_at: When it was created, in ms since 1970; 0 if that is unknown.
     """
 

@@ -25,7 +25,14 @@ class ForgetPartitions:
     partitions: tuple[Partition, ...]
 
 
-StorageWork: TypeAlias = ResetPosition | ForgetPartitions | list[RecordBatch]
+@attrs.frozen
+class DeletePartitions:
+    """Delete these partitions of this node's own with their records from the storage."""
+
+    partitions: tuple[Partition, ...]
+
+
+StorageWork: TypeAlias = ResetPosition | ForgetPartitions | DeletePartitions | list[RecordBatch]
 """The next work of the storage: reset one partition, delete partitions, or append these runs in one transaction."""
 
 
@@ -49,13 +56,14 @@ class CommitQueue:
         self._pending = BatchBuffer()
         self._resets: dict[Partition, int] = {}
         self._silent: list[Partition] = []
+        self._deleted: dict[Partition, None] = {}
         self._work: StorageWork | None = None
         self._work_bytes = 0
         self._is_failing = False
 
     def __bool__(self) -> bool:
         """Return whether there is work for the storage."""
-        return bool(self._work or self._resets or self._silent or self._pending)
+        return bool(self._work or self._resets or self._silent or self._deleted or self._pending)
 
     def put_records(self, batch: RecordBatch) -> None:
         """Queue records that the machine wants appended."""
@@ -71,6 +79,10 @@ class CommitQueue:
         """Queue ended partitions to be forgotten, instead of those that were queued before."""
         self._silent = list(partitions)
 
+    def put_deleted(self, partitions: Iterable[Partition]) -> None:
+        """Queue partitions of this node's own to be deleted, and drop the records that wait for them."""
+        self._deleted.update(dict.fromkeys(partitions))
+
     def begin_work(self) -> StorageWork:
         """Return the next work of the storage; call `work_done` or `work_failed` afterward. There must be work.
 
@@ -80,6 +92,8 @@ class CommitQueue:
             if self._resets:
                 partition = next(iter(self._resets))
                 self._work = ResetPosition(partition, self._resets.pop(partition))
+            elif self._deleted:
+                self._work, self._deleted = DeletePartitions(tuple(self._deleted)), {}
             elif self._silent:
                 silent, self._silent = self._silent, []
                 self._work = ForgetPartitions(self._machine.begin_forgetting(silent))
@@ -97,6 +111,12 @@ class CommitQueue:
             return actions + self._machine.position_reset(work.partition, work.next_sequence)
         if isinstance(work, ForgetPartitions):
             return actions + self._machine.partitions_deleted()
+        if isinstance(work, DeletePartitions):
+            for partition in work.partitions:
+                self._machine.records_unqueued(self._pending.drop_partition(partition))
+                self._resets.pop(partition, None)
+                self._machine.forget_own(partition)
+            return actions
         assert work is not None
         self._machine.records_unqueued(self._work_bytes)
         self.records += sum(map(len, work))

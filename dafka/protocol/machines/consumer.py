@@ -270,7 +270,7 @@ class ConsumerMachine:
             self.discarded[ABSURD_SEQUENCE] += len(batch)
             return []
         if not self._follow_partition(partition, batch.first_sequence, now, is_live=run.requestor is None):
-            return self._note_unbegun(partition, batch.end_sequence, now, is_live=True)
+            return self._note_unbegun(partition, batch.end_sequence, now, batch.first_sequence)
         actions = []
         if run.requestor is None:
             actions = self._note_heard(partition, now)
@@ -295,7 +295,7 @@ class ConsumerMachine:
             self.discarded[ABSURD_SEQUENCE] += 1
             return []
         if not self._follow_partition(partition, head.sequence + 1, now, is_live=not is_direct):
-            return self._note_unbegun(partition, head.sequence + 1, now, is_live=not is_direct)
+            return self._note_unbegun(partition, head.sequence + 1, now)
         self.reassembler.note_known_end(partition, head.sequence + 1)
         if is_direct or not (partition in self._producers or self._is_present(partition.address)):
             return []
@@ -335,9 +335,11 @@ class ConsumerMachine:
         self.reassembler.follow_partition(partition, begin, None if is_given else now)
         return True
 
-    def _note_unbegun(self, partition: Partition, end_sequence: int, now: float, *, is_live: bool) -> list[Action]:
+    def _note_unbegun(
+        self, partition: Partition, end_sequence: int, now: float, first_live: int | None = None
+    ) -> list[Action]:
         """Note records of a partition that is not followed, perhaps because it is not known yet where it begins."""
-        if not self.timed_start.note_known_end(partition, end_sequence) or not is_live:
+        if not self.timed_start.note_records(partition, end_sequence, first_live) or first_live is None:
             return []
         return self._note_heard(partition, now) if self._is_present(partition.address) else []
 

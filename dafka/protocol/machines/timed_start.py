@@ -1,7 +1,8 @@
 """The partitions of a consumer that begin at a time, while the stores are asked which record that is.
 
-The consumer does not follow such a partition yet. It drops the partition's records, and notes how far they go: those
-that it turns out to want are fetched.
+The consumer does not follow such a partition yet. It drops the partition's records, and notes which there are: those
+that it turns out to want are fetched. What its producer publishes meanwhile is wanted in any case, also if the clock of
+a store is wrong.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class TimedStart:
         self.pending_peers = PendingPeers(config.peers_max)
         self.query = PositionQuery(address, gap_resolver, self.pending_peers)
         self._known_ends: dict[Partition, int] = {}
+        self._first_live: dict[Partition, int] = {}
 
     def __contains__(self, partition: Partition) -> bool:
         """Return whether a partition waits."""
@@ -64,6 +66,7 @@ class TimedStart:
     def remove_partition(self, partition: Partition) -> int:
         """Stop asking about a partition. Return the sequence after the last record that is known to exist."""
         self.query.remove_partition(partition)
+        self._first_live.pop(partition, None)
         return self._known_ends.pop(partition)
 
     def remove_topic(self, topic: str) -> list[Partition]:
@@ -73,10 +76,21 @@ class TimedStart:
             self.remove_partition(partition)
         return removed
 
-    def note_known_end(self, partition: Partition, end_sequence: int) -> bool:
-        """Note that the records before a sequence exist; return False if the partition does not wait."""
+    def note_records(self, partition: Partition, end_sequence: int, first_live: int | None = None) -> bool:
+        """Note records of a partition.
+
+        Args:
+            partition: The partition.
+            end_sequence: The sequence after the last record that is known to exist.
+            first_live: The first record that its producer has just published; None if only a head is known.
+
+        Returns:
+            False if the partition does not wait.
+        """
         if partition not in self._known_ends:
             return False
+        if first_live is not None:
+            self._first_live[partition] = min(first_live, self._first_live.get(partition, first_live))
         self._known_ends[partition] = max(self._known_ends[partition], end_sequence)
         return True
 
@@ -99,5 +113,6 @@ class TimedStart:
         """
         if self._known_ends:
             for partition, found in self.query.take_positions(now).items():
-                begin(partition, found.sequence, self.remove_partition(partition), None if found.is_held else now)
+                sequence = min(found.sequence, self._first_live.get(partition, found.sequence))
+                begin(partition, sequence, self.remove_partition(partition), None if found.is_held else now)
         return self.query.due_questions(now)

@@ -52,6 +52,7 @@ class PlacedLog:
         replicas: Its replicas.
         wanted: How many replicas it is meant to have.
         in_sync: Those that hold all of it; only the leader has to say so.
+        is_fixed: Whether an operator has named its replicas, so that they stay.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PlacedLog:
     replicas: tuple[str, ...]
     wanted: int
     in_sync: Collection[str] = ()
+    is_fixed: bool = False
 
 
 @attrs.frozen
@@ -100,6 +102,8 @@ class _Cluster:
 
     def staying(self, replicas: Iterable[str]) -> tuple[str, ...]:
         """Return the replicas that need no successor."""
+        if not self.gone and not self.leaving:
+            return tuple(replicas)
         return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
 
     def choose_surplus(self, log: PlacedLog, further: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -149,10 +153,17 @@ class Balancer:
         self._next_plan_at = float("-inf")
         self._unfit: frozenset[str] = frozenset()
         self._handed_over: dict[str, frozenset[str]] = {}
+        self._replaced: frozenset[str] = frozenset()
 
     def unfit(self, log: str) -> frozenset[str]:
         """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
-        return self._unfit | self._handed_over.get(log, frozenset())
+        handed_over = self._handed_over.get(log)
+        return self._unfit if handed_over is None else self._unfit | handed_over
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The brokers whose replicas get successors: those that are drained, or were dead for too long."""
+        return self._replaced
 
     def advance(
         self, brokers: Iterable[BrokerDescription], alive: Collection[str], logs: Iterable[PlacedLog], now: float
@@ -170,7 +181,7 @@ class Balancer:
         """
         found = sorted(logs, key=lambda log: log.name)
         cluster = self._survey(list(brokers), frozenset(alive), found, now)
-        led = [each for each in found if each.leader == self._own]
+        led = [each for each in found if each.leader == self._own and not each.is_fixed]
         self._forget_answered(led, now)
         changes = [
             ReplicaChange(log.name, replicas)
@@ -207,6 +218,7 @@ class Balancer:
         full = frozenset(each.address for each in brokers if each.free_bytes < self._settings.full_bytes)
         leaving = frozenset(each.address for each in brokers if each.is_draining)
         self._unfit = full | leaving
+        self._replaced = gone | leaving
         usable = alive - full - leaving
         spaces = tuple(
             BrokerSpace(each.address, each.free_bytes, each.rack, each.address in usable)
@@ -219,7 +231,7 @@ class Balancer:
         cluster.loads.update(each for log in logs for each in cluster.staying(log.replicas))
         self._handed_over = {}
         for log in logs:
-            if len(log.replicas) > log.wanted:
+            if len(log.replicas) > log.wanted and not log.is_fixed:
                 cluster.surplus[log.name] = surplus = cluster.choose_surplus(log)
                 cluster.loads.subtract(surplus)
                 if log.leader in surplus:
@@ -277,12 +289,16 @@ class Balancer:
         """Return the logs that get a replica on a less loaded broker: the same ones at every broker."""
         loads = cluster.loads
         receiving = Counter(
-            each for log in logs if len(log.replicas) > log.wanted for each in log.replicas[log.wanted :]
+            each
+            for log in logs
+            if len(log.replicas) > log.wanted and not log.is_fixed
+            for each in log.replicas[log.wanted :]
         )
         settled = [
             log
             for log in logs
             if log.leader
+            and not log.is_fixed
             and len(log.replicas) == len(cluster.staying(log.replicas)) == log.wanted
             and cluster.alive.issuperset(log.replicas)
         ]

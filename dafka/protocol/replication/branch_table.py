@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dafka.protocol.replication.records import NO_BRANCH, NO_TIP, Branch, BranchRow, Tip
 
@@ -10,21 +10,25 @@ from dafka.protocol.replication.records import NO_BRANCH, NO_TIP, Branch, Branch
 class BranchTable:
     """The rows of one log.
 
+    Args:
+        rows: Rows that are known.
+
     Attributes:
-        rows: The rows, by branch.
+        rows: The rows, by branch; `add` adds one.
+        latest: The row with the largest epoch; None if there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[BranchRow] = ()) -> None:
         self.rows: dict[Branch, BranchRow] = {}
+        self.latest: BranchRow | None = None
+        for row in rows:
+            self.add(row)
 
     def add(self, row: BranchRow) -> None:
         """Add a row."""
         self.rows[row.branch] = row
-
-    @property
-    def latest(self) -> BranchRow | None:
-        """The row with the largest epoch; None if there is none."""
-        return self.rows[max(self.rows)] if self.rows else None
+        if self.latest is None or row.branch >= self.latest.branch:
+            self.latest = row
 
     def chain(self, tip: Tip) -> list[Tip] | None:
         """Return the branches that a log consists of, the last one first, each with its end there.

@@ -27,6 +27,7 @@ class BrokerDescription:
         http_url: Where HTTP clients reach it; empty if they do not.
         free_bytes: The free space of its storage, in bytes.
         is_draining: Whether it hands its logs to other brokers, to be taken away.
+        under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
     """
 
     address: str
@@ -36,6 +37,7 @@ class BrokerDescription:
     http_url: str = ""
     free_bytes: int = 0
     is_draining: bool = False
+    under_replicated_logs: int = 0
 
 
 class Brokers:
@@ -137,7 +139,7 @@ def decode_broker(address: str, value: bytes) -> BrokerDescription:
         fields = json.loads(value)
         if fields.pop("version") > BROKER_VERSION:
             raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
-        kinds = {"number": int, "free_bytes": int, "is_draining": bool}
+        kinds = {"number": int, "free_bytes": int, "is_draining": bool, "under_replicated_logs": int}
         known = {each.name for each in attrs.fields(BrokerDescription)} - {"address"}
         return BrokerDescription(
             address=address, **{name: kinds.get(name, str)(fields[name]) for name in known if name in fields}

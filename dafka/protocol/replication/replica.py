@@ -122,7 +122,9 @@ class Replica:
     """
 
     def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
-        self.table = BranchTable()
+        found = tuple(replicas)
+        self._first = Branch(0, found[0])
+        self.table = BranchTable([BranchRow(log, self._first, NO_TIP, found)])
         self.leading: Branch | None = None
         self.high_watermark = 0
         self._log = log
@@ -131,7 +133,8 @@ class Replica:
         self._settings = settings
         self._alive: frozenset[str] = frozenset()
         self._unfit: frozenset[str] = frozenset()
-        self._held: dict[Branch, int] = {}
+        self._held = {self._first: 0}
+        self._preferred: tuple[str, ...] = ()
         self._complete: set[Branch] = set()
         self._last_complete = NO_BRANCH
         self._acknowledged = NO_TIP
@@ -140,7 +143,7 @@ class Replica:
         self._fruitless_claims = 0
         self._promised_by: dict[str, int] = {}
         self._claimed: dict[Branch, tuple[str, ...]] = {}
-        self._largest_epoch = -1
+        self._largest_epoch = 0
         self._claim: Claim | None = None
         self._promises: dict[str, Promise] = {}
         self._late: dict[str, Tip] = {}
@@ -149,23 +152,21 @@ class Replica:
         self._acks_of = NO_BRANCH
         self._marked = NO_TIP
         self._caught_up_at: dict[str, float] = {}
-        self._known_replicas: set[str] = set()
+        self._known_replicas = set(found)
         self._now = float("-inf")
         self._end_before = 0
         self._next_claim_at: float | None = None
         self._ready_since: float | None = None
+        self._ranked: dict[str, None] = {}
         self._cut_off_since: float | None = None
-        found = tuple(replicas)
-        self._first = Branch(0, found[0])
-        self._note(found[0], BranchRow(log, self._first, NO_TIP, found))
-        self._held[self._first] = 0
 
     # What is known
 
     @property
     def latest(self) -> BranchRow:
         """The row of the latest branch."""
-        return self.table.rows[max(self.table.rows)]
+        assert self.table.latest is not None
+        return self.table.latest
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -226,7 +227,7 @@ class Replica:
             or (
                 each in self._alive
                 and (
-                    self._acks.get(each, -1) >= end - max_lag
+                    self._acked_by(each) >= end - max_lag
                     or self._now - self._caught_up_at.get(each, float("-inf")) <= within_s
                 )
             )
@@ -344,9 +345,34 @@ class Replica:
         self._alive = frozenset(brokers)
         return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
 
-    def set_unfit(self, brokers: Collection[str]) -> None:
-        """Note which brokers lead only if no other replica can: those that are drained or full."""
-        self._unfit = frozenset(brokers)
+    @property
+    def is_settled(self) -> bool:
+        """Whether time alone changes nothing: `advance` need not be called until something else has happened."""
+        waits = (self._next_claim_at, self._ready_since, self._cut_off_since)
+        if waits != (None, None, None):
+            return False
+        if self.leading is None:
+            return True
+        end = self._held.get(self.leading, 0)
+        return all(self._acked_by(each) >= end for each in self.replicas if each != self._broker)
+
+    def rest(self, now: float) -> None:
+        """Note that nothing has happened until a time, because this replica was settled."""
+        self._now = max(self._now, now)
+
+    def set_preferences(self, preferred: tuple[str, ...], unfit: frozenset[str]) -> bool:
+        """Note which brokers are meant to lead.
+
+        Args:
+            preferred: Those that are preferred, the first one most; then the log's rendezvous order counts.
+            unfit: Those that lead only if no other replica can: they are drained or full.
+
+        Returns:
+            Whether they are others than before.
+        """
+        before = self._preferred, self._unfit
+        self._preferred, self._unfit = preferred, unfit
+        return before != (preferred, unfit)
 
     def advance(self, now: float) -> list[ReplicaAction]:
         """Claim the log if nobody leads it, or resign if this replica leads and cannot get acknowledgements."""
@@ -363,6 +389,17 @@ class Replica:
             return []
         self._next_claim_at = now + self._claim_wait_s(self._fruitless_claims)
         return self._claim_with(self.replicas)
+
+    def may_lead(self, broker: str) -> bool:
+        """Return whether a replica is alive, and neither drained nor full."""
+        return broker in self._alive and broker not in self._unfit
+
+    def take_over(self) -> list[ReplicaAction]:
+        """Claim the log from another leader, if this replica is preferred and holds the latest branch."""
+        leader = self.leader
+        if leader in {"", self._broker} or not self.is_complete(self.latest.branch):
+            return []
+        return self._claim_with(self.replicas) if self._rank_living()[:1] == [self._broker] else []
 
     def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
         """Begin a branch with other replicas, as the leader, which remains one of them.
@@ -471,23 +508,31 @@ class Replica:
     def _begin_if_promised(self) -> list[ReplicaAction]:
         """Begin the branch that this replica has claimed, if enough replicas have promised to follow it."""
         claim = self._claim
-        if claim is None or self._promised != claim:
+        if claim is None or self._promised != claim or not self._is_promised_by_its_replicas(claim):
             return []
         tips = [self._tip_of(broker, each) for broker, each in self._promises.items()]
         latest = [Tip(each.latest, 0) for each in self._promises.values()]
         if any(self.table.chain(each) is None for each in (*tips, *latest, Tip(self.latest.branch, 0))):
             return []  # a row is on its way
-        if not self._is_promised(claim):
+        if not self._is_promised_by_former_replicas():
             return []
         self._claim = None
         return [WriteControl(BranchRow(self._log, claim.branch, self._choose_parent(tips), claim.replicas))]
 
-    def _is_promised(self, claim: Claim) -> bool:
+    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
+        """Return whether enough of the replicas that a claim names have promised to follow it."""
         if self._broker not in self._promises:
             return False
+        replicas = set(claim.replicas)
         if self._settings.availability is Availability.BRANCH:
-            return self._promises.keys() >= (self._alive & set(claim.replicas))
-        asked = {claim.replicas, *self._former_replica_sets()}
+            return self._promises.keys() >= (self._alive & replicas)
+        return 2 * len(self._promises.keys() & replicas) > len(replicas)
+
+    def _is_promised_by_former_replicas(self) -> bool:
+        """Return whether enough of all replicas have promised that may have acknowledged what no promised tip has."""
+        if self._settings.availability is Availability.BRANCH:
+            return True
+        asked = self._former_replica_sets()
         for each in self._promises.values():
             asked.update(each.replica_sets)
         return all(2 * len(self._promises.keys() & set(each)) > len(each) for each in asked)
@@ -533,6 +578,13 @@ class Replica:
         return max(tips, key=lambda each: (support(each), each.end_offset, each.branch))
 
     # Acknowledgements
+
+    def _acked_by(self, broker: str) -> int:
+        """Return up to which offset a replica has the branch that this one leads; -1 if it has not said so.
+
+        The first branch begins without an index record, so there is nothing of it to acknowledge.
+        """
+        return self._acks.get(broker, 0 if self.leading == self._first else -1)
 
     def is_complete(self, branch: Branch) -> bool:
         """Return whether this replica holds a branch, from its beginning on, and all before it."""
@@ -661,5 +713,12 @@ class Replica:
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas in the order in which they are preferred as leaders."""
-        order = [each for each in rank_nodes(self._log, self.replicas) if each in self._alive]
+        order = [each for each in self.rank_replicas() if each in self._alive]
         return sorted(order, key=lambda each: each in self._unfit)
+
+    def rank_replicas(self) -> list[str]:
+        """Return the replicas in the order in which they are preferred as leaders."""
+        if self._ranked.keys() != set(self.replicas):
+            self._ranked = dict.fromkeys(rank_nodes(self._log, self.replicas))
+        named = [each for each in self._preferred if each in self._ranked]
+        return [*named, *(each for each in self._ranked if each not in named)]

@@ -32,23 +32,19 @@ class ReplicatedLog:
 
     Attributes:
         topic: The name of its topic.
+        topic_id: The id of its topic.
         number: The number of the log in the topic.
         name: The name of the log among all logs.
         replica: Its machine.
         held: What this broker holds of it.
-        control: The control records that have come before the topic, by broker.
     """
 
     topic: str
     topic_id: str
     number: int
+    name: str
     replica: Replica
     held: HeldLog
-
-    @property
-    def name(self) -> str:
-        """The name of the log among all logs."""
-        return name_log(self.topic_id, self.number)
 
     def index_partition(self, branch: Branch) -> Partition:
         """Return the partition of the index of a branch."""
@@ -84,6 +80,9 @@ class ReplicatedLogs:
         self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
         self._alive: frozenset[str] = frozenset((address,))
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
+        self._restless: dict[ReplicatedLog, None] = {}
+        self._changed: dict[ReplicatedLog, None] = {}
+        self._advanced_at = float("-inf")
 
     def __iter__(self) -> Iterator[ReplicatedLog]:
         return iter(self._logs.values())
@@ -113,7 +112,8 @@ class ReplicatedLogs:
         if log is None:
             return []
         is_own = broker == self._address
-        found = log.replica.written(record) if is_own else log.replica.receive(broker, record)
+        replica = self._wake_up(log)
+        found = replica.written(record) if is_own else replica.receive(broker, record)
         return self._actions(log, found)
 
     def has_control(self, name: str) -> bool:
@@ -137,7 +137,7 @@ class ReplicatedLogs:
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings)
         held = HeldLog(topic.name, topic.topic_id, number, self._durable_end)
-        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, replica, held)
+        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, held)
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
         replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
@@ -157,18 +157,27 @@ class ReplicatedLogs:
         """Remove a log whose topic is deleted."""
         log = self._logs.pop(name, None)
         self._control.pop(name, None)
-        for waiting in self._waiting.values():
-            waiting.discard(log)
+        if log is not None:
+            self._restless.pop(log, None)
+            self._changed.pop(log, None)
+            self._forget_waiting(log)
 
     def drop(self, log: ReplicatedLog) -> None:
         """Note that what this broker holds of a log is deleted; see `Replica.may_drop`."""
         log.held.clear()
         log.replica.restore_held({})
-        for waiting in self._waiting.values():
-            waiting.discard(log)
+        self._forget_waiting(log)
+        self._touch(log)
 
-    def stored(self, batches: Iterable[RecordBatch]) -> list[LogAction]:
-        """Note that records are durable here: of indexes, or records that indexes name."""
+    def stored(self, batches: Iterable[RecordBatch]) -> tuple[Collection[ReplicatedLog], list[LogAction]]:
+        """Note that records are durable here: of indexes, or records that indexes name.
+
+        Args:
+            batches: The records.
+
+        Returns:
+            The logs of which more may be held than before, and the actions.
+        """
         changed: dict[ReplicatedLog, None] = {}
         for batch in batches:
             partition = batch.partition
@@ -182,9 +191,9 @@ class ReplicatedLogs:
         actions: list[LogAction] = []
         for log in changed:
             for branch, end_offset in log.held.advance():
-                actions += self._actions(log, log.replica.stored(branch, end_offset))
+                actions += self._actions(log, self._wake_up(log).stored(branch, end_offset))
             self._wait(log)
-        return actions
+        return changed, actions
 
     def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
         """Take in the acknowledgement of index records by another replica.
@@ -207,7 +216,7 @@ class ReplicatedLogs:
             if row is None:
                 return []
             end_offset = row.parent.end_offset
-        return self._actions(log, log.replica.acknowledged(broker, branch, end_offset))
+        return self._actions(log, self._wake_up(log).acknowledged(broker, branch, end_offset))
 
     def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
         """Acknowledge the index records of a partition again: their leader may have missed it."""
@@ -220,23 +229,52 @@ class ReplicatedLogs:
         self._alive = frozenset(brokers)
         actions: list[LogAction] = []
         for log in list(self._logs.values()):
-            found = log.replica.set_alive(self._alive, now)
+            found = self._wake_up(log).set_alive(self._alive, now)
             if log.replica.leader in returned:
                 found += log.replica.repeat_acknowledgement()
             actions += self._actions(log, found)
+        self._advanced_at = now
         return actions
 
     def advance(self, now: float) -> list[LogAction]:
-        """Let time pass."""
+        """Let time pass, for the logs that wait for something."""
+        restless, self._restless = self._restless, {}
+        self._advanced_at = now
         actions: list[LogAction] = []
-        for log in list(self._logs.values()):
-            if found := log.replica.advance(now):
+        for log in restless:
+            found = log.replica.advance(now)
+            if found or not log.replica.is_settled:
                 actions += self._actions(log, found)
         return actions
 
+    def _wake_up(self, log: ReplicatedLog) -> Replica:
+        """Return the replica of a log that something happens to, which may have been settled until now."""
+        if log not in self._restless:
+            log.replica.rest(self._advanced_at)
+        return log.replica
+
+    @property
+    def restless(self) -> list[ReplicatedLog]:
+        """The logs that something has happened to since time was let pass, or that wait for something."""
+        return list(self._restless)
+
+    def take_changed(self) -> list[ReplicatedLog]:
+        """Return the logs that may have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def set_preferences(self, log: ReplicatedLog, preferred: tuple[str, ...], unfit: frozenset[str]) -> None:
+        """Note which brokers are meant to lead a log; see `Replica.set_preferences`."""
+        if log.replica.set_preferences(preferred, unfit):
+            self._touch(log)
+
+    def take_over(self, log: ReplicatedLog) -> list[LogAction]:
+        """Claim a log from another leader, if this broker is preferred; see `Replica.take_over`."""
+        return self._actions(log, self._wake_up(log).take_over())
+
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
         """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
-        return self._actions(log, log.replica.change_replicas(replicas))
+        return self._actions(log, self._wake_up(log).change_replicas(replicas))
 
     def renumber(self, number: int) -> None:
         """Note the number of this broker, which has changed."""
@@ -263,5 +301,13 @@ class ReplicatedLogs:
         for partition in log.held.missing():
             self._waiting.setdefault(partition, set()).add(log)
 
+    def _forget_waiting(self, log: ReplicatedLog) -> None:
+        for waiting in self._waiting.values():
+            waiting.discard(log)
+
+    def _touch(self, log: ReplicatedLog) -> None:
+        self._restless[log] = self._changed[log] = None
+
     def _actions(self, log: ReplicatedLog, actions: Iterable[ReplicaAction]) -> list[LogAction]:
+        self._touch(log)
         return [LogAction(log, action) for action in actions]

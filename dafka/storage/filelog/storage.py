@@ -196,6 +196,18 @@ class FilelogStorage:
             return {log.partition: log.info for log in self._source.list_logs(topic)}
         return await self._read(lambda: {log.partition: log.info for log in self._source.list_logs(topic)})
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """See `Storage.find_partition`. A writer answers from memory."""
+
+        def find() -> PartitionInfo | None:
+            log = self._source.find_log(partition)
+            return None if log is None else log.info
+
+        if self._writer is not None:
+            await trio.lowlevel.checkpoint()
+            return find()
+        return await self._read(find)
+
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`."""
 

@@ -174,6 +174,14 @@ class SqliteStorage:
             return {partition: row.info for partition, row in self._known_rows.items()}
         return await self._read(lambda reader: self._table.select_infos(reader, topic))
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """See `Storage.find_partition`. A writer answers from memory."""
+        if self._writer is not None:
+            await trio.lowlevel.checkpoint()
+            row = self._known_rows.get(partition)
+            return None if row is None else row.info
+        return (await self.partitions(partition.topic)).get(partition)
+
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`."""
         infos = (await self.partitions()).values()

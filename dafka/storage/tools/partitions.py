@@ -59,7 +59,7 @@ async def read_next(storage: Storage, partition: Partition, first_sequence: int,
 
 
 async def _explain_absence(storage: Storage, partition: Partition, sequence: int) -> StorageError:
-    info = (await storage.partitions(partition.topic)).get(partition, PartitionInfo())
+    info = await storage.find_partition(partition) or PartitionInfo()
     if info.earliest_sequence > sequence:
         return StorageSequenceError(
             f"{partition}: the records from sequence {sequence} up to {info.earliest_sequence - 1} "

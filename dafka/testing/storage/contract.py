@@ -59,6 +59,7 @@ async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
         lambda: storage.read(partition, 0, 2),
         lambda: storage.find_sequence_by_time(partition, 0),
         storage.partitions,
+        lambda: storage.find_partition(partition),
         storage.statistics,
         lambda: storage.trim(partition, 1),
         lambda: storage.reset_to(partition, 5),
@@ -99,6 +100,16 @@ async def _check_nothing_is_damaged(storage: Storage) -> None:
     assert damages == [], f"find_damage returned damage of an undamaged storage: {damages!r}"
 
 
+async def _check_found_partitions(storage: Storage) -> None:
+    first, second, unknown = (new_partition() for _ in range(3))
+    await storage.append([make_batch(first, 0, 10), make_batch(second, 3, 10)])
+    await storage.trim(second, 13)
+    for partition in (first, second, unknown):
+        found = await storage.find_partition(partition)
+        listed = (await storage.partitions(partition.topic)).get(partition)
+        assert found == listed, f"find_partition returned {found!r}, partitions lists {listed!r}"
+
+
 async def _check_positions(storage: Storage) -> None:
     first, second, third = (new_partition() for _ in range(3))
     alice, bob = f"alice {new_address()}", f"bób {new_address()}"
@@ -129,6 +140,7 @@ _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
     *TIME_CHECKS,
     *COLUMN_CHECKS,
     _check_statistics,
+    _check_found_partitions,
     *DELETE_CHECKS,
     _check_nothing_is_damaged,
     _check_positions,

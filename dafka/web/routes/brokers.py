@@ -90,7 +90,10 @@ REPLICAS = Object(
     },
 )
 
-NEW_REPLICAS = Object("NewReplicas", {"replicas": Array(NUMBER, "The brokers, the preferred leader first.", 1024)})
+NEW_REPLICAS = Object(
+    "NewReplicas",
+    {"replicas": Array(NUMBER, "The brokers, the preferred leader first; none to let the cluster choose.", 1024)},
+)
 
 
 @route("GET", "/brokers", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The brokers.", BROKERS)})
@@ -194,7 +197,8 @@ async def change_replicas(request: Request) -> AnyResponse:
     """Have other brokers keep a log.
 
     New replicas get what they lack. Those that are not named leave when that is done. The first one that is named is
-    the preferred leader.
+    the preferred leader. They keep the log until others are named, or one of them is drained or stays dead for
+    `[broker] mend_after_ms`. Without brokers, the cluster chooses them again.
     """
     broker, text = request.service.broker, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -206,7 +210,7 @@ async def change_replicas(request: Request) -> AnyResponse:
         if found is None:
             raise WebError("broker_not_found", f"there is no broker {number}")
         addresses.append(found.address)
-    if not addresses or len(set(addresses)) != len(addresses):
-        raise ConfigError("replicas: expected at least one broker, and each once")
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError("replicas: expected each broker once")
     broker.change_replicas(log, addresses)
     return respond(describe_leadership(broker, log))

@@ -130,6 +130,11 @@ class PickleStorage:
         await trio.lowlevel.checkpoint()
         return {each: log.info() for each, log in self._logs.items() if topic in {None, each.topic}}
 
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        return None if log is None else log.info()
+
     async def statistics(self) -> StorageStatistics:
         infos = (await self.partitions()).values()
         content_bytes = sum(info.content_bytes for info in infos)

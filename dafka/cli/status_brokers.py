@@ -1,0 +1,86 @@
+"""What `dafka status` says of brokers: which are alive, and whether enough of them keep the logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack, suppress
+
+import attrs
+import trio
+
+from dafka.cli.terminal import counted
+from dafka.config import Config
+from dafka.errors import DiscoveryError
+from dafka.protocol import ClusterSurvey
+from dafka.protocol.observing.cluster_survey import NodeState
+from dafka.protocol.replication import BROKERS_TOPIC, BrokerDescription
+from dafka.roles import Reader, open_reader
+from dafka.roles.broker_descriptions import read_brokers
+
+
+@attrs.frozen(kw_only=True)
+class BrokerView:
+    """A broker, as `dafka status` shows it.
+
+    Attributes:
+        number: Its number.
+        address: Its node address.
+        is_alive: Whether its node is there.
+        is_draining: Whether it hands its logs to other brokers.
+        under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
+    """
+
+    number: int
+    address: str
+    is_alive: bool
+    is_draining: bool
+    under_replicated_logs: int
+
+
+class ClusterBrokers:
+    """Reads how brokers describe themselves, if a cluster has any.
+
+    Args:
+        config: The configuration of the observer.
+        stack: Closes what is opened for that, when the block that it belongs to is left.
+    """
+
+    def __init__(self, config: Config, stack: AsyncExitStack) -> None:
+        # A port that was chosen is that of the observer.
+        self._config = config.with_node(bind=re.sub(r":\d+$", ":*", config.node.bind))
+        self._timeout_s = config.node.tower_timeout_ms / 1000
+        self._stack = stack
+        self._reader: Reader | None = None
+
+    async def view(self, survey: ClusterSurvey) -> list[BrokerView]:
+        """Return the brokers of a cluster by number; none if it has none, or no store answers in time."""
+        if all(topic.name != BROKERS_TOPIC for topic in survey.topics):
+            return []
+        present = {node.address for node in survey.nodes if node.state is NodeState.UP}
+        if self._reader is None:
+            self._reader = await self._stack.enter_async_context(open_reader([BROKERS_TOPIC], self._config))
+        found: list[BrokerDescription] = []
+        with trio.move_on_after(self._timeout_s), suppress(DiscoveryError):
+            await self._reader.wait_ready()
+            found = await read_brokers(self._reader)
+        return [
+            BrokerView(
+                number=each.number,
+                address=each.address,
+                is_alive=each.address in present,
+                is_draining=each.is_draining,
+                under_replicated_logs=each.under_replicated_logs,
+            )
+            for each in found
+        ]
+
+
+def broker_faults(brokers: Iterable[BrokerView]) -> Iterator[str]:
+    """Yield a sentence for each broker that is dead, or that leads logs that too few others keep."""
+    for each in brokers:
+        if not each.is_alive:
+            yield f"broker {each.number} is dead"
+        elif each.under_replicated_logs:
+            logs = counted(each.under_replicated_logs, "log")
+            yield f"broker {each.number} leads {logs} of which fewer brokers have all records than should"
