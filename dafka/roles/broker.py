@@ -667,7 +667,8 @@ class Broker(Store):
         for name in list(self._machine.stored.durable):
             if name == INDEX_TOPIC or name in CONTROL_TOPICS:
                 continue
-            policy = retention_of(name, self.order.topics.get(name), default_retention(self._config))
+            default, is_compacted = default_retention(self._config), self._config.compacts(name)
+            policy = retention_of(name, self.order.topics.get(name), default, is_compacted=is_compacted)
             if policy:
                 moved.update(await self._storage.apply_retention(policy, name))
         earliest = {**self._machine.stored.earliest, **moved}
@@ -680,6 +681,10 @@ class Broker(Store):
         moved.update(await self._follower_trimming.trim(self.cluster.logs, earliest))
         await self._state.trim(self._storage)
         return moved
+
+    def _compacts(self) -> bool:
+        """See `Store._compacts`. A broker compacts logs, of which its listeners' service knows the transactions."""
+        return False
 
     async def _trim_indexes(self) -> dict[Partition, int]:
         """Drop what was written again of the indexes of other brokers; return the first sequence left of each."""
