@@ -232,6 +232,16 @@ class ConsumerConfig:
     """The name under which positions are saved."""
     positions: str = attrs.field(default="", validator=check_text)
     """The storage URL where positions are saved."""
+    group: str = attrs.field(default="", validator=check_text)
+    """The name of the group of consumers that share the partitions. Positions are then saved in the cluster."""
+    group_lease_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(100))
+    """How long a member of a group may be out of touch with the stores. Then it stops, and others take over what it
+    handled a quarter of this time later."""
+    group_handover_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long the program may take to save its positions when another member is to handle a partition."""
+    group_stores: int = attrs.field(default=0, validator=check_count(0))
+    """How many stores must confirm what a member says. Use more than half of those that the cluster has. 0: more than
+    half of those that a member has been connected to."""
 
 
 @attrs.frozen(kw_only=True)
