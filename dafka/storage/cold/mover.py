@@ -69,7 +69,6 @@ class Mover:
 
     Attributes:
         counts: What was moved.
-        policies: The local retention of topics that have one of their own.
         hot_topics: Topics that are compacted, whose records do not move.
         writing: The names of objects that may be being written now.
     """
@@ -83,7 +82,6 @@ class Mover:
         commit: Callable[[Segment], Awaitable[bool]],
     ) -> None:
         self.counts = MoveCounts()
-        self.policies: dict[str, RetentionPolicy] = {}
         self.hot_topics: set[str] = set()
         self.writing: set[str] = set()
         self._hot = hot
@@ -91,7 +89,7 @@ class Mover:
         self._remote = remote
         self._options = options
         self._commit = commit
-        self._default = RetentionPolicy(age_ms=options.local_retention_ms, bytes_max=options.local_retention_bytes)
+        self._policy = RetentionPolicy(age_ms=options.local_retention_ms, bytes_max=options.local_retention_bytes)
         self._cleaned: set[Partition] = set()
         self._lock = trio.Lock()
 
@@ -104,21 +102,18 @@ class Mover:
         moved = due_bytes = 0
         async with self._lock:
             for partition, info in (await self._hot.partitions()).items():
-                policy = self.policies.get(partition.topic, self._default)
-                if policy and not is_internal_topic(partition.topic) and partition.topic not in self.hot_topics:
-                    count, left = await self._move_partition(partition, info, policy)
+                if self._policy and not is_internal_topic(partition.topic) and partition.topic not in self.hot_topics:
+                    count, left = await self._move_partition(partition, info)
                     moved += count
                     due_bytes += left
             self.counts.due_bytes = due_bytes
         return moved
 
-    async def _move_partition(
-        self, partition: Partition, info: PartitionInfo, policy: RetentionPolicy
-    ) -> tuple[int, int]:
+    async def _move_partition(self, partition: Partition, info: PartitionInfo) -> tuple[int, int]:
         """Move the segments of a partition that are due; return their number, and the bytes that are due still."""
         moved = 0
         try:
-            while end := await self._find_due_end(partition, info, policy):
+            while end := await self._find_due_end(partition, info):
                 if not await self._move(partition, info.earliest_sequence, end):
                     break
                 moved += 1
@@ -139,10 +134,11 @@ class Mover:
             _logger.warning("%s: records stay in the hot storage for now: %s", partition, error)
         self.counts.last_error = str(error)
 
-    async def _find_due_end(self, partition: Partition, info: PartitionInfo, policy: RetentionPolicy) -> int:
+    async def _find_due_end(self, partition: Partition, info: PartitionInfo) -> int:
         """Return the sequence up to which a segment is due; 0 if none is."""
         if info.earliest_stored_at is None:
             return 0
+        policy = self._policy
         segment_bytes = self._options.cold_segment_bytes
         if policy.bytes_max is not None and info.content_bytes - segment_bytes >= policy.bytes_max:
             return info.end_sequence
