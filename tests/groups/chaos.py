@@ -9,30 +9,38 @@ than a hand-over takes.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import attrs
 import trio
 
-from dafka import Config, Producer
-from dafka.roles import open_producer
-from dafka.testing import open_cluster
-from tests.groups.ledger import TOPIC, Verdict, judge, read_ledgers
+from tests.groups.ledger import Verdict, judge, read_ledgers
 
 HANDOVER_S = 1.0
 """How long a program may take to save its positions."""
 
 RESTART_S = 1.0
 """Seconds until a killed member is started again, at most."""
+
+PRODUCERS_PER_PROCESS = 25
+"""Producers in one process."""
+
+ANY_PORT = "tcp://127.0.0.1:*"
+
+START_S = 120.0
+"""Seconds in which a process must be ready."""
 
 QUIET_S = 60.0
 """Seconds until all records must be handled after the last fault."""
@@ -64,7 +72,7 @@ class Members:
 
     Args:
         folder: Where their ledgers are.
-        config: The configuration of the cluster.
+        opener: Opens the processes.
         plan: What happens.
 
     Attributes:
@@ -74,7 +82,7 @@ class Members:
         freezes: How many were frozen.
     """
 
-    def __init__(self, folder: Path, config: Config, plan: Plan) -> None:
+    def __init__(self, folder: Path, opener: Opener, plan: Plan) -> None:
         self.killed: dict[str, float] = {}
         self.frozen: dict[str, list[range]] = defaultdict(list)
         self.kills = 0
@@ -83,15 +91,7 @@ class Members:
         self._busy: set[int] = set()
         self._folder = folder
         self._plan = plan
-        self._environment = {
-            **os.environ,
-            "DAFKA_BEACON_TOWER_SUB": ",".join(config.beacon.tower_sub),
-            "DAFKA_BEACON_TOWER_PUB": ",".join(config.beacon.tower_pub),
-            "DAFKA_NODE_BIND": "tcp://127.0.0.1:*",
-            "DAFKA_CONSUMER_OFFSET_RESET": "earliest",
-            "DAFKA_CONSUMER_GROUP_LEASE_MS": str(round(plan.lease_s * 1000)),
-            "DAFKA_CONSUMER_GROUP_HANDOVER_MS": str(round(HANDOVER_S * 1000)),
-        }
+        self._opener = opener
 
     def ledgers(self) -> list[Path]:
         """Return the ledgers."""
@@ -99,15 +99,10 @@ class Members:
 
     async def start(self, number: int) -> None:
         """Start a member, and wait until it is ready."""
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "tests.groups.member_process", f"m{number}", str(self._ledger(number))],
-            stdout=PIPE,
-            stderr=None if os.environ.get("DAFKA_CHAOS_VERBOSE") else DEVNULL,
-            env=self._environment,
-        )
+        arguments = [f"m{number}", str(self._ledger(number))]
+        process = await self._opener.open("tests.groups.member_process", *arguments)
         self.processes[number] = process
-        assert process.stdout is not None
-        await process.stdout.receive_some()
+        await _read_line(process)
 
     async def strike(self) -> None:
         """Kill or freeze a member, and let it come back."""
@@ -130,12 +125,6 @@ class Members:
         for process in self.processes.values():
             await process.wait()
 
-    def kill_all(self) -> None:
-        """End all members."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-
     async def _kill(self, number: int, process: trio.Process) -> None:
         self.kills += 1
         process.kill()
@@ -156,42 +145,117 @@ class Members:
         return self._folder / f"m{number}.ledger"
 
 
+class Producers:
+    """The processes of the producers.
+
+    Args:
+        plan: What happens.
+        opener: Opens the processes.
+    """
+
+    def __init__(self, plan: Plan, opener: Opener) -> None:
+        self._plan = plan
+        self._opener = opener
+        self._processes: list[trio.Process] = []
+
+    async def start(self) -> None:
+        """Start them."""
+        left = self._plan.partitions
+        while left > 0:
+            count = min(left, PRODUCERS_PER_PROCESS)
+            left -= count
+            arguments = [str(count), str(self._plan.records_per_s)]
+            process = await self._opener.open("tests.groups.producers_process", *arguments)
+            await _read_line(process)
+            self._processes.append(process)
+
+    async def stop(self) -> dict[str, int]:
+        """Stop them, and return how many records each producer has published."""
+        ends: dict[str, int] = {}
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            ends |= json.loads(await _read_line(process))
+            await process.wait()
+        return ends
+
+
 async def run(plan: Plan, folder: Path) -> tuple[Verdict, Members]:
     """Run a group among faults, and judge what its members have handled."""
-    config = Config().with_beacon(interval_ms=1000)
-    async with open_cluster(config, storage=f"sqlite:{folder}/store.db") as cluster, AsyncExitStack() as stack:
-        members = Members(folder, cluster.config, plan)
-        stack.callback(members.kill_all)
-        producers = [
-            await stack.enter_async_context(open_producer(TOPIC, cluster.config)) for _ in range(plan.partitions)
-        ]
+    async with AsyncExitStack() as stack:
+        opener = Opener(stack)
+        up = ["--sub", ANY_PORT, "--pub", ANY_PORT, "--storage", f"sqlite:{folder}/store.db"]
+        sub, pub = re.findall(r"tcp://\S+", await _read_line(await opener.open("dafka", "up", *up)))
+        opener.environment |= {
+            "DAFKA_BEACON_TOWER_SUB": sub,
+            "DAFKA_BEACON_TOWER_PUB": pub,
+            "DAFKA_NODE_BIND": ANY_PORT,
+            "DAFKA_CONSUMER_OFFSET_RESET": "earliest",
+            "DAFKA_CONSUMER_GROUP_LEASE_MS": str(round(plan.lease_s * 1000)),
+            "DAFKA_CONSUMER_GROUP_HANDOVER_MS": str(round(HANDOVER_S * 1000)),
+        }
+        members, producers = Members(folder, opener, plan), Producers(plan, opener)
+        await producers.start()
         async with trio.open_nursery() as starting:
             for number in range(plan.members):
                 starting.start_soon(members.start, number)
-        async with trio.open_nursery() as publishing:
-            for producer in producers:
-                publishing.start_soon(_publish, producer, plan)
-            async with trio.open_nursery() as faults:
-                with trio.move_on_after(plan.seconds):
-                    while True:
-                        await trio.sleep(random.expovariate(1 / plan.fault_s))
-                        faults.start_soon(members.strike)
-            publishing.cancel_scope.cancel()
-        ends = {each.address: each.statistics().next_sequence for each in producers}
+        async with trio.open_nursery() as faults:
+            with trio.move_on_after(plan.seconds):
+                while True:
+                    await trio.sleep(random.expovariate(1 / plan.fault_s))
+                    faults.start_soon(members.strike)
+        ends = await producers.stop()
         with trio.move_on_after(QUIET_S):
             while _reached(members) != ends:  # noqa: ASYNC110 (the ledgers are files)
                 await trio.sleep(0.5)
         await members.stop()
-        verdict = judge(read_ledgers(members.ledgers(), members.killed), ends, members.frozen)
-    return verdict, members
+        return judge(read_ledgers(members.ledgers(), members.killed), ends, members.frozen), members
 
 
-async def _publish(producer: Producer, plan: Plan) -> None:
-    while True:
-        first = producer.statistics().next_sequence
-        count = random.randint(1, 3)
-        await producer.send_many([b"%d" % sequence for sequence in range(first, first + count)])
-        await trio.sleep(random.expovariate(plan.records_per_s / 2))
+class Opener:
+    """Opens processes, and ends those that are left when its block is left.
+
+    Attributes:
+        environment: The environment of the processes.
+    """
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self.environment = dict(os.environ)
+        self._stack = stack
+
+    async def open(self, module: str, *arguments: str) -> trio.Process:
+        """Start a Python module."""
+        return await self._stack.enter_async_context(_open_process(module, *arguments, environment=self.environment))
+
+
+@asynccontextmanager
+async def _open_process(module: str, *arguments: str, environment: dict[str, str]) -> AsyncIterator[trio.Process]:
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", module, *arguments],
+        stdout=PIPE,
+        stderr=None if os.environ.get("DAFKA_CHAOS_VERBOSE") else DEVNULL,
+        env=environment,
+    )
+    try:
+        yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.poll() is None:
+                process.kill()
+            await process.wait()
+            if process.stdout is not None:
+                await process.stdout.aclose()
+
+
+async def _read_line(process: trio.Process) -> str:
+    assert process.stdout is not None
+    line = b""
+    with trio.fail_after(START_S):
+        while not line.endswith(b"\n"):
+            part = await process.stdout.receive_some()
+            assert part, "the process has ended"
+            line += part
+    return line.decode().splitlines()[0]
 
 
 def _reached(members: Members) -> dict[str, int]:

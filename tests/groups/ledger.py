@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ class Handling:
         end: The sequence after its last record.
         begun: When it began, in seconds.
         ended: When it ended; the time of the kill if the member was killed before.
-        is_saved: Whether the member knew that its position was saved.
+        saved: When the member knew that its position was saved; None if it never did.
     """
 
     member: str
@@ -32,7 +31,7 @@ class Handling:
     end: int
     begun: float
     ended: float
-    is_saved: bool
+    saved: float | None = None
 
 
 @attrs.frozen
@@ -65,7 +64,7 @@ def read_ledgers(paths: Iterable[Path], killed: Mapping[str, float]) -> dict[str
     for path in paths:
         begun: dict[tuple[str, str, int], tuple[float, int]] = {}
         ended: dict[tuple[str, str, int], float] = {}
-        saved = set()
+        saved: dict[tuple[str, str, int], float] = {}
         for line in path.read_text().splitlines():
             kind, member, at, partition, first, end = json.loads(line)
             key = (member, partition, first)
@@ -74,11 +73,11 @@ def read_ledgers(paths: Iterable[Path], killed: Mapping[str, float]) -> dict[str
             elif kind == "end":
                 ended[key] = at
             else:
-                saved.add(key)
+                saved[key] = at
         for key, (at, end) in begun.items():
             member, partition, first = key
             over = ended.get(key, killed.get(member.rpartition("/")[2], at))
-            found[partition].append(Handling(member, first, end, at, over, key in saved))
+            found[partition].append(Handling(member, first, end, at, over, saved.get(key)))
     return {partition: sorted(each, key=lambda one: one.begun) for partition, each in found.items()}
 
 
@@ -114,9 +113,8 @@ def judge(handled: Mapping[str, list[Handling]], ends: Mapping[str, int], frozen
             if before is not None and before.member != each.member:
                 handovers += 1
                 overlap_s = max(overlap_s, _overlap_s(before, each, frozen))
-            if each.is_saved:
-                saved.append((each.ended, max(each.end, saved[-1][1] if saved else 0)))
-                saved.sort()
+            if each.saved is not None:
+                saved.append((each.saved, each.end))
             before = each
         if reached != end:
             problems.append(f"{partition}: {reached} of {end} records were handled")
@@ -124,9 +122,8 @@ def judge(handled: Mapping[str, list[Handling]], ends: Mapping[str, int], frozen
 
 
 def _saved_before(saved: list[tuple[float, int]], at: float) -> int:
-    """Return the position that had been saved before a time. Saving takes a moment after the end of the handling."""
-    index = bisect_right(saved, (at - 1.0, 2**63))
-    return max((sequence for _, sequence in saved[:index]), default=0)
+    """Return the position that had been saved before a time."""
+    return max((sequence for saved_at, sequence in saved if saved_at < at), default=0)
 
 
 def _overlap_s(before: Handling, after: Handling, frozen: Mapping[str, list[range]]) -> float:
