@@ -11,7 +11,8 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, chain, count, repeat
+from itertools import accumulate, chain, compress, count, repeat
+from operator import not_
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -166,6 +167,9 @@ class RecordBatch:
     Each attribute is a column: a sequence with an item for each record. A column is None if it says nothing about any
     record.
 
+    Compaction removes records and keeps the sequences of the others. A removed record has its place in every column,
+    so that batches and ranges add up; iterating passes over it. Programs receive batches without such places.
+
     Attributes:
         partition: The partition of the records.
         first_sequence: The sequence of `values[0]`; each further record has the next one.
@@ -176,6 +180,8 @@ class RecordBatch:
         stored_at: When each record was stored, in milliseconds since 1970 UTC. None unless a storage was asked for it.
         encoded: The same records as whole record batches (docs/reference/record-batches.md), in order, where they came
             so from the network or from a file; else empty. It saves encoding them again.
+        compacted: A byte for each record: 1 if compaction has removed it, so that its value, key and headers are empty;
+            else 0. None if all records are there.
     """
 
     partition: Partition
@@ -186,6 +192,22 @@ class RecordBatch:
     timestamps: Sequence[int] | None = attrs.field(default=None, kw_only=True)
     stored_at: Sequence[int] | None = attrs.field(default=None, kw_only=True)
     encoded: tuple[bytes, ...] = attrs.field(default=(), kw_only=True, eq=False, repr=False)
+    compacted: bytes | None = attrs.field(default=None, kw_only=True)
+
+    @classmethod
+    def removed(cls, partition: Partition, first_sequence: int, end_sequence: int) -> RecordBatch:
+        """Return the places of records that compaction has removed.
+
+        Args:
+            partition: The partition.
+            first_sequence: The sequence of the first of them.
+            end_sequence: The sequence after the last one.
+
+        Returns:
+            A batch of nothing else.
+        """
+        size = end_sequence - first_sequence
+        return cls(partition, first_sequence, [None] * size, compacted=b"\1" * size)
 
     @classmethod
     def from_records(
@@ -232,6 +254,11 @@ class RecordBatch:
         return self.keys is None and self.headers is None and not has_null(self.values)
 
     @property
+    def held_count(self) -> int:
+        """The number of records that compaction has not removed."""
+        return len(self.values) if self.compacted is None else self.compacted.count(0)
+
+    @property
     def memory_bytes(self) -> int:
         """The approximate memory that the batch takes, in bytes, including an overhead for each record."""
         return self.content_bytes + RECORD_MEMORY_BYTES * len(self.values) + sum(map(len, self.encoded))
@@ -258,6 +285,48 @@ class RecordBatch:
             headers=None if self.headers is None else self.headers[start:stop],
             timestamps=None if self.timestamps is None else self.timestamps[start:stop],
             stored_at=None if self.stored_at is None else self.stored_at[start:stop],
+            compacted=None if self.compacted is None else _mask(self.compacted[start:stop]),
+        )
+
+    def held_runs(self) -> Iterator[RecordBatch]:
+        """Yield the records as batches that each have all of their records: what compaction has left."""
+        if self.compacted is None:
+            yield self
+            return
+        first, mask = self.first_sequence, self.compacted
+        start = mask.find(0)
+        while start >= 0:
+            stop = mask.find(1, start)
+            stop = len(mask) if stop < 0 else stop
+            yield self.between(first + start, first + stop)
+            start = mask.find(0, stop)
+
+    def without(self, removed: bytes) -> RecordBatch:
+        """Return a batch in which compaction has removed some of the records.
+
+        Args:
+            removed: A byte for each record: 1 to remove it. Records that are removed already stay so.
+
+        Returns:
+            The batch, whose size is that of the records that are left.
+        """
+        if self.compacted is not None:
+            removed = bytes(map(max, removed, self.compacted))
+        mask = _mask(removed)
+        if mask is None or mask == self.compacted:
+            return self
+
+        def clear(column: Sequence[_Item], empty: _Item) -> list[_Item]:
+            return [empty if gone else item for item, gone in zip(column, removed, strict=True)]
+
+        return attrs.evolve(
+            self,
+            values=clear(self.values, None),
+            keys=None if self.keys is None else clear(self.keys, None),
+            headers=None if self.headers is None else clear(self.headers, ()),
+            timestamps=None if self.timestamps is None else clear(self.timestamps, NO_TIMESTAMP),
+            encoded=(),
+            compacted=mask,
         )
 
     def within(self, bytes_max: int) -> RecordBatch:
@@ -274,8 +343,17 @@ class RecordBatch:
         if self.keys is None and self.headers is None:
             kept = count_within(self.values, bytes_max)
         else:
-            kept = bisect_right(list(accumulate(map(record_bytes, self))), bytes_max)
+            kept = bisect_right(list(accumulate(self.record_sizes())), bytes_max)
         return self.between(self.first_sequence, self.first_sequence + max(kept, 1))
+
+    def record_sizes(self) -> Iterator[int]:
+        """Return the length of each record's value, key and headers in bytes."""
+        keys = repeat(None) if self.keys is None else self.keys
+        headers = repeat(()) if self.headers is None else self.headers
+        return (
+            len(value or b"") + len(key or b"") + headers_bytes(pairs)
+            for value, key, pairs in zip(self.values, keys, headers, strict=False)
+        )
 
     def __len__(self) -> int:
         return len(self.values)
@@ -286,6 +364,8 @@ class RecordBatch:
         timestamps = repeat(NO_TIMESTAMP) if self.timestamps is None else self.timestamps
         stored_at = repeat(None) if self.stored_at is None else self.stored_at
         columns = zip(count(self.first_sequence), self.values, keys, headers, timestamps, stored_at)
+        if self.compacted is not None:
+            columns = compress(columns, map(not_, self.compacted))  # type: ignore[assignment]
         for sequence, value, key, pairs, timestamp, stored in columns:
             made = None if timestamp == NO_TIMESTAMP else timestamp
             yield Record(self.partition, sequence, value, key, pairs, made, stored)
@@ -328,7 +408,15 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
         if has_times
         else None,
         encoded=tuple(chain.from_iterable(encoded)) if all(encoded) else (),
+        compacted=None
+        if all(batch.compacted is None for batch in batches)
+        else b"".join(batch.compacted or bytes(len(batch)) for batch in batches),
     )
+
+
+def _mask(compacted: bytes) -> bytes | None:
+    """Return which records compaction has removed; None if it has removed none."""
+    return compacted if 1 in compacted else None
 
 
 _Item = TypeVar("_Item")

@@ -2,10 +2,12 @@
 
 from dafka.batches.codec import records_codec
 from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, pack_headers
+from dafka.batches.compacted import compression_of, decode_held
 from dafka.batches.decoding import DecodedBatch, decode_batch
 from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
 from dafka.batches.header import (
     HEADER_BYTES,
+    SPAN_MAX,
     BatchHeader,
     Compression,
     TimestampType,
@@ -30,6 +32,7 @@ __all__ = [
     "COMPRESSED_BYTES_MAX",
     "ENCODED_BYTES_MAX",
     "HEADER_BYTES",
+    "SPAN_MAX",
     "BatchHeader",
     "Compression",
     "DecodedBatch",
@@ -39,7 +42,9 @@ __all__ = [
     "TimestampType",
     "batch_bytes_max",
     "check_crc",
+    "compression_of",
     "decode_batch",
+    "decode_held",
     "decode_records",
     "decode_run",
     "encode_batch",

@@ -55,10 +55,13 @@ def decode_batch(
         The records and the header.
 
     Raises:
-        BatchError: The batch is malformed, larger than allowed, or uses what dafka does not read, such as a compacted
-            batch, in which offsets are missing.
+        BatchError: The batch is malformed, larger than allowed, or compacted (see `dafka.batches.compacted`).
     """
     header = read_header(data) if header is None else header
+    if header.is_compacted:
+        raise BatchError(
+            "last offset delta", f"{header.count - 1}, not {header.last_offset_delta}: a compacted batch", 23
+        )
     columns = decode_batches([(header, data)], bytes_max=bytes_max, codec=codec)
     return DecodedBatch(columns.values, columns.keys, columns.headers, columns.timestamps, header)
 
@@ -84,7 +87,7 @@ def decode_batches(
     Raises:
         BatchError: As `decode_batch`.
     """
-    parts = [_open_part(header, data, bytes_max) for header, data in batches]
+    parts = [open_part(header, data, bytes_max) for header, data in batches]
     codec = codec or records_codec()
     values, keys, blocks, timestamps = codec.check_records(parts) if is_lazy else codec.read_records(parts)
     if any(header.timestamp_type is TimestampType.LOG_APPEND_TIME for header, _ in batches):
@@ -97,7 +100,7 @@ def decode_batches(
     )
 
 
-def _open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> RecordsPart:
+def open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> RecordsPart:
     """Return the records of a batch, decompressed."""
     check_whole(header, len(data))
     if len(data) > header.size:

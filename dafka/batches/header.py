@@ -26,6 +26,9 @@ BATCH_BYTES_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 """The largest offset of a record."""
 
+SPAN_MAX = 2**13
+"""The most offsets that a compacted batch spans, with those of removed records. It bounds what decoding one takes."""
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12
 _EPOCH = struct.Struct(">i")
@@ -105,6 +108,11 @@ class BatchHeader:
         return self.base_offset + self.last_offset_delta + 1
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether compaction has removed some of the records, or all of them."""
+        return self.count != self.last_offset_delta + 1
+
+    @property
     def attributes(self) -> int:
         """The field `attributes`, which says four things in its bits."""
         return (
@@ -136,17 +144,20 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     if magic != MAGIC:
         raise BatchError("magic", f"{MAGIC}, not {magic}", 16)
     size = length + _LENGTH_END
-    if size < HEADER_BYTES + RECORD_BYTES_MIN - 1:
+    if size < HEADER_BYTES + (RECORD_BYTES_MIN - 1 if count else 0):
         raise BatchError("length", f"room for a header and a record, not {length}", 8)
     compression = _COMPRESSIONS.get(attributes & _COMPRESSION_MASK)
     if compression is None or attributes & ~(_COMPRESSION_MASK | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL):
         raise BatchError("attributes", f"known ones, not 0x{attributes & 0xFFFF:04x}", 21)
-    if count < 1 or (compression is Compression.NONE and count * RECORD_BYTES_MIN > size - HEADER_BYTES):
+    if count < 0 or (compression is Compression.NONE and count * RECORD_BYTES_MIN > size - HEADER_BYTES):
         raise BatchError("count", f"a number of records that the batch has room for, not {count}", 57)
-    if last_offset_delta != count - 1:
-        raise BatchError("last offset delta", f"{count - 1}, not {last_offset_delta}: a compacted batch", 23)
-    if not 0 <= base_offset <= OFFSET_MAX - count:
-        raise BatchError("base offset", f"a number from 0 to {OFFSET_MAX - count}, not {base_offset}", 0)
+    if last_offset_delta != count - 1 and not max(count, 0) <= last_offset_delta < SPAN_MAX:
+        raise BatchError("last offset delta", f"{count - 1}, or at most {SPAN_MAX - 1}, not {last_offset_delta}", 23)
+    if last_offset_delta < 0:
+        raise BatchError("count", f"a number of records that the batch has room for, not {count}", 57)
+    if not 0 <= base_offset < OFFSET_MAX - last_offset_delta:
+        most = OFFSET_MAX - last_offset_delta - 1
+        raise BatchError("base offset", f"a number from 0 to {most}, not {base_offset}", 0)
     base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence = others
     return BatchHeader(
         base_offset,
@@ -199,20 +210,25 @@ def check_whole(header: BatchHeader, size: int) -> None:
         raise BatchError("length", f"at most {size - _LENGTH_END}, not {header.size - _LENGTH_END}", 8)
 
 
-def check_crc(data: bytes | memoryview, position: int = 0) -> BatchHeader:
+def check_crc(data: bytes | memoryview, position: int = 0, *, may_be_compacted: bool = False) -> BatchHeader:
     """Check the CRC of a batch, as every node does once for each batch that enters it.
 
     Args:
         data: Bytes that contain the batch.
         position: Its position in bytes.
+        may_be_compacted: Whether records may be missing in it, as in batches that stores keep and send.
 
     Returns:
         The header of the batch.
 
     Raises:
-        BatchError: The batch is not whole, has a malformed header, or is damaged.
+        BatchError: The batch is not whole, has a malformed header, is damaged, or is compacted and must not be.
     """
     header = read_header(data, position)
+    if header.is_compacted and not may_be_compacted:
+        raise BatchError(
+            "last offset delta", f"{header.count - 1}, not {header.last_offset_delta}: a compacted batch", 23
+        )
     check_whole(header, len(data) - position)
     # It takes microseconds. Waiting for the GIL again beside busy threads would take longer.
     found = crc32c(memoryview(data)[position + _CRC_END : position + header.size], gil_release_mode=0)

@@ -19,10 +19,11 @@ from zlib import crc32
 import attrs
 
 from dafka.batches.columns import RecordColumns
+from dafka.batches.compacted import decode_held
 from dafka.batches.compression import decompress
 from dafka.batches.decoding import decode_batch
 from dafka.batches.encoding import encode_batch
-from dafka.batches.header import Compression, TimestampType
+from dafka.batches.header import Compression, TimestampType, read_header
 from dafka.errors import BatchError, EncodingError
 from dafka.records import NO_TIMESTAMP
 
@@ -153,16 +154,23 @@ def encode_message_set(batch: bytes | memoryview, magic: int, *, bytes_max: int)
     Raises:
         BatchError: The batch is malformed, or larger than allowed.
     """
-    decoded = decode_batch(batch, bytes_max=bytes_max)
-    if decoded.header.is_control:
+    header = read_header(batch)
+    if header.is_control:
         return b""
-    is_append_time = magic and decoded.header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    is_append_time = magic and header.timestamp_type is TimestampType.LOG_APPEND_TIME
     start = struct.pack(">bb", magic, _LOG_APPEND_TIME if is_append_time else 0)
-    keys = [None] * len(decoded) if decoded.keys is None else decoded.keys
+    if header.is_compacted:
+        runs = decode_held(header, batch, bytes_max=bytes_max)
+        return b"".join(_encode_messages(start, offset, columns, bool(magic)) for offset, columns in runs)
+    return _encode_messages(start, header.base_offset, decode_batch(batch, bytes_max=bytes_max), bool(magic))
+
+
+def _encode_messages(start: bytes, base_offset: int, columns: RecordColumns, has_times: bool) -> bytes:
+    keys = [None] * len(columns) if columns.keys is None else columns.keys
     parts: list[bytes] = []
-    rows = zip(decoded.values, keys, decoded.timestamps, strict=True)
-    for offset, (value, key, timestamp) in enumerate(rows, decoded.header.base_offset):
-        time = _TIMESTAMP.pack(timestamp) if magic else b""
+    rows = zip(columns.values, keys, columns.timestamps, strict=True)
+    for offset, (value, key, timestamp) in enumerate(rows, base_offset):
+        time = _TIMESTAMP.pack(timestamp) if has_times else b""
         body = b"".join((start, time, *_with_length(key), *_with_length(value)))
         parts += (struct.pack(">qiI", offset, len(body) + 4, crc32(body)), body)
     return b"".join(parts)

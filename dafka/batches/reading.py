@@ -111,7 +111,15 @@ class _Reader:
                 if len(time) != len(former):
                     shapes.clear()
 
-    def _read(self, number: int) -> None:
+    def read_sparse(self, record_count: int, span: int) -> list[int]:
+        """Read records whose offset deltas increase, below a limit, and return these."""
+        deltas: list[int] = []
+        for number in range(record_count):
+            deltas.append(self._read(number, range(deltas[-1] + 1 if deltas else 0, span)))
+        return deltas
+
+    def _read(self, number: int, deltas: range | None = None) -> int:
+        """Read a record, whose offset delta is its number, or one of these, and return the offset delta."""
         data, position = self.data, self.position
         length, start = read_varint(data, position, len(data), "length")
         end = start + length
@@ -126,8 +134,9 @@ class _Reader:
         if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
             raise BatchError("timestamp delta", "a timestamp of 64 bits", start + 1)
         offset_delta, position = read_varint(data, after, end, "offset delta")
-        if offset_delta != number:
-            raise BatchError("offset delta", f"{number}, not {offset_delta}", after)
+        if offset_delta != number if deltas is None else offset_delta not in deltas:
+            expected = f"{number}" if deltas is None else f"a number from {deltas.start} to {deltas.stop - 1}"
+            raise BatchError("offset delta", f"{expected}, not {offset_delta}", after)
         key, position = _read_bytes(data, position, end, "key length")
         value, position = _read_bytes(data, position, end, "value length")
         after = _skip_headers(data, position, end)
@@ -140,6 +149,44 @@ class _Reader:
         if after - position > 1 or data[position]:
             self.blocks[number] = data[position:after]
         self.position = after
+        return offset_delta
+
+
+class SparseRecords(NamedTuple):
+    """The records of a compacted batch.
+
+    Attributes:
+        deltas: Their offset deltas.
+        values: Their values.
+        keys: The keys of those that have one, by the number of the record.
+        blocks: The encoded headers of those that have any, by the number of the record.
+        timestamps: Their timestamps.
+    """
+
+    deltas: list[int]
+    values: list[bytes | None]
+    keys: dict[int, bytes]
+    blocks: dict[int, bytes]
+    timestamps: list[int]
+
+
+def read_sparse_records(batch: RecordsPart, span: int) -> SparseRecords:
+    """Return the records of a compacted batch, of which there may be none.
+
+    Args:
+        batch: The batch.
+        span: The number of offsets that it spans.
+
+    Returns:
+        The records that are there.
+
+    Raises:
+        BatchError: A record is malformed, or bytes follow the last one.
+    """
+    reader = _Reader(bytes(batch.data), batch.position, batch.base_timestamp)
+    deltas = reader.read_sparse(batch.record_count, span)
+    _check_end(reader)
+    return SparseRecords(deltas, reader.values, reader.keys, reader.blocks, reader.timestamps)
 
 
 def read_records(batches: Iterable[RecordsPart]) -> Columns:
@@ -178,10 +225,14 @@ def _read_batch(batch: RecordsPart) -> _Reader:
     for start, end in delta_ranges(batch.record_count):
         if reader.position >= len(reader.data) or not reader.read_alike(start, end):
             reader.read_each(start, end)
+    _check_end(reader)
+    return reader
+
+
+def _check_end(reader: _Reader) -> None:
     if reader.position != len(reader.data):
         follow = len(reader.data) - reader.position
         raise BatchError("records", f"their end, {follow} bytes follow", reader.position)
-    return reader
 
 
 def _packed(column: list[bytes | None]) -> Column:

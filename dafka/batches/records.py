@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import attrs
 
+from dafka.batches.compacted import compression_of, decode_sparse, encode_sparse
 from dafka.batches.decoding import decode_batches
 from dafka.batches.encoding import encode_batches, encode_part
 from dafka.batches.header import BatchHeader, Compression, check_crc, read_header, with_base_offset
 from dafka.contents import Repeated
-from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
+from dafka.records import NO_TIMESTAMP, Partition, RecordBatch, join
 
 ENCODED_BYTES_MAX = 2**16
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
@@ -38,6 +39,8 @@ def encode_records(
     """
     if batch.encoded:
         return batch.encoded
+    if batch.compacted is not None:
+        return tuple(encode_sparse(batch, compression, bytes_max))
     encoded, rest = [], batch
     while len(rest):
         part = rest.within(PART_BYTES_MAX)
@@ -71,7 +74,8 @@ def decode_records(
     Raises:
         BatchError: The batch is malformed or damaged, or larger than allowed.
     """
-    return decode_run(partition, [(check_crc(data), data)], bytes_max=bytes_max, stored_at=stored_at)
+    header = check_crc(data, may_be_compacted=True)
+    return decode_run(partition, [(header, data)], bytes_max=bytes_max, stored_at=stored_at)
 
 
 def decode_run(
@@ -97,6 +101,9 @@ def decode_run(
     Raises:
         BatchError: A batch is malformed, or larger than allowed.
     """
+    if any(header.is_compacted for header, _ in batches):
+        records = join([_decode_one(partition, header, data, bytes_max, is_kept) for header, data in batches])
+        return records if stored_at is None else attrs.evolve(records, stored_at=stored_at)
     is_plain = all(header.compression is Compression.NONE for header, _ in batches)
     columns = decode_batches(batches, bytes_max=bytes_max, is_lazy=is_kept and is_plain)
     return RecordBatch(
@@ -108,6 +115,22 @@ def decode_run(
         timestamps=None if _is_without_times(columns.timestamps) else columns.timestamps,
         stored_at=stored_at,
         encoded=tuple([data for _, data in batches]) if is_kept else (),
+    )
+
+
+def _decode_one(partition: Partition, header: BatchHeader, data: bytes, bytes_max: int, is_kept: bool) -> RecordBatch:
+    if not header.is_compacted:
+        return decode_run(partition, [(header, data)], bytes_max=bytes_max, is_kept=is_kept)
+    columns, compacted = decode_sparse(header, data, bytes_max=bytes_max)
+    return RecordBatch(
+        partition,
+        header.base_offset,
+        columns.values,
+        keys=columns.keys,
+        headers=columns.headers,
+        timestamps=columns.timestamps,
+        encoded=(data,) if is_kept else (),
+        compacted=compacted,
     )
 
 
@@ -133,6 +156,8 @@ def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) ->
     part = batch.between(first_sequence, end_sequence)
     if part is batch or not len(part) or not batch.encoded:
         return part
+    if batch.compacted is not None:
+        return attrs.evolve(part, encoded=tuple(encode_sparse(part, compression_of(batch.encoded), ENCODED_BYTES_MAX)))
     (data,) = batch.encoded
     encoded = encode_part(
         read_header(data),

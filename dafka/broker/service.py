@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from dafka.broker.compaction import LogCompaction
 from dafka.broker.coordinators import Coordinators
 from dafka.broker.crowd import Crowd
 from dafka.broker.elections import Elections
@@ -107,6 +108,8 @@ class Service:
             if self._coordinators.has_all:
                 self.participants.abort_orphans()
             nursery.start_soon(self._expire_producers)
+            compaction = LogCompaction(self.broker, self.config, self.last_stable_offset, self.aborted_between)
+            nursery.start_soon(compaction.run)
             task_status.started()
 
     def coordinator_of(self, name: str) -> BrokerDescription | None:

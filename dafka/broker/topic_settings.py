@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dafka.config import Config
 from dafka.protocol.logs import Topic
+from dafka.storage.compaction import CompactionPolicy
 
 
 class SettingKind(Enum):
@@ -16,6 +17,7 @@ class SettingKind(Enum):
     STRING = "string"
     INT = "int"
     LONG = "long"
+    DOUBLE = "double"
     LIST = "list"
 
 
@@ -52,10 +54,25 @@ def _is_whole(minimum: int) -> Callable[[str], bool]:
     return check
 
 
+def _is_ratio(value: str) -> bool:
+    try:
+        return 0 <= float(value) <= 1
+    except ValueError:
+        return False
+
+
+DELETE, COMPACT = "delete", "compact"
+"""The parts of the setting `cleanup.policy`: whether retention applies, and whether the topic is compacted."""
+
 MAJORITY, BRANCH = "majority", "branch"
 """The values of the setting `availability`: who may write to a log while brokers do not reach each other."""
 
 _REPLICAS_MIN = "1"
+
+
+def _split(value: str) -> list[str]:
+    return [each.strip() for each in value.split(",")]
+
 
 _RULES = {
     "availability": _Rule(
@@ -64,12 +81,26 @@ _RULES = {
         lambda value: value in {MAJORITY, BRANCH},
         f"'{MAJORITY}' or '{BRANCH}'",
     ),
-    "cleanup.policy": _Rule(SettingKind.LIST, lambda _: "delete", lambda value: value == "delete", "'delete'"),
+    "cleanup.policy": _Rule(
+        SettingKind.LIST,
+        lambda _: DELETE,
+        lambda value: set(_split(value)) in ({DELETE}, {COMPACT}, {DELETE, COMPACT}),
+        f"'{DELETE}', '{COMPACT}' or '{COMPACT},{DELETE}'",
+    ),
+    "delete.retention.ms": _Rule(
+        SettingKind.LONG, lambda config: str(config.store.tombstone_ms), _is_whole(0), "a number from 0 on"
+    ),
     "max.message.bytes": _Rule(
         SettingKind.INT, lambda config: str(config.kafka.message_bytes_max), _is_whole(0), "a number from 0 on"
     ),
     "message.timestamp.type": _Rule(
         SettingKind.STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"
+    ),
+    "min.cleanable.dirty.ratio": _Rule(
+        SettingKind.DOUBLE,
+        lambda config: str(config.store.compaction_dirty_percent / 100),
+        _is_ratio,
+        "a number from 0 to 1",
     ),
     "min.insync.replicas": _Rule(SettingKind.INT, lambda _: _REPLICAS_MIN, _is_whole(1), "a number from 1 on"),
     "retention.bytes": _Rule(
@@ -94,6 +125,22 @@ def replicas_min_of(topic: Topic) -> int:
     return int(topic.settings.get("min.insync.replicas", _REPLICAS_MIN))
 
 
+def compaction_of(topic: Topic, config: Config) -> CompactionPolicy | None:
+    """Return how a topic is compacted; None if it is not."""
+    if COMPACT not in _split(_cleanup_policy(topic, config)):
+        return None
+    settings, store = topic.settings, config.store
+    return CompactionPolicy(
+        dirty_ratio=float(settings.get("min.cleanable.dirty.ratio", store.compaction_dirty_percent / 100)),
+        tombstone_ms=int(settings.get("delete.retention.ms", store.tombstone_ms)),
+        keys_max=store.compaction_keys_max,
+    )
+
+
+def _cleanup_policy(topic: Topic, config: Config) -> str:
+    return topic.settings.get("cleanup.policy", COMPACT if config.store.compacts(topic.name) else DELETE)
+
+
 def find_setting_problem(name: str, value: str) -> str:
     """Return why a topic cannot have a setting; empty if it can."""
     rule = _RULES.get(name)
@@ -109,7 +156,10 @@ def find_settings_problem(settings: Mapping[str, str]) -> str:
 
 def list_settings(topic: Topic, config: Config) -> list[TopicSetting]:
     """Return all settings of a topic."""
+    defaults = {name: rule.default(config) for name, rule in _RULES.items()}
+    if config.store.compacts(topic.name):
+        defaults["cleanup.policy"] = COMPACT
     return [
-        TopicSetting(name, topic.settings.get(name, rule.default(config)), name in topic.settings, rule.kind)
+        TopicSetting(name, topic.settings.get(name, defaults[name]), name in topic.settings, rule.kind)
         for name, rule in _RULES.items()
     ]

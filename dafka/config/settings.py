@@ -6,6 +6,7 @@ text such as `10s`; a setting in bytes takes a number or text such as `64MiB`.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import attrs
@@ -253,6 +254,23 @@ class StoreConfig:
     """How many records of a partition are kept; the oldest are dropped first. 0: without limit."""
     retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often retention runs."""
+    compact_topics: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)
+    """The topics that are compacted: of each key, the last record stays, and retention does not apply. A pattern such
+    as `users.*` stands for several. A broker's topics may have a setting `cleanup.policy` instead."""
+    compaction_interval_ms: int = attrs.field(
+        default=15_000, converter=to_milliseconds, validator=check_milliseconds(1)
+    )
+    """How often the store looks for partitions to compact."""
+    compaction_rate_bytes: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(0))
+    """How much compaction reads a second at most, so that it does not hold up anything else. 0: without limit."""
+    compaction_dirty_percent: int = attrs.field(default=50, validator=check_count(0))
+    """A partition is compacted when at least this part of it, in percent, was stored after it was last compacted."""
+    compaction_keys_max: int = attrs.field(default=500_000, validator=check_count(1))
+    """How many different keys one pass of compaction remembers; 500,000 take about 100 MB. If there are more, it takes
+    several passes."""
+    tombstone_ms: int = attrs.field(default=24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long compaction keeps a tombstone after it was stored. A consumer that reads a partition from its beginning
+    within this time learns of every deletion."""
     forget_empty_after_ms: int = attrs.field(
         default=30 * 24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
     )
@@ -266,6 +284,10 @@ class StoreConfig:
     def has_retention(self) -> bool:
         """Return whether the store drops old records."""
         return bool(self.retention_ms or self.retention_bytes or self.retention_records)
+
+    def compacts(self, topic: str) -> bool:
+        """Return whether a topic is one of `compact_topics`."""
+        return any(fnmatchcase(topic, pattern) for pattern in self.compact_topics)
 
 
 @attrs.frozen(kw_only=True)

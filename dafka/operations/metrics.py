@@ -64,6 +64,7 @@ COUNTERS = {
     ),
     "dafka_discarded_messages": MetricHelp("Messages of peers that were discarded.", ("reason",)),
     "dafka_retention_dropped_records": MetricHelp("Records that a store's retention dropped."),
+    "dafka_compaction_removed_records": MetricHelp("Superseded records that a store's compaction removed."),
     "dafka_unrecoverable_records": MetricHelp("Records that a consumer skipped because no node holds them any more."),
     "dafka_replaced_partitions": MetricHelp(
         "New partitions that a producer began because no store could continue the one before."
@@ -290,6 +291,7 @@ def _store_samples(found: StoreStatistics) -> Samples:
         "dafka_record_bytes": {("stored",): found.bytes_stored, ("resent",): found.bytes_sent},
         "dafka_fetches": {("sent",): found.fetches_sent, ("received",): found.fetches_received},
         "dafka_retention_dropped_records": {(): found.records_dropped},
+        "dafka_compaction_removed_records": {(): found.records_compacted},
         "dafka_peers": {(): found.peers},
         "dafka_partitions": {(): found.partitions},
         "dafka_pending_bytes": {(): found.pending_bytes},

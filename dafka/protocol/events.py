@@ -257,6 +257,24 @@ class RecordsDropped:
 
 
 @attrs.frozen
+class RecordsCompacted:
+    """A store's compaction has removed records that are superseded by later ones of the same key.
+
+    Attributes:
+        partition: The partition.
+        records: The number of records removed.
+        bytes: Their size in bytes.
+    """
+
+    partition: Partition
+    records: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"Compaction removed {self.records} records of {self.partition}, {self.bytes} bytes"
+
+
+@attrs.frozen
 class PartitionsForgotten:
     """A store has forgotten partitions: their records were dropped, and no message about them came for a while.
 
@@ -412,6 +430,7 @@ Event: TypeAlias = (
     | RecordsMissing
     | RecordsUnrecoverable
     | PartitionHalted
+    | RecordsCompacted
     | RecordsDropped
     | PartitionsForgotten
     | StoreFull

@@ -39,6 +39,7 @@ from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.broker_inventory import Inventory
 from dafka.roles.broker_storage import retention_of
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
+from dafka.roles.follower_trimming import FollowerTrimming
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
 from dafka.roles.sockets import NodeSockets
@@ -133,6 +134,7 @@ class Broker(Store):
         super().__init__(machine, sockets, storage, config)
         self.order = order
         self.reader = LogReader(storage)
+        self._follower_trimming = FollowerTrimming(storage, order)
         self.inventory = Inventory(machine, storage, order)
         self.storage = storage
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
@@ -665,7 +667,8 @@ class Broker(Store):
         for name in list(self._machine.stored.durable):
             if name == INDEX_TOPIC or name in CONTROL_TOPICS:
                 continue
-            policy = retention_of(name, self.order.topics.get(name), default_retention(self._config))
+            default, is_compacted = default_retention(self._config), self._config.compacts(name)
+            policy = retention_of(name, self.order.topics.get(name), default, is_compacted=is_compacted)
             if policy:
                 moved.update(await self._storage.apply_retention(policy, name))
         earliest = {**self._machine.stored.earliest, **moved}
@@ -675,8 +678,13 @@ class Broker(Store):
                 await self._storage.trim(log.index_partition, log.index_first)
                 log.index_trimmed = log.index_first
         moved.update(await self._trim_indexes())
+        moved.update(await self._follower_trimming.trim(self.cluster.logs, earliest))
         await self._state.trim(self._storage)
         return moved
+
+    def _compacts(self) -> bool:
+        """See `Store._compacts`. A broker compacts logs, of which its listeners' service knows the transactions."""
+        return False
 
     async def _trim_indexes(self) -> dict[Partition, int]:
         """Drop what was written again of the indexes of other brokers; return the first sequence left of each."""

@@ -28,13 +28,16 @@ def is_internal(partition: Partition, identity: str) -> bool:
     return partition.topic in _INTERNAL_TOPICS and partition.address.partition("/")[0] == identity
 
 
-def retention_of(name: str, topic: Topic | None, default: RetentionPolicy) -> RetentionPolicy:
+def retention_of(
+    name: str, topic: Topic | None, default: RetentionPolicy, *, is_compacted: bool = False
+) -> RetentionPolicy:
     """Return the limits of what a topic's partitions keep.
 
     Args:
         name: The name of the topic.
         topic: The topic, whose own settings count most; None if it has no logs. Internal topics have no limits.
         default: The limits of topics without settings of their own.
+        is_compacted: Whether the configuration says that the topic is compacted.
 
     Returns:
         The limits.
@@ -43,7 +46,8 @@ def retention_of(name: str, topic: Topic | None, default: RetentionPolicy) -> Re
         return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
     if topic is None:
         return default
-    if is_internal_topic(name):
+    cleanup = topic.settings.get("cleanup.policy", "compact" if is_compacted else "delete")
+    if is_internal_topic(name) or "delete" not in cleanup:
         return RetentionPolicy()
 
     def choose(setting: str, otherwise: int | None) -> int | None:

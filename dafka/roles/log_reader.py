@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -129,7 +129,8 @@ class LogReader:
         for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
             async with aclosing(self._records_from(log, offset, end)) as records:
                 async for _, batch in records:
-                    return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
+                    if batch.compacted is None or not batch.compacted[-1]:
+                        return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
         return None
 
     def _encode(self, log: LogState, batch: RecordBatch) -> Iterable[bytes]:
@@ -140,7 +141,7 @@ class LogReader:
         batch = attrs.evolve(batch, encoded=())
         for first, end, producer_id, epoch in log.transaction_runs.split(batch.first_sequence, batch.end_sequence):
             part = batch.between(first, end)
-            found += encode_records(part) if producer_id < 0 else [_encode_transaction(part, producer_id, epoch)]
+            found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)
         return found
 
     async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
@@ -196,14 +197,21 @@ def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
     return with_base_offset(data, marker.offset, leader_epoch=leader_epoch)
 
 
-def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> bytes:
-    return encode_batch(
-        part.first_sequence,
-        part.values,
-        keys=part.keys,
-        headers=part.headers,
-        timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_transactional=True,
-    )
+def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> Iterator[bytes]:
+    """Yield the record batches of records that belong to a transaction, and of the places of removed ones."""
+    sequence = part.first_sequence
+    for run in (*part.held_runs(), part.between(part.end_sequence, part.end_sequence)):
+        if run.first_sequence > sequence:
+            yield from encode_records(RecordBatch.removed(part.partition, sequence, run.first_sequence))
+        if len(run):
+            yield encode_batch(
+                run.first_sequence,
+                run.values,
+                keys=run.keys,
+                headers=run.headers,
+                timestamps=NO_TIMESTAMP if run.timestamps is None else run.timestamps,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                is_transactional=True,
+            )
+        sequence = run.end_sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import trio
 
@@ -267,8 +267,9 @@ class Reader(NodeRole):
 class Range:
     """The records of a range of one partition, as they arrive. Iterate over it for batches, in order.
 
-    Unrecoverable records are left out: the next batch then begins later than the last one ended, or there is none.
-    Iterating waits without limit for records that no node sends; use a timeout. `Reader.read` creates one.
+    Unrecoverable records, and those that compaction has removed, are left out: the next batch then begins later than
+    the last one ended, or there is none. Iterating waits without limit for records that no node sends; use a timeout.
+    `Reader.read` creates one.
 
     Args:
         reader: The reader that fetches the records.
@@ -290,6 +291,7 @@ class Range:
         self._first_sequence = first_sequence
         self._end_sequence = end_sequence
         self._buffer = BatchBuffer()
+        self._runs: Iterator[RecordBatch] = iter(())
 
     def __aiter__(self) -> Range:
         return self
@@ -310,6 +312,25 @@ class Range:
             trio.ClosedResourceError: The `open_reader` block was left.
         """
         await trio.lowlevel.checkpoint()
+        while (run := next(self._runs, None)) is None:
+            batch = await self.next_sequences()
+            if batch is None:
+                return None
+            self._runs = batch.held_runs()
+        return run
+
+    async def next_sequences(self) -> RecordBatch | None:
+        """Wait for the next batch, with the places of records that compaction has removed.
+
+        A batch that begins later than the last one ended therefore tells that records are unrecoverable. Use either
+        this method or `next_batch`.
+
+        Returns:
+            The batch, of which `RecordBatch.compacted` says what was removed; None after the last one.
+
+        Raises:
+            trio.ClosedResourceError: The `open_reader` block was left.
+        """
         await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
         if not self._buffer:
             return None

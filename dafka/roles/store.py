@@ -11,7 +11,7 @@ import trio
 
 from dafka.config import Config
 from dafka.config.settings import StoreConfig
-from dafka.errors import StorageError, StorageLostError
+from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
 from dafka.groups import single_exception
 from dafka.protocol import (
     CommitQueue,
@@ -29,6 +29,7 @@ from dafka.protocol.logs import is_internal_topic
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
 from dafka.roles.blocks import check_in_trio
+from dafka.roles.compactor import Compactor
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
 from dafka.roles.position_replies import PositionReplies
@@ -83,6 +84,7 @@ class StoreStatistics:
         records_stored: Records made durable.
         bytes_stored: The bytes of their contents.
         records_dropped: Records dropped by retention.
+        records_compacted: Superseded records removed by compaction.
         commits: Transactions of its storage.
         commit_seconds: The durations of the transactions, in seconds.
         pending_bytes: Memory of the records received and not yet durable.
@@ -115,6 +117,7 @@ class StoreStatistics:
     discarded: dict[str, int]
     peers: int
     topics: dict[str, TopicCounts] = attrs.field(factory=dict)
+    records_compacted: int = 0
 
 
 class Store(NodeRole):
@@ -124,6 +127,7 @@ class Store(NodeRole):
         address: The store's node address, which is kept in its storage.
         endpoint: The endpoint that other nodes connect to.
         events: The events of the store since it was started; an async iterable.
+        compactor: Compacts partitions.
     """
 
     def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
@@ -143,6 +147,7 @@ class Store(NodeRole):
         self._commits = CommitQueue(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
+        self.compactor = Compactor(storage, config.store, self.events.put)
         self._is_lost = False
 
     def statistics(self) -> StoreStatistics:
@@ -175,6 +180,7 @@ class Store(NodeRole):
                 for topic, partitions in machine.stored.durable.items()
                 if not is_internal_topic(topic)
             },
+            records_compacted=self.compactor.records_removed,
         )
 
     def health(self) -> Health:
@@ -201,6 +207,8 @@ class Store(NodeRole):
                 nursery.start_soon(self._positions.run)
                 if self._drops_records():
                     nursery.start_soon(self._run_until_lost, self._retain)
+                if self._compacts():
+                    nursery.start_soon(self._run_until_lost, self._compact)
                 nursery.start_soon(self._forget)
                 if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._run_until_lost, self._watch_removal, self._storage)
@@ -286,6 +294,10 @@ class Store(NodeRole):
         """Return whether `_retain` may find records to drop."""
         return self._config.has_retention
 
+    def _compacts(self) -> bool:
+        """Return whether the store compacts partitions by itself."""
+        return bool(self._config.compact_topics)
+
     def _refuse(self, error: StorageError) -> None:
         self._refusal = str(error)
         self._node.act(self._commits.work_failed(self._refusal))
@@ -303,6 +315,11 @@ class Store(NodeRole):
         self._node.act(self._commits.work_done(trio.current_time()))
 
     async def _append(self, batches: list[RecordBatch]) -> None:
+        if not self.compactor.is_possible and any(batch.compacted is not None for batch in batches):
+            raise StorageUnsupportedError(
+                "other stores have compacted records, and this storage cannot keep the places of removed ones; "
+                "use sqlite: or filelog:"
+            )
         self._writing_since = begun = trio.current_time()
         try:
             await self._storage.append(batches)
@@ -344,7 +361,21 @@ class Store(NodeRole):
 
     async def _apply_retention(self) -> dict[Partition, int]:
         """Drop the records beyond the retention limits; return the first sequence left of each partition."""
-        return await self._storage.apply_retention(default_retention(self._config))
+        policy = default_retention(self._config)
+        if not self._config.compact_topics:
+            return await self._storage.apply_retention(policy)
+        moved: dict[Partition, int] = {}
+        for topic in [each for each in self._machine.stored.durable if not self._config.compacts(each)]:
+            moved.update(await self._storage.apply_retention(policy, topic))
+        return moved
+
+    async def _compact(self) -> None:
+        """Compact the partitions of topics that are compacted, at once and then each interval."""
+        while True:
+            for topic in list(filter(self._config.compacts, self._machine.stored.durable)):
+                for partition in await self._storage.partitions(topic):
+                    await self.compactor.compact(partition)
+            await trio.sleep(self._config.compaction_interval_ms / 1000)
 
 
 def default_retention(config: StoreConfig) -> RetentionPolicy:

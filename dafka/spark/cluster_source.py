@@ -349,7 +349,7 @@ class BlockingReader:
             timeout_s: The time to wait for the next record, in seconds.
 
         Yields:
-            Batches of consecutive records.
+            Batches of consecutive records, with the places of those that compaction has removed.
 
         Raises:
             DiscoveryError: If the cluster is not found.
@@ -370,12 +370,12 @@ class BlockingReader:
     async def _next_batch(self, records: Range, next_sequence: int, timeout_s: float) -> RecordBatch | None:
         tower_timeout_s = self._config.node.tower_timeout_ms / 1000
         with trio.move_on_after(min(tower_timeout_s, timeout_s)):
-            return await records.next_batch()
+            return await records.next_sequences()
         if timeout_s >= tower_timeout_s:
             with mention_towers_option():
                 self._reader.check_settled()
         with trio.move_on_after(max(timeout_s - tower_timeout_s, 0)):
-            return await records.next_batch()
+            return await records.next_sequences()
         raise StorageError(
             f"no store sent record {next_sequence} of {records.partition} within {timeout_s:g} s; check that the "
             "stores that hold it are running, or raise fetchTimeout"

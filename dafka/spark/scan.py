@@ -101,8 +101,8 @@ def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: boo
         for each in task.ranges:
             start = each.start
             if each.url.startswith("sqlite:") and each.record_bytes <= RECORD_BYTES_MAX:
-                for batch in _scan_sqlite(opened, each, columns):
-                    start += batch.num_rows
+                for end, batch in _scan_sqlite(opened, each, columns):
+                    start = end
                     yield batch
             if start < each.end:
                 yield from _scan_storage(opened, each, start, columns, fail_on_data_loss=fail_on_data_loss)
@@ -161,13 +161,14 @@ class _OpenStore:
         self._stack.close()
 
 
-def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the windows of a range that the driver can read; end before the first that it cannot."""
+def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the windows of a range that the driver can read, each with its end; end before one that it cannot."""
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
     try:
         statement, expressions = opened.use_driver(each.url)
         selected = ["sequence", *(f"{expressions[name]} AS {name}" for name in columns if name in expressions)]
         measured = [expressions[name] for name in columns if name in _BLOBS or name == "headers"]
+        # Rows that compaction has removed look like rows that are lost: the storage tells them apart.
         for start in range(each.start, each.end, step):
             end = min(start + step, each.end)
             where = _WHERE.format(
@@ -182,7 +183,7 @@ def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -
             batch = _to_batch(table, each, start, end, columns)
             if batch is None:
                 return
-            yield batch
+            yield end, batch
     except (DriverError, pa.ArrowException, OSError) as error:  # the last two if the driver fails between rows
         _logger.info("%s: reading with the storage plugin, because the ADBC driver failed: %s", each.url, error)
 

@@ -121,8 +121,8 @@ def escape_name(name: str) -> str:
 def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """Convert a batch of records to an Arrow batch.
 
-    Packed values are passed on without a copy of each. A timestamp that is unknown, or that Spark cannot represent, is
-    replaced by the time of storing.
+    Packed values are passed on without a copy of each. Records that compaction has removed are left out. A timestamp
+    that is unknown, or that Spark cannot represent, is replaced by the time of storing.
 
     Args:
         batch: The records; with `stored_at`, if `needs_stored_at` says so.
@@ -134,7 +134,11 @@ def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     Raises:
         pa.ArrowInvalid: If a time of storing is out of range for Spark.
     """
-    return pa.RecordBatch.from_arrays([_to_array(batch, name) for name in columns], schema=arrow_schema(columns))
+    converted = pa.RecordBatch.from_arrays([_to_array(batch, name) for name in columns], schema=arrow_schema(columns))
+    if batch.compacted is None:
+        return converted
+    held = np.frombuffer(batch.compacted, np.uint8) == 0
+    return converted.filter(pa.array(held))
 
 
 def _to_array(batch: RecordBatch, name: str) -> pa.Array:  # noqa: PLR0911 (one return for each column)

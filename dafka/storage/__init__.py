@@ -2,6 +2,9 @@
 
 from dafka.storage.base import (
     READ_BYTES,
+    Compactable,
+    Compacted,
+    CompactsPartitions,
     Damage,
     DeletesPartitions,
     DetectsRemoval,
@@ -16,6 +19,9 @@ from dafka.storage.base import (
 
 __all__ = [
     "READ_BYTES",
+    "Compactable",
+    "Compacted",
+    "CompactsPartitions",
     "Damage",
     "DeletesPartitions",
     "DetectsRemoval",

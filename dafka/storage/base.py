@@ -13,7 +13,7 @@ records get the time of the latest record until the clock has caught up.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -32,7 +32,7 @@ class PartitionInfo:
     """The records that a storage holds of one partition.
 
     The records from `earliest_sequence` up to, but not including, `end_sequence` are held. Earlier records have been
-    trimmed.
+    trimmed. Compaction may have removed some of those that are held; their sequences count all the same.
 
     Attributes:
         earliest_sequence: The sequence of the first record held.
@@ -42,6 +42,8 @@ class PartitionInfo:
         latest_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
         last_append_at: The time at which a record was last appended, held or not, in ms since 1970; None if unknown.
             It does not count when descriptions are compared.
+        compacted_end: The sequence before which compaction may have removed records; 0 if the storage does not say so.
+            It does not count when descriptions are compared.
     """
 
     earliest_sequence: int = 0
@@ -50,10 +52,11 @@ class PartitionInfo:
     earliest_stored_at: int | None = None
     latest_stored_at: int | None = None
     last_append_at: int | None = attrs.field(default=None, eq=False)
+    compacted_end: int = attrs.field(default=0, eq=False, kw_only=True)
 
     @property
     def count(self) -> int:
-        """The number of records held."""
+        """The number of records held, with those that compaction has removed."""
         return self.end_sequence - self.earliest_sequence
 
     def check_append(self, batch: RecordBatch) -> None:
@@ -190,6 +193,8 @@ class Storage(Protocol):
         with_times: bool = False,
     ) -> RecordBatch | None:
         """Return consecutive records of a partition, at least one.
+
+        Records that compaction has removed have their places in the batch (`RecordBatch.compacted`).
 
         Args:
             partition: The partition to read.
@@ -386,6 +391,96 @@ class KeepsRecordBatches(Protocol):
     """
 
     keeps_record_batches: ClassVar[bool]
+
+
+FindRemoved = Callable[[RecordBatch], bytes]
+"""Returns for each record of a batch 1 if compaction removes it, else 0. It may be called in any thread. The batch has
+the times of storing, and may contain records that were removed before."""
+
+Throttle = Callable[[int], Awaitable[None]]
+"""Waits after this many bytes were read or written, so that compaction does not hold up anything else."""
+
+
+@attrs.frozen
+class Compactable:
+    """What compaction finds in a partition.
+
+    Attributes:
+        end_sequence: The sequence after the last record that may be removed now.
+        clean_bytes: The size of the part that an earlier compaction has left, in bytes.
+        dirty_bytes: The size of what follows it, up to `end_sequence`, in bytes.
+    """
+
+    end_sequence: int
+    clean_bytes: int
+    dirty_bytes: int
+
+
+@attrs.frozen
+class Compacted:
+    """What a compaction has done.
+
+    Attributes:
+        bytes_read: The size of what was read, in bytes.
+        records_removed: The number of records removed.
+        bytes_removed: The size of their values, keys and headers, in bytes.
+    """
+
+    bytes_read: int = 0
+    records_removed: int = 0
+    bytes_removed: int = 0
+
+    def plus(self, other: Compacted) -> Compacted:
+        """Return the sums."""
+        return Compacted(
+            self.bytes_read + other.bytes_read,
+            self.records_removed + other.records_removed,
+            self.bytes_removed + other.bytes_removed,
+        )
+
+
+@runtime_checkable
+class CompactsPartitions(Protocol):
+    """An optional part of a storage plugin, for storages that can remove single records.
+
+    The sequences of other records, and the end of the partition, do not change. `Storage.read` returns batches with the
+    places of the records that were removed. `Storage.append` accepts such batches, since other stores send them.
+    """
+
+    async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
+        """Return what there is to compact in a partition.
+
+        Args:
+            partition: The partition.
+            clean_end: The sequence up to which it was compacted before; 0 if it never was.
+
+        Returns:
+            What compaction finds; None if the partition is unknown.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
+    async def compact(
+        self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
+    ) -> Compacted:
+        """Remove records from the beginning of a partition up to a sequence. Appends and reads go on meanwhile.
+
+        The last record of a partition is never removed. If the process is killed at any moment, each record is either
+        there or removed, and records with lower sequences were removed first.
+
+        Args:
+            partition: The partition. If it is unknown, nothing is removed.
+            end_sequence: The sequence after the last record to look at, as `find_compactable` returned it.
+            find_removed: Decides which records to remove.
+            throttle: Waits after each step.
+
+        Returns:
+            What was done.
+
+        Raises:
+            StorageError: If the medium fails. Some records may have been removed.
+        """
 
 
 @runtime_checkable

@@ -10,13 +10,25 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
 
 from dafka.errors import StorageError, StorageSequenceError
-from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address, record_bytes
-from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address
+from dafka.storage.base import (
+    READ_BYTES,
+    Compactable,
+    Compacted,
+    Damage,
+    FindRemoved,
+    PartitionInfo,
+    RetentionPolicy,
+    Storage,
+    StorageStatistics,
+    Throttle,
+)
 from dafka.storage.plugin_helpers import int_at_least, now_ms, parse_location, split_by_time
 
 RUN_RECORDS_MAX = 4096
@@ -73,6 +85,15 @@ class _PartitionLog:
             self.earliest_sequence = rest.first_sequence if len(rest) else run.end_sequence
         return freed
 
+    def compact_run(self, number: int, find_removed: FindRemoved) -> Compacted:
+        """Remove records of a run."""
+        run = self.runs[number]
+        left = run.without(find_removed(run))
+        self.runs[number] = left
+        self.content_bytes -= run.content_bytes - left.content_bytes
+        removed = run.held_count - left.held_count
+        return Compacted(run.content_bytes, removed, run.content_bytes - left.content_bytes)
+
     def find_retained_sequence(self, policy: RetentionPolicy, time_ms: int) -> int:
         """Return the sequence of the first record that a policy keeps."""
         earliest = self.earliest_sequence
@@ -87,10 +108,10 @@ class _PartitionLog:
     def _sequence_after_bytes(self, surplus: int) -> int:
         """Return the sequence after the oldest records whose contents are at least `surplus` bytes."""
         for run in self.runs:
-            for record in run:
+            for sequence, size in enumerate(run.record_sizes(), run.first_sequence):
                 if surplus <= 0:
-                    return record.sequence
-                surplus -= record_bytes(record)
+                    return sequence
+                surplus -= size
         return self.end_sequence
 
 
@@ -204,6 +225,34 @@ class MemoryStorage:
                 moved[partition] = log.earliest_sequence
         return moved
 
+    async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
+        """See `CompactsPartitions.find_compactable`."""
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        if log is None:
+            return None
+        sizes = [(run.first_sequence < clean_end, run.content_bytes) for run in log.runs]
+        clean = sum(size for is_clean, size in sizes if is_clean)
+        return Compactable(max(log.end_sequence - 1, log.earliest_sequence), clean, log.content_bytes - clean)
+
+    async def compact(
+        self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
+    ) -> Compacted:
+        """See `CompactsPartitions.compact`. The places of removed records take memory until retention drops them."""
+        await trio.lowlevel.checkpoint()
+        done = Compacted()
+        sequence = 0
+        while (log := self._logs.get(partition)) is not None and log.runs:
+            number = bisect_right(log.runs, sequence, key=lambda run: run.end_sequence)
+            if number == len(log.runs) or log.runs[number].first_sequence >= end_sequence:
+                break
+            step = log.compact_run(number, partial(_keep_last, log.end_sequence, find_removed))
+            self._memory_bytes -= step.bytes_removed
+            sequence = log.runs[number].end_sequence
+            done = done.plus(step)
+            await throttle(step.bytes_read)
+        return done
+
     async def flush(self) -> None:
         """See `Storage.flush`. Records in memory are never durable, so this does nothing."""
         await trio.lowlevel.checkpoint()
@@ -256,10 +305,10 @@ class MemoryStorage:
         """Return how many records at the start of a run must be dropped to satisfy the limits."""
         records = 0 if self._records_max is None else self._records - self._records_max
         memory_bytes = 0 if self._bytes_max is None else self._memory_bytes - self._bytes_max
-        for count, record in enumerate(run):
+        for count, size in enumerate(run.record_sizes()):
             if count >= records and memory_bytes <= 0:
                 return count
-            memory_bytes -= record_bytes(record) + RECORD_MEMORY_BYTES
+            memory_bytes -= size + RECORD_MEMORY_BYTES
         return len(run)
 
     def _trim(self, log: _PartitionLog, earliest_sequence: int) -> bool:
@@ -275,6 +324,12 @@ class MemoryStorage:
 
     def _logs_of(self, topic: str | None) -> dict[Partition, _PartitionLog]:
         return {partition: log for partition, log in self._logs.items() if topic is None or partition.topic == topic}
+
+
+def _keep_last(end_sequence: int, find_removed: FindRemoved, run: RecordBatch) -> bytes:
+    """Return which records to remove, but not the last one of a partition."""
+    removed = find_removed(run)
+    return removed if run.end_sequence < end_sequence else removed[:-1] + b"\0"
 
 
 @asynccontextmanager

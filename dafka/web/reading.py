@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 import trio
 
-from dafka.batches import BatchHeader, RecordColumns, decode_batch, read_header
+from dafka.batches import BatchHeader, RecordColumns, decode_batch, decode_held, read_header
 from dafka.broker import Service
+from dafka.broker.committed import split_committed
 from dafka.errors import BatchError, StorageError
 from dafka.protocol.logs import LogState, find_name_problem
 from dafka.web.errors import WebError, log_not_found, topic_not_found
@@ -113,7 +114,10 @@ class ReadRecords:
             An offset, and the records from it on.
         """
         for header, data in self.batches:
-            yield header.base_offset, decode_batch(data, bytes_max=bytes_max, header=header)
+            if header.is_compacted:
+                yield from decode_held(header, data, bytes_max=bytes_max)
+            else:
+                yield header.base_offset, decode_batch(data, bytes_max=bytes_max, header=header)
 
     def objects(self, bytes_max: int) -> list[JsonRecord]:
         """Return the records as JSON has them. See `columns`."""
@@ -168,18 +172,7 @@ def _committed(
     Returns:
         The batches of committed records.
     """
-    found = []
-    begun = 0
-    aborting = set[int]()
-    for header, data in batches:
-        while begun < len(aborted) and aborted[begun][1] < header.end_offset:
-            aborting.add(aborted[begun][0])
-            begun += 1
-        if header.is_control:
-            aborting.discard(header.producer_id)
-        elif not header.is_transactional or header.producer_id not in aborting:
-            found.append((header, data))
-    return found
+    return [batch for batch, is_committed in split_committed(batches, aborted) if is_committed]
 
 
 def has_records(service: Service, log: LogState, offset: int) -> bool:

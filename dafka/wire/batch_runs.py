@@ -81,7 +81,7 @@ class BatchRunDecoder:
         if names is None:
             return None
         try:
-            header = check_crc(data)
+            header = check_crc(data, may_be_compacted=names[1] is not None)
         except BatchError as error:
             self._discarded[f"batch: {error.field}"] += 1
             return None

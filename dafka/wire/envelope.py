@@ -29,8 +29,11 @@ def wrap_records(batch: RecordBatch) -> Sequence[bytes]:
         batch: The records.
 
     Returns:
-        The content for each record: its value, or an envelope.
+        The content for each record: its value, or an envelope; empty for a record that compaction has removed.
     """
+    if batch.compacted is not None:
+        records = iter(batch)
+        return [b"" if is_removed else _wrap(next(records)) for is_removed in batch.compacted]
     if batch.has_only_values:
         values = cast(Sequence[bytes], batch.values)
         if not _may_hold_envelope(values):

@@ -123,7 +123,12 @@ async def append(broker: Broker, log: LogState, *values: bytes) -> int:
 
 async def read(broker: Broker, log: LogState) -> list[bytes]:
     """Return the values of all records of a log up to its high watermark."""
-    found = await broker.reader.read(log, 0, log.high_watermark, 2**30)
+    return await read_from(broker, log, 0)
+
+
+async def read_from(broker: Broker, log: LogState, offset: int) -> list[bytes]:
+    """Return the values of the records of a log from an offset up to its high watermark."""
+    found = await broker.reader.read(log, offset, log.high_watermark, 2**30)
     return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
 
 

@@ -11,9 +11,9 @@ import trio
 from dafka.errors import NotLeaderError
 from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
 from dafka.protocol.replication import BROKERS_TOPIC
-from dafka.roles import open_producer, open_reader
+from dafka.roles import Broker, open_producer, open_reader
 from dafka.roles.broker_descriptions import read_brokers
-from tests.brokers.several import PATIENCE_S, append, make_batch, open_several, read, wait_until
+from tests.brokers.several import PATIENCE_S, append, make_batch, open_several, read, read_from, wait_until
 
 pytestmark = pytest.mark.trio
 
@@ -181,6 +181,36 @@ async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
             )
         )
         assert not any(each.under_replicated() for each in several.brokers.values())
+
+
+async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        several.config = several.config.with_store(retention_interval_ms=100)
+        brokers = await several.start_all(*NAMES)
+        await brokers[0].create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, *values(10))
+        former = log.own
+        name = next(name for name, each in several.brokers.items() if each is leader)
+        await several.stop(name)
+        ((leader, log),) = await several.wait_led("orders")
+        for value in values(10, "later-"):
+            await append(leader, log, value)
+        await leader.delete_records(log, 13)
+
+        async def find_firsts(broker: Broker) -> list[int]:
+            found = await broker.storage.partitions("orders")
+            return [found[each].earliest_sequence for each in (former, log.own)]
+
+        for each in several.brokers.values():
+            with trio.fail_after(PATIENCE_S):
+                while await find_firsts(each) != [10, 3]:  # noqa: ASYNC110 (storages tell of nothing)
+                    await trio.sleep(0.01)
+        await several.stop(next(name for name, each in several.brokers.items() if each is not leader))
+        await several.start(name)
+        ((leader, log),) = await several.wait_led("orders")
+        assert log.index.start_offset == 13
+        assert await read_from(leader, log, 13) == values(10, "later-")[3:]
 
 
 async def test_other_nodes_learn_that_logs_are_under_replicated(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     PeerJoined,
+    RecordsCompacted,
     RecordsDropped,
     StorageFailed,
 )
@@ -83,6 +84,10 @@ def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
                 "first_sequence": 7,
                 "attempts": 3,
             },
+        ),
+        (
+            RecordsCompacted(PARTITION, 5, 200),
+            {"event": "records_compacted", "topic": "orders", "partition": "A" * 32, "records": 5, "bytes": 200},
         ),
         (RecordsDropped(5, 2), {"event": "records_dropped", "records": 5, "partitions": 2}),
         (StorageFailed("the disk is full"), {"event": "storage_failed", "reason": "the disk is full"}),

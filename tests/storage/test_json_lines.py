@@ -181,8 +181,8 @@ async def test_lines_of_records_already_held_are_skipped() -> None:
         (b'{"sequence": ' + b"1" * 10_000 + b"}", "expected a JSON object in UTF-8"),
         (
             {"time": 7},
-            "unknown field 'time', expected content, content_base64, headers, key, key_base64, partition, sequence, "
-            "stored_at, timestamp, topic, value, value_base64",
+            "unknown field 'time', expected compacted, content, content_base64, headers, key, key_base64, partition, "
+            "sequence, stored_at, timestamp, topic, value, value_base64",
         ),
         ({"topic": None}, "topic: expected text, not NoneType"),
         ({"topic": []}, "topic: expected text, not list"),

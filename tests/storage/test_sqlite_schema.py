@@ -105,9 +105,9 @@ async def test_version_1_is_read_as_it_is(path: Path) -> None:
 async def expect_upgraded(path: Path) -> None:
     assert query(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert query(path, "SELECT * FROM partitions ORDER BY id") == [
-        (1, "orders", "A", 2, 6, 4, 1000, 3000),
-        (2, "orders", "empty", 7, 7, 0, None, None),
-        (3, b"\xff", "B", 0, 1, 2, 500, 500),
+        (1, "orders", "A", 2, 6, 4, 1000, 3000, 0),
+        (2, "orders", "empty", 7, 7, 0, None, None, 0),
+        (3, b"\xff", "B", 0, 1, 2, 500, 500, 0),
     ]
     assert query(path, "SELECT stored_at FROM records WHERE partition_id = 1") == [(1000,), (3000,), (3000,), (3000,)]
 

@@ -25,7 +25,7 @@ from dafka.kafka.protocol.messages.configs import (
 from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import Topic
 
-_BOOLEAN, _STRING, _INT, _LONG, _LIST = 1, 2, 3, 5, 7
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 
 
 class Setting(NamedTuple):
@@ -37,7 +37,13 @@ class Setting(NamedTuple):
     kind: int
 
 
-_KINDS = {SettingKind.STRING: _STRING, SettingKind.INT: _INT, SettingKind.LONG: _LONG, SettingKind.LIST: _LIST}
+_KINDS = {
+    SettingKind.STRING: _STRING,
+    SettingKind.INT: _INT,
+    SettingKind.LONG: _LONG,
+    SettingKind.DOUBLE: _DOUBLE,
+    SettingKind.LIST: _LIST,
+}
 
 
 def list_settings(topic: Topic, config: Config) -> list[Setting]:

@@ -32,9 +32,10 @@ class DeliveryBuffer:
         self._open_records: Iterator[Record] = iter(())
 
     def put_records(self, batch: RecordBatch) -> None:
-        """Add records that the machine delivers."""
-        self._buffer.add_batch(batch)
-        self._machine.records_buffered(batch.memory_bytes)
+        """Add records that the machine delivers. The places of records that compaction has removed are left out."""
+        for run in batch.held_runs():
+            self._buffer.add_batch(run)
+            self._machine.records_buffered(run.memory_bytes)
 
     def next_record(self) -> Record | None:
         """Hand over the next record of the open run. None if there is none left; then open another run."""

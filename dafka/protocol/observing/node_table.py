@@ -30,6 +30,8 @@ OWN_COMMANDS = {
     Command.DIRECT_EARLIEST,
     Command.GET_TOPICS,
     Command.DIRECT_TOPICS,
+    Command.GET_POSITION,
+    Command.DIRECT_POSITION,
 }
 """The commands that nodes subscribe to with their own address; to ACKs also with the addresses of others."""
 

@@ -16,6 +16,7 @@ from dafka.protocol.logs import (
     MarkerEntry,
     RestartEntry,
     RunEntry,
+    StartEntry,
     decode_entries,
 )
 from dafka.protocol.replication.records import Branch
@@ -65,9 +66,13 @@ class HeldLog:
         topic_id: The id of the topic.
         number: The number of the log.
         durable_end: Returns the sequence after the last stored record of a partition.
+
+    Attributes:
+        start_offset: The offset before which leaders have deleted the records of the log.
     """
 
     def __init__(self, topic: str, topic_id: str, number: int, durable_end: Callable[[Partition], int]) -> None:
+        self.start_offset = 0
         self._topic = topic
         self._topic_id = topic_id
         self._number = number
@@ -77,6 +82,7 @@ class HeldLog:
     def clear(self) -> None:
         """Note that nothing of the log is held any more."""
         self._branches.clear()
+        self.start_offset = 0
 
     def ends(self) -> dict[Branch, int]:
         """Return the offset up to which each branch is held."""
@@ -95,6 +101,8 @@ class HeldLog:
             needed: dict[Partition, int] = {}
             entries = decode_entries(value)
             for entry in entries:
+                if isinstance(entry, StartEntry):
+                    self.start_offset = max(self.start_offset, entry.offset)
                 held.known_offset = max(held.known_offset, _end_of(entry))
                 for run in _ended_runs(held, entry):
                     partition = Partition(self._topic, address if run.address == OWN else run.address)

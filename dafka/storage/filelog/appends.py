@@ -189,7 +189,8 @@ def _find_blocks(partition: Partition, buffers: list[bytes], sequence: int, posi
                     raise StorageError(
                         f"{partition}: a record batch begins at {header.base_offset}, expected {sequence}"
                     )
-                yield Block(position + start, header.size, sequence, header.count, header.crc, header.max_timestamp)
+                count = header.last_offset_delta + 1
+                yield Block(position + start, header.size, sequence, count, header.crc, header.max_timestamp)
                 sequence = header.end_offset
         except BatchError as error:
             raise StorageError(

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import attrs
 from crc32c import crc32c
 
-from dafka.batches import HEADER_BYTES, decode_records
+from dafka.batches import HEADER_BYTES, SPAN_MAX, decode_records
 from dafka.errors import BatchError
 from dafka.records import RecordBatch
 from dafka.storage.filelog.blocks import Block, StoredRun, Tail
@@ -47,15 +47,16 @@ def parse_header(data: bytes, offset: int, position: int) -> Block | None:
     size = length + _LENGTH_END
     if (
         magic != _MAGIC
-        or size < HEADER_BYTES + _RECORD_BYTES_MIN - 1
-        or count < 1
-        or last_delta != count - 1
+        or size < HEADER_BYTES + (_RECORD_BYTES_MIN - 1 if count else 0)
+        or count < 0
+        or (last_delta != count - 1 and not count <= last_delta < SPAN_MAX)
+        or last_delta < 0
         or attributes & ~_ATTRIBUTES
         or attributes & _COMPRESSION_MASK > _COMPRESSION_MAX
-        or not 0 <= base_offset <= SEQUENCE_END_MAX - count
+        or not 0 <= base_offset < SEQUENCE_END_MAX - last_delta
     ):
         return None
-    return Block(position, size, base_offset, count, crc, max_timestamp)
+    return Block(position, size, base_offset, last_delta + 1, crc, max_timestamp)
 
 
 @attrs.define

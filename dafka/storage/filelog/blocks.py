@@ -16,7 +16,7 @@ class Block(NamedTuple):
         position: Its position in the segment.
         size: Its size, in bytes.
         first_sequence: The sequence of its first record.
-        records: The number of its records.
+        records: The number of its records, with those that compaction has removed.
         crc: The CRC of what follows the header's own part.
         max_timestamp: The largest timestamp of its records.
         stored_at: Version 1: when the records were stored.

@@ -93,13 +93,14 @@ class LogReader:
                     records = self._read_segment(segment, first_sequence, count, bytes_max)
                     return _with_times(segment, records) if with_times else records
             except (FileNotFoundError, StorageCorruptError) as error:
-                # The segment may have been trimmed or replaced, possibly by another process.
+                # The segment may have been trimmed or replaced, possibly by another process. If it was compacted, its
+                # index may have been cached by a read that had the former file open.
+                self.drop_segment(log, log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
-                    self.drop_segment(log, log.find_segment(head, first_sequence)[0])
                     log.bases = ()
                     self._refresh(log)
                 now = log.head
-                is_final = now == head and (self._refresh is None or attempt > 0)
+                is_final = now == head and attempt > 0
                 if now.earliest <= first_sequence < now.end and (is_final or attempt == ATTEMPTS - 1):
                     raise _missing_error(log, head, first_sequence) if isinstance(error, OSError) else error from None
         return None
@@ -155,6 +156,8 @@ class LogReader:
             path = segment.path
             index = self._cached_index(path) or _read_index(segment)
             # An index that goes further, because of a concurrent append, is as good.
+            if index.length > segment.limit and segment.base != segment.log.head.base:
+                index = SegmentIndex.empty(segment.base)  # of the file that a compacted one has replaced
             if index.length < segment.limit:
                 for block in segment.iterate(segment.open_buffer(), index.length, index.end_sequence):
                     index.add_block(block)

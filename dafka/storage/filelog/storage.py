@@ -17,7 +17,19 @@ import trio
 
 from dafka.errors import StorageError, StorageLostError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.base import (
+    READ_BYTES,
+    Compactable,
+    Compacted,
+    Damage,
+    FindRemoved,
+    PartitionInfo,
+    RetentionPolicy,
+    Storage,
+    StorageStatistics,
+    Throttle,
+)
+from dafka.storage.filelog.compaction import SegmentCompaction, find_compactable, find_segments
 from dafka.storage.filelog.damage import find_folder_damage, find_partition_damage
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.follower import PartitionFollower
@@ -147,6 +159,7 @@ class FilelogStorage:
         self._read_limiter = trio.CapacityLimiter(READ_THREADS)
         self._write_limiter = trio.CapacityLimiter(1)
         self._position_limiter = trio.CapacityLimiter(1)
+        self._compaction_limiter = trio.CapacityLimiter(1)
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
@@ -260,6 +273,34 @@ class FilelogStorage:
                 if await self._run(partial(writer.trim_log, log, earliest), self._write_limiter):
                     moved[log.partition] = log.head.earliest
         return moved
+
+    async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
+        """See `CompactsPartitions.find_compactable`. The active segment is not compacted."""
+
+        def find() -> Compactable | None:
+            log = self._source.find_log(partition)
+            return None if log is None else find_compactable(log, clean_end)
+
+        return await self._read(find)
+
+    async def compact(
+        self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
+    ) -> Compacted:
+        """See `CompactsPartitions.compact`. One segment after the other is rewritten."""
+        writer = self._writable()
+        await trio.lowlevel.checkpoint()
+        log = writer.find_log(partition)
+        done = Compacted()
+        for base in [] if log is None else await self._read(partial(find_segments, log, end_sequence)):
+            assert log is not None
+            segment = SegmentCompaction(writer, log, base, find_removed)
+            try:
+                while count := await self._run(segment.step, self._compaction_limiter):
+                    await throttle(count)
+                done = done.plus(await self._write(lambda _, segment=segment: segment.finish()))  # type: ignore[misc]
+            finally:
+                segment.close()
+        return done
 
     async def flush(self) -> None:
         """See `Storage.flush`."""

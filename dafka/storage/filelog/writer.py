@@ -190,14 +190,17 @@ class LogWriter:
         self._write_slot(log, VACANT)
         self.syncer.sync_written([], [remove_folders(log.folder, self.topics_folder)])
 
-    def replace_segment(self, log: PartitionLog, base: int, path: str, rows: bytes) -> None:
-        """Put a file with the same records as record batches, which is durable, in the place of a segment.
+    def replace_segment(
+        self, log: PartitionLog, base: int, path: str, rows: bytes, content_bytes_removed: int = 0
+    ) -> None:
+        """Put a file with the same sequences as record batches, which is durable, in the place of a segment.
 
         Args:
             log: The partition.
             base: The first sequence of the segment.
             path: The file.
             rows: The contents of the `.stored` file.
+            content_bytes_removed: The size of the records that are missing in the file, in bytes.
         """
         size = file_size(path)
         files = [log.log_path(base), *log.side_paths(base)]
@@ -222,7 +225,8 @@ class LogWriter:
             log.forget_tail()
             closed_bytes += head.length - size
             head = head._replace(length=size)
-        log.head = head._replace(closed_bytes=max(closed_bytes, 0))
+        content_bytes = max(head.content_bytes - content_bytes_removed, 0)
+        log.head = head._replace(closed_bytes=max(closed_bytes, 0), content_bytes=content_bytes)
         log.head = log.head._replace(closed_bytes=log.head.closed_bytes + self._write_index(log, base))
         sync_folder(log.folder)
         self._write_slot(log, GOOD)

@@ -77,23 +77,44 @@ def _check_partition(
     if row is None:
         return
     info = row.info
-    key = (row.row_id, info.earliest_sequence, info.end_sequence)
-    count, content_bytes, first, end, invalid = connection.execute(_SUMMARIZE, key[:2]).fetchone()
-    if count == info.count:
-        if content_bytes != info.content_bytes:
-            yield _difference(path, partition, info, f"{content_bytes} bytes, expected {info.content_bytes}")
-        if not invalid and _read_edge_times(connection, row) != (info.earliest_stored_at, info.latest_stored_at):
-            yield _difference(path, partition, info, "different times than the row of the partition")
-    else:
-        for missing, found in connection.execute(_GAPS, key):
+    count, content_bytes, first, end, invalid = connection.execute(
+        _SUMMARIZE, (row.row_id, info.earliest_sequence)
+    ).fetchone()
+    if count == info.count or _is_compacted(info):
+        yield from _check_sums(connection, path, partition, row, content_bytes, is_valid=not invalid)
+    if count != info.count:
+        whole_from = max(info.earliest_sequence, min(info.compacted_end, info.end_sequence))
+        for missing, found in connection.execute(_GAPS, (row.row_id, whole_from, info.end_sequence)):
             yield Damage(path, "missing", partition, missing, found)
     if first < info.earliest_sequence:
         yield Damage(path, "present, but before the earliest sequence", partition, first, info.earliest_sequence)
     if end > info.end_sequence:
         yield Damage(path, "present, but past the end", partition, info.end_sequence, end)
     if invalid:
-        for sequence, after in connection.execute(_INVALID, key[:1]):
+        for sequence, after in connection.execute(_INVALID, (row.row_id,)):
             yield Damage(path, "the record is damaged, or its time decreases", partition, sequence, after)
+
+
+def _check_sums(
+    connection: sqlite3.Connection,
+    path: str,
+    partition: Partition,
+    row: PartitionRow,
+    content_bytes: int,
+    *,
+    is_valid: bool,
+) -> Iterator[Damage]:
+    """Compare the row of a partition with the size of its records, and the times of the first and the last one."""
+    info = row.info
+    if content_bytes != info.content_bytes:
+        yield _difference(path, partition, info, f"{content_bytes} bytes, expected {info.content_bytes}")
+    is_known = is_valid and not _is_compacted(info)  # compaction may have removed the first record
+    if is_known and _read_edge_times(connection, row) != (info.earliest_stored_at, info.latest_stored_at):
+        yield _difference(path, partition, info, "different times than the row of the partition")
+
+
+def _is_compacted(info: PartitionInfo) -> bool:
+    return info.compacted_end > info.earliest_sequence
 
 
 def _read_edge_times(connection: sqlite3.Connection, row: PartitionRow) -> tuple[int | None, int | None]:

@@ -45,6 +45,12 @@ def insert_records(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, 
         batch: The records.
         stored_at: When they are stored, in milliseconds since 1970: one time, or the time of each record.
     """
+    if batch.compacted is not None:
+        for run in batch.held_runs():
+            start = run.first_sequence - batch.first_sequence
+            times = stored_at if isinstance(stored_at, int) else stored_at[start : start + len(run)]
+            insert_records(writer, row_id, run, times)
+        return
     rest = batch
     while len(rest):
         first = rest.first_sequence

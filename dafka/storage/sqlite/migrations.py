@@ -111,3 +111,13 @@ def add_record_columns(db: Database) -> None:
            FROM records JOIN partitions ON partitions.id = records.partition_id""",
     )
     db.execute("PRAGMA user_version = 3")
+
+
+@migrations()
+def add_compacted_end(db: Database) -> None:
+    """Upgrade to version 4: say up to which sequence compaction may have removed records.
+
+    Older releases, which would take that for damage, refuse the file.
+    """
+    db.execute("ALTER TABLE partitions ADD COLUMN compacted_end INTEGER NOT NULL DEFAULT 0")
+    db.execute("PRAGMA user_version = 4")

@@ -20,7 +20,7 @@ import attrs
 
 from dafka.contents import LENGTH_BYTES, PackedContents, Repeated
 from dafka.errors import StorageCorruptError
-from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch, record_bytes
+from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.headers import decode_headers
@@ -131,6 +131,8 @@ def read_records(
         return None
     # SQLite reads a whole row even if only its length is needed, so limit the rows to those that are likely to fit.
     fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
+    if first_sequence < info.compacted_end:
+        return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
     count = min(count, READ_RECORDS_MAX, max(fitting, 1))
     if count >= RUN_RECORDS_MIN:
         run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times, info)
@@ -139,7 +141,10 @@ def read_records(
     records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
     if records:
         return _make_batch(partition, records, with_times)
-    _raise_if_damaged(reader, table, partition, first_sequence, problem if isinstance(problem, sqlite3.Error) else None)
+    failure = problem if isinstance(problem, sqlite3.Error) else None
+    is_compacted = _raise_if_damaged(reader, table, partition, first_sequence, failure)
+    if is_compacted and problem is None:  # meanwhile
+        return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
     if problem is not None:  # in a way that no query shows
         raise StorageCorruptError(
             f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1
@@ -147,16 +152,82 @@ def read_records(
     return None
 
 
+def _read_compacted(
+    reader: sqlite3.Connection,
+    table: PartitionTable,
+    partition: Partition,
+    first_sequence: int,
+    count: int,
+    bytes_max: int,
+    with_times: bool,
+) -> RecordBatch | None:
+    """Read records of which compaction may have removed some: rows that are missing stand for those."""
+    with snapshot(reader):  # of a partition that is trimmed meanwhile, all rows would be missing
+        row = table.select_one(reader, partition)
+        if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
+            return None
+        end = min(first_sequence + min(count, READ_RECORDS_MAX), row.info.compacted_end, row.info.end_sequence)
+        records, problem = _read_rows(reader, partition, first_sequence, end - first_sequence, bytes_max, end)
+        after = records[-1].sequence + 1 if records else first_sequence
+        following = reader.execute(_SELECT_TIME, (row.row_id, after, row.info.end_sequence)).fetchone()
+    found, stored_at = following or (end, row.latest_stored_at)
+    if problem is not None and found == first_sequence:
+        failure = problem if isinstance(problem, sqlite3.Error) else None
+        _raise_if_damaged(reader, table, partition, first_sequence, failure)
+        raise StorageCorruptError(f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1)
+    end = min(end, found)  # if it ended before a record that was too large, or is damaged
+    return _place_records(partition, first_sequence, end, records, stored_at if with_times else None)
+
+
+def _place_records(
+    partition: Partition, first_sequence: int, end_sequence: int, records: list[Record], next_stored_at: int | None
+) -> RecordBatch:
+    """Return a batch of a range of sequences with these records. It has times if that of the next record is given."""
+    count = end_sequence - first_sequence
+    mask = bytearray(b"\1" * count)
+    values: list[bytes | None] = [None] * count
+    keys: list[bytes | None] = [None] * count
+    headers: list[tuple[Header, ...]] = [()] * count
+    timestamps = [NO_TIMESTAMP] * count
+    times: list[int] = []
+    for record in records:
+        number = record.sequence - first_sequence
+        mask[number] = 0
+        values[number], keys[number], headers[number] = record.value, record.key, record.headers
+        timestamps[number] = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+        times += [record.stored_at or 0] * (number + 1 - len(times))
+    if next_stored_at is not None:
+        times += [next_stored_at] * (count - len(times))
+    return RecordBatch(
+        partition,
+        first_sequence,
+        values,
+        keys=_none_if_empty(keys),
+        headers=headers if any(headers) else None,
+        timestamps=timestamps if any(record.timestamp is not None for record in records) else None,
+        stored_at=None if next_stored_at is None else times,
+        compacted=bytes(mask) if 1 in mask else None,
+    )
+
+
 def _read_rows(
-    reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
+    reader: sqlite3.Connection,
+    partition: Partition,
+    first_sequence: int,
+    count: int,
+    bytes_max: int,
+    end_sequence: int | None = None,
 ) -> tuple[list[Record], sqlite3.Error | ValueError | None]:
-    """Return the records before the first one that is damaged, and what is wrong with that."""
+    """Return the records before the first one that is damaged, and what is wrong with that.
+
+    If an end is given, records before it may be missing.
+    """
     records: list[Record] = []
     size = 0
     try:
         with closing(reader.execute(_SELECT, (*to_columns(partition), first_sequence, count))) as found:
             for sequence, *columns in found:
-                if sequence != first_sequence + len(records):
+                if sequence != first_sequence + len(records) if end_sequence is None else sequence >= end_sequence:
                     break
                 record = _read_row(partition, sequence, *columns)
                 size += record_bytes(record)
@@ -379,13 +450,18 @@ def _raise_if_damaged(
     partition: Partition,
     first_sequence: int,
     failure: sqlite3.Error | None,
-) -> None:
-    """Raise `StorageCorruptError` if the record is listed as held although it could not be read."""
+) -> bool:
+    """Raise `StorageCorruptError` if the record is listed as held although it could not be read.
+
+    Return whether compaction may have removed it.
+    """
     with snapshot(reader):  # an append between the two queries would look like damage
         row = table.select_one(reader, partition)
         if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
-            return
+            return False
         end_sequence = row.info.end_sequence
+        if failure is None and first_sequence < row.info.compacted_end:
+            return True
 
         def find_readable(sequence: int) -> int | None:
             try:
@@ -402,6 +478,7 @@ def _raise_if_damaged(
         which = f"sequence {first_sequence} is" if missing == 1 else f"sequences {first_sequence} to {readable - 1} are"
         reason = "missing" if failure is None else " ".join(str(failure).split())
         raise StorageCorruptError(f"{partition}: {which} damaged: {reason}", readable)
+    return False
 
 
 def _find_next_readable(find_readable: Callable[[int], int | None], damaged: int, end_sequence: int) -> int:

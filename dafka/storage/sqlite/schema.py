@@ -28,7 +28,7 @@ from dafka.storage.sqlite.headers import HEADERS_BYTES
 APPLICATION_ID = 0x4441464B
 """'DAFK' in the header of the file, which distinguishes a store from other SQLite databases."""
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """`PRAGMA user_version`, incremented by every migration that affects readers."""
 
 EARLIEST_STORED_AT = """
@@ -59,16 +59,20 @@ _VIEWS = {
         FROM main.records
         """,
     ),
-    "partitions": (
-        2,
-        f"""
-        SELECT id, topic, address, earliest_sequence, end_sequence, content_bytes,
-               {EARLIEST_STORED_AT} AS earliest_stored_at, {LATEST_STORED_AT} AS latest_stored_at
-        FROM main.partitions
-        """,
-    ),
 }
 """Temporary views that show older tables with their present columns, and the version that gave the tables those."""
+
+
+def _partitions_view(version: int) -> str:
+    """Return the statement that shows the table `partitions` of an older version as that of this one."""
+    times = "earliest_stored_at, latest_stored_at"
+    if version < 2:
+        times = f"{EARLIEST_STORED_AT} AS earliest_stored_at, {LATEST_STORED_AT} AS latest_stored_at"
+    return f"""
+        SELECT id, topic, address, earliest_sequence, end_sequence, content_bytes, {times}, 0 AS compacted_end
+        FROM main.partitions
+    """
+
 
 # A process that is killed while it creates a store may leave only the table of the migrations.
 _COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
@@ -112,11 +116,13 @@ def create_views(connection: sqlite3.Connection, version: int) -> None:
     for name, (since, select) in _VIEWS.items():
         if version < since:
             connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
+    if version < 4:
+        connection.execute(f"CREATE TEMP VIEW partitions AS {_partitions_view(version)}")
 
 
 def drop_views(connection: sqlite3.Connection) -> None:
     """Let a connection read the tables themselves, after a writer has upgraded the file."""
-    for name in _VIEWS:
+    for name in (*_VIEWS, "partitions"):
         connection.execute(f"DROP VIEW IF EXISTS temp.{name}")
 
 
@@ -143,7 +149,8 @@ SEQUENCE_MAX = 2**63 - 1
 """The largest integer in SQLite."""
 
 _COLUMNS = """
-    id, topic, address, earliest_sequence, end_sequence, content_bytes, earliest_stored_at, latest_stored_at
+    id, topic, address, earliest_sequence, end_sequence, content_bytes, earliest_stored_at, latest_stored_at,
+    compacted_end
 """
 
 _NUMBER = {int}
@@ -197,21 +204,23 @@ class PartitionTable:
             yield from map(self._read_row, rows)
 
     def _read_row(self, row: tuple[Any, ...]) -> tuple[Partition, int, PartitionInfo, int]:
-        row_id, topic, address, earliest, end, content_bytes, earliest_at, latest_at = row
+        row_id, topic, address, earliest, end, content_bytes, earliest_at, latest_at, compacted = row
         partition = self._partitions.get((topic, address))
         if partition is None:
             partition = self._partitions[topic, address] = _partition(row_id, topic, address)
         if (
-            {type(earliest), type(end), type(content_bytes)} != _NUMBER
+            {type(earliest), type(end), type(content_bytes), type(compacted)} != _NUMBER
             or not {type(earliest_at), type(latest_at)} <= _NUMBER_OR_NONE
             or not 0 <= earliest <= end
             or content_bytes < 0
         ):
             raise sqlite3.DataError(f"the row of partition {row_id} is damaged")
         if earliest == end:
-            info = PartitionInfo(earliest, end, content_bytes, last_append_at=latest_at)
+            info = PartitionInfo(earliest, end, content_bytes, last_append_at=latest_at, compacted_end=compacted)
         else:
-            info = PartitionInfo(earliest, end, content_bytes, earliest_at, latest_at, latest_at)
+            info = PartitionInfo(
+                earliest, end, content_bytes, earliest_at, latest_at, latest_at, compacted_end=compacted
+            )
         return partition, row_id, info, latest_at or 0
 
 
@@ -242,7 +251,7 @@ def update_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
     latest_stored_at = row.latest_stored_at if info.count else row.latest_stored_at or None
     writer.execute(
         """UPDATE partitions SET earliest_sequence = ?, end_sequence = ?, content_bytes = ?,
-                  earliest_stored_at = ?, latest_stored_at = ?
+                  earliest_stored_at = ?, latest_stored_at = ?, compacted_end = ?
            WHERE id = ?""",
         (
             info.earliest_sequence,
@@ -250,6 +259,7 @@ def update_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
             info.content_bytes,
             info.earliest_stored_at,
             latest_stored_at,
+            info.compacted_end,
             row.row_id,
         ),
     )

@@ -18,10 +18,22 @@ from typing import TypeVar
 import attrs
 import trio
 
-from dafka.errors import StorageError, StorageSequenceError
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.base import (
+    READ_BYTES,
+    Compactable,
+    Compacted,
+    Damage,
+    FindRemoved,
+    PartitionInfo,
+    RetentionPolicy,
+    Storage,
+    StorageStatistics,
+    Throttle,
+)
 from dafka.storage.plugin_helpers import FileIdentity, now_ms, one_of, parse_location, writer_lock
+from dafka.storage.sqlite.compaction import DELETE_RECORDS_MAX, choose_removed, delete_records, find_compactable
 from dafka.storage.sqlite.connection import connect, prepare_database, reject_other_files, storage_errors, transaction
 from dafka.storage.sqlite.damage import find_damage
 from dafka.storage.sqlite.reading import find_sequence_by_time, read_records
@@ -224,6 +236,56 @@ class SqliteStorage:
         """See `Storage.apply_retention`. Limits are exact. Appends run between the steps, as in `trim`."""
         partitions = self._known_rows if topic is None else self._topics.get(topic, {})
         return await self._trim_partitions(TrimLimits.from_policy(policy, now_ms()), partitions)
+
+    async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
+        """See `CompactsPartitions.find_compactable`."""
+        return await self._read(lambda reader: find_compactable(reader, self._table, partition, clean_end))
+
+    async def compact(
+        self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
+    ) -> Compacted:
+        """See `CompactsPartitions.compact`. Records are removed in small steps, and appends run between the steps."""
+        self._require_writer()
+        await trio.lowlevel.checkpoint()
+        done, sequence, steps = Compacted(), 0, 0
+        while (row := self._known_rows.get(partition)) is not None:
+            sequence = max(sequence, row.info.earliest_sequence)
+            count = min(end_sequence, row.info.end_sequence - 1) - sequence
+            try:
+                batch = None if count <= 0 else await self.read(partition, sequence, count, with_times=True)
+            except StorageCorruptError as error:  # stays as it is
+                sequence = max(error.end_sequence, sequence + 1)
+                continue
+            if batch is None:
+                break
+            sequences = await trio.to_thread.run_sync(choose_removed, batch, end_sequence, find_removed)
+            for start in range(0, len(sequences), DELETE_RECORDS_MAX):
+                removed = await self._delete_records(partition, sequences[start : start + DELETE_RECORDS_MAX])
+                done = done.plus(removed)
+                steps += 1
+                if steps % CHECKPOINT_STEPS == 0:
+                    await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._checkpoint_limiter)
+                await throttle(removed.bytes_removed)
+            done = done.plus(Compacted(batch.content_bytes))
+            await throttle(batch.content_bytes)
+            sequence = batch.end_sequence
+        if steps:
+            await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._checkpoint_limiter)
+        return done
+
+    async def _delete_records(self, partition: Partition, sequences: list[int]) -> Compacted:
+        async with self._write_lock:
+            row = self._known_rows.get(partition)
+            if row is None:
+                return Compacted()
+            kept = [each for each in sequences if each >= row.info.earliest_sequence]
+            if not kept:
+                return Compacted()
+            changed, removed = await self._run_transaction(
+                lambda writer: delete_records(writer, row, kept), without_sync=True
+            )
+            self._remember_rows({partition: changed})
+        return removed
 
     async def flush(self) -> None:
         """See `Storage.flush`."""

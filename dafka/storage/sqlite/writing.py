@@ -61,6 +61,7 @@ def append_batch(
             earliest_at if begins else info.earliest_stored_at,
             latest_at,
             latest_at,
+            compacted_end=info.compacted_end if batch.compacted is None else batch.end_sequence,
         ),
         latest_at,
     )
@@ -184,7 +185,12 @@ def _trim_chunk(writer: sqlite3.Connection, limits: TrimLimits, row: PartitionRo
     writer.execute(_DELETE, (row.row_id, earliest))
     first = writer.execute(_SELECT_FIRST, (row.row_id, earliest, info.end_sequence)).fetchone()
     if first is None:
-        empty = PartitionInfo(info.end_sequence, info.end_sequence, last_append_at=info.last_append_at)
+        empty = PartitionInfo(
+            info.end_sequence,
+            info.end_sequence,
+            last_append_at=info.last_append_at,
+            compacted_end=info.compacted_end,
+        )
         return PartitionRow(row.row_id, empty, row.latest_stored_at)
     content_bytes = max(info.content_bytes - (dropped_bytes or 0), 0)
     rest = attrs.evolve(info, earliest_sequence=earliest, content_bytes=content_bytes, earliest_stored_at=first[0])

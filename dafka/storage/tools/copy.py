@@ -7,14 +7,15 @@ is not copied, because the copy is a different store.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import trio
 
-from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError, StorageUnsupportedError
 from dafka.groups import single_exception
 from dafka.records import Partition, RecordBatch, join
-from dafka.storage.base import READ_BYTES, PartitionInfo, Storage
+from dafka.storage.base import READ_BYTES, CompactsPartitions, PartitionInfo, Storage
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
 
 GROUP_BYTES = READ_BYTES
@@ -68,8 +69,9 @@ async def copy_storage(
         RecordsDifferError: If the target holds different records than the source. Nothing was copied.
         StorageSequenceError: If records between the end of the target and the start of the source are missing.
             Nothing was copied.
-        StorageUnsupportedError: If the target holds values only, and a record has a key or headers or is a tombstone.
-            The target holds the records before it.
+        StorageUnsupportedError: If the target holds values only, and a record has a key or headers or is a tombstone;
+            or if compaction has removed records from the source, and the target cannot compact. The target holds the
+            records before it.
         StorageCorruptError: If the source is damaged. The target holds the records before the damage.
         StorageError: If the source has no partition of a topic, or a medium fails.
     """
@@ -142,6 +144,8 @@ async def _check_continues(
     copy = await target.read(partition, end - 1, 1, with_times=True)
     if copy is None:
         raise StorageCorruptError(f"{partition}: sequence {end - 1} is listed as held but is missing", end)
+    if copy.compacted is not None or original.compacted is not None:
+        return  # compaction has removed the record from one of them, which says nothing about the others
     (ours_last,), (theirs_last,) = copy, original
     fields = ["value", "key", "headers", "stored_at"]
     if ours_last.timestamp is not None and theirs_last.timestamp is not None:  # some storages hold no timestamps
@@ -163,7 +167,10 @@ async def _copy_records(
     send_groups, groups = trio.open_memory_channel[list[RecordBatch] | StorageError](GROUPS_AHEAD)
     with single_exception():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_read_ahead, source, plan.ranges, send_groups)
+            can_be_compacted = isinstance(target, CompactsPartitions)
+            nursery.start_soon(
+                partial(_read_ahead, source, plan.ranges, send_groups, can_be_compacted=can_be_compacted)
+            )
             async for group in groups:
                 if isinstance(group, StorageError):
                     raise group
@@ -179,6 +186,8 @@ async def _read_ahead(
     source: Storage,
     ranges: dict[Partition, tuple[int, int]],
     groups: trio.MemorySendChannel[list[RecordBatch] | StorageError],
+    *,
+    can_be_compacted: bool,
 ) -> None:
     """Send the records that are read, in groups, and finally the error that stopped reading, if any."""
     group = _Group()
@@ -188,6 +197,11 @@ async def _read_ahead(
                 sequence = first
                 while sequence < end:
                     batch = await read_next(source, partition, sequence, end)
+                    if batch.compacted is not None and not can_be_compacted:
+                        raise StorageUnsupportedError(
+                            f"{partition}: records from {sequence} on were removed by compaction, and the target "
+                            "cannot keep the places of such records; copy to sqlite: or filelog:"
+                        )
                     group.add_batch(batch)
                     if group.memory_bytes >= GROUP_BYTES:
                         await groups.send(group.take_batches())

@@ -6,7 +6,11 @@ r"""Exporting records as JSON Lines, and importing them: one JSON object per lin
 `stored_at`, `timestamp` (milliseconds since 1970, UTC), `key` and `headers` are optional. The value of a tombstone is
 null, and so may be that of a header. A key or a value that is not UTF-8 is given as `key_base64` or `value_base64`
 instead. Bytes of a topic, a partition or the name of a header that are not UTF-8 are given as lone surrogates,
-`\udc80` to `\udcff` (PEP 383). Exports of earlier versions have `content` instead of `value`, which is read alike.
+`\udc80` to `\udcff` (PEP 383). Where compaction has removed records, a line has the first sequence and their number:
+
+    {"topic": "orders", "partition": "4F0C", "sequence": 8, "compacted": 120}
+
+Exports of earlier versions have `content` instead of `value`, which is read alike.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -30,7 +35,7 @@ from dafka.records import (
     encode_text,
     record_bytes,
 )
-from dafka.storage.base import READ_BYTES, Storage
+from dafka.storage.base import READ_BYTES, CompactsPartitions, Storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
 
@@ -46,7 +51,11 @@ TIME_MAX = 2**63 - 1
 TIMESTAMP_MIN = -(2**63)
 """The earliest timestamp that a record can have, in milliseconds since 1970."""
 
+COMPACTED_MAX = 2**16
+"""The largest number of removed records that one line may stand for; an export has more lines for more."""
+
 _FIELDS = {
+    "compacted",
     "topic",
     "partition",
     "sequence",
@@ -91,8 +100,10 @@ def format_lines(batch: RecordBatch) -> str:
         batch: The records.
 
     Returns:
-        One line per record, each with a line end.
+        One line per record, each with a line end. Consecutive records that compaction has removed have one line.
     """
+    if batch.compacted is not None:
+        return "".join(_format_compacted(batch))
     # Encoding only the value with `json.dumps` is faster than encoding the whole object.
     head = f'{{"topic": {json.dumps(batch.partition.topic)}, "partition": {json.dumps(batch.partition.address)}, '
     columns = [_each('"sequence": %d', range(batch.first_sequence, batch.end_sequence))]
@@ -106,6 +117,18 @@ def format_lines(batch: RecordBatch) -> str:
         columns.append(_format_headers(headers) if headers else "" for headers in batch.headers)
     columns.append(f", {_format_bytes('value', value)}}}\n" for value in batch.values)
     return "".join(head + "".join(parts) for parts in zip(*columns, strict=True))
+
+
+def _format_compacted(batch: RecordBatch) -> Iterator[str]:
+    sequence = batch.first_sequence
+    names = f'{{"topic": {json.dumps(batch.partition.topic)}, "partition": {json.dumps(batch.partition.address)}, '
+    for run in chain(batch.held_runs(), [batch.between(batch.end_sequence, batch.end_sequence)]):
+        if run.first_sequence > sequence:
+            count, at = run.first_sequence - sequence, batch.stored_at
+            time = "" if at is None else f', "stored_at": {at[sequence - batch.first_sequence]}'
+            yield f'{names}"sequence": {sequence}{time}, "compacted": {count}}}\n'
+        yield format_lines(run)
+        sequence = run.end_sequence
 
 
 def _each(template: str, numbers: Iterable[int]) -> Iterator[str]:
@@ -175,7 +198,8 @@ async def import_lines(
         StorageError: If the medium fails.
     """
     held = await storage.partitions()
-    reader = _LineReader({partition: info.end_sequence for partition, info in held.items()})
+    ends = {partition: info.end_sequence for partition, info in held.items()}
+    reader = _LineReader(ends, keeps_compacted=isinstance(storage, CompactsPartitions))
     records = content_bytes = 0
     failure: JsonLineError | None = None
 
@@ -203,24 +227,31 @@ async def import_lines(
     return ImportSummary(records, content_bytes, reader.skipped)
 
 
+_REMOVED = ProducerRecord(None, timestamp=NO_TIMESTAMP)
+"""Stands for a record that compaction has removed."""
+
+
 @attrs.define
 class _Run:
     first_sequence: int
     records: list[ProducerRecord]
     stored_at: list[int]
+    is_compacted: bool = False
 
     def to_batch(self, partition: Partition) -> RecordBatch:
         batch = RecordBatch.from_records(partition, self.first_sequence, self.records, NO_TIMESTAMP)
         assert batch.timestamps is not None
         has_timestamps = any(timestamp != NO_TIMESTAMP for timestamp in batch.timestamps)
         timestamps = batch.timestamps if has_timestamps else None
-        return attrs.evolve(batch, timestamps=timestamps, stored_at=self.stored_at)
+        compacted = bytes(each is _REMOVED for each in self.records) if self.is_compacted else None
+        return attrs.evolve(batch, timestamps=timestamps, stored_at=self.stored_at, compacted=compacted)
 
 
 class _LineReader:
     """Reads lines into one run of records per partition, and checks that each record continues its partition."""
 
-    def __init__(self, ends: dict[Partition, int]) -> None:
+    def __init__(self, ends: dict[Partition, int], *, keeps_compacted: bool) -> None:
+        self._keeps_compacted = keeps_compacted
         self.skipped = 0
         self.memory_bytes = 0
         self._ends = ends
@@ -250,15 +281,17 @@ class _LineReader:
         sequence = _read_number(record, "sequence", SEQUENCE_MAX)
         stored_at = _read_number(record, "stored_at", TIME_MAX) if "stored_at" in record else time_ms
         timestamp = _read_number(record, "timestamp", TIME_MAX, TIMESTAMP_MIN) if "timestamp" in record else None
+        if "compacted" in record:
+            removed = _read_number(record, "compacted", COMPACTED_MAX, 1)
+            skipped = self._check_sequence(partition, sequence, removed)
+            if skipped < removed:
+                self._add_removed(partition, sequence + skipped, removed - skipped, stored_at)
+            return
         value = _read_value(record)
         key = _read_bytes(record, "key") if record.keys() & {"key", "key_base64"} else None
         headers = _read_headers(record["headers"]) if "headers" in record else ()
-        end = self._ends.get(partition, sequence)
-        if sequence < end:
-            self.skipped += 1
+        if self._check_sequence(partition, sequence, 1):
             return
-        if sequence > end:
-            raise ValueError(f"{partition}: sequence {sequence} would leave a gap, expected {end}")
         run = self._runs.get(partition)
         if run is None:
             run = self._runs[partition] = _Run(sequence, [], [])
@@ -267,6 +300,31 @@ class _LineReader:
         run.stored_at.append(stored_at)
         self._ends[partition] = sequence + 1
         self.memory_bytes += record_bytes(found) + RECORD_MEMORY_BYTES
+
+    def _add_removed(self, partition: Partition, sequence: int, count: int, stored_at: int) -> None:
+        """Add the places of records that compaction has removed."""
+        if not self._keeps_compacted:
+            raise ValueError(
+                f"{partition}: sequence {sequence} was removed by compaction, and this storage cannot keep the places "
+                "of such records; import into sqlite: or filelog:"
+            )
+        run = self._runs.get(partition)
+        if run is None:
+            run = self._runs[partition] = _Run(sequence, [], [])
+        run.is_compacted = True
+        run.records += [_REMOVED] * count
+        run.stored_at += [stored_at] * count
+        self._ends[partition] = sequence + count
+        self.memory_bytes += RECORD_MEMORY_BYTES * count
+
+    def _check_sequence(self, partition: Partition, sequence: int, count: int) -> int:
+        """Return how many records from a sequence on are held already. Raise `ValueError` if there is a gap."""
+        end = self._ends.get(partition, sequence)
+        if sequence > end:
+            raise ValueError(f"{partition}: sequence {sequence} would leave a gap, expected {end}")
+        skipped = min(end - sequence, count)
+        self.skipped += skipped
+        return skipped
 
     def _read_partition(self, record: dict[str, Any]) -> Partition:
         names = _require(record, "topic"), _require(record, "partition")

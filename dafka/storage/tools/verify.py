@@ -189,8 +189,12 @@ class _PartitionTotals:
     earliest_stored_at: int | None = None
     latest_stored_at: int | None = None
     goes_back: bool = False
+    begins_compacted: bool = False
+    """Whether compaction has removed the first record, whose time is not known then."""
 
     def add_batch(self, batch: RecordBatch) -> None:
+        if not self.records and batch.compacted is not None:
+            self.begins_compacted = bool(batch.compacted[0])
         self.records += len(batch)
         self.content_bytes += batch.content_bytes
         times = batch.stored_at or ()
@@ -206,10 +210,11 @@ class _PartitionTotals:
         """Return how the listed totals differ from what was read, or "" if they are equal."""
         if self.goes_back:
             return "the times of its records decrease"
+        earliest_at = info.earliest_stored_at if self.begins_compacted else self.earliest_stored_at
         for what, read, listed in (
             ("records", self.records, info.count),
             ("bytes of content", self.content_bytes, info.content_bytes),
-            ("time of the first record", self.earliest_stored_at, info.earliest_stored_at),
+            ("time of the first record", earliest_at, info.earliest_stored_at),
             ("time of the last record", self.latest_stored_at, info.latest_stored_at),
         ):
             if read != listed:

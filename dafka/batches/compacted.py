@@ -1,0 +1,199 @@
+"""Compacted batches, in which records are missing: their offset deltas increase, and the last one is in the header.
+
+Kafka's format has them, and its clients read them. A batch without records says that all of its records were removed.
+Only stores and brokers write them. They are read and written in Python: few records are left in them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import compress, repeat
+from operator import not_
+from typing import NamedTuple
+
+from dafka.batches.columns import NO_HEADERS, Headers, PackedHeaders, RecordColumns, pack_headers
+from dafka.batches.compression import compress as compress_records
+from dafka.batches.decoding import open_part
+from dafka.batches.encoding import encode_batches
+from dafka.batches.header import (
+    HEADER_BYTES,
+    SPAN_MAX,
+    BatchHeader,
+    Compression,
+    TimestampType,
+    join_batch,
+    read_header,
+)
+from dafka.batches.reading import read_sparse_records
+from dafka.batches.varints import write_natural, write_varint
+from dafka.contents import Repeated, pack
+from dafka.records import NO_TIMESTAMP, RecordBatch
+
+_NULL = write_varint(-1)
+
+
+class SparseColumns(NamedTuple):
+    """The records of a compacted batch, with places for those that are missing.
+
+    Attributes:
+        columns: An item for each offset that the batch spans; empty ones where records are missing.
+        compacted: A byte for each: 1 where a record is missing.
+    """
+
+    columns: RecordColumns
+    compacted: bytes
+
+
+def decode_sparse(header: BatchHeader, data: bytes | memoryview, *, bytes_max: int) -> SparseColumns:
+    """Return the records of a compacted batch.
+
+    Args:
+        header: The header of the batch.
+        data: The batch.
+        bytes_max: The maximum size of the records when decompressed.
+
+    Returns:
+        The records, with places for those that are missing.
+
+    Raises:
+        BatchError: The batch is malformed, or larger than allowed.
+    """
+    span = header.last_offset_delta + 1
+    found = read_sparse_records(open_part(header, data, bytes_max), span)
+    values: list[bytes | None] = [None] * span
+    mask = bytearray(b"\1" * span)
+    timestamps = array("q", [NO_TIMESTAMP]) * span
+    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    for delta, value, timestamp in zip(found.deltas, found.values, found.timestamps, strict=True):
+        values[delta] = value
+        mask[delta] = 0
+        timestamps[delta] = header.max_timestamp if is_append_time else timestamp
+    keys: list[bytes | None] | None = None
+    if found.keys:
+        keys = [None] * span
+        for number, key in found.keys.items():
+            keys[found.deltas[number]] = key
+    headers: Sequence[Headers] | None = None
+    if found.blocks:
+        blocks = [NO_HEADERS] * span
+        for number, block in found.blocks.items():
+            blocks[found.deltas[number]] = block
+        headers = PackedHeaders(pack(blocks))
+    return SparseColumns(RecordColumns(values, keys, headers, timestamps), bytes(mask))
+
+
+def decode_held(header: BatchHeader, data: bytes | memoryview, *, bytes_max: int) -> list[tuple[int, RecordColumns]]:
+    """Return the records of a compacted batch without the places of those that are missing.
+
+    Args:
+        header: The header of the batch.
+        data: The batch.
+        bytes_max: The maximum size of the records when decompressed.
+
+    Returns:
+        Columns of consecutive records, each with the offset of its first record.
+
+    Raises:
+        BatchError: The batch is malformed, or larger than allowed.
+    """
+    columns, mask = decode_sparse(header, data, bytes_max=bytes_max)
+    found = []
+    start = mask.find(0)
+    while start >= 0:
+        stop = mask.find(1, start)
+        stop = len(mask) if stop < 0 else stop
+        found.append((header.base_offset + start, columns[start:stop]))
+        start = mask.find(0, stop)
+    return found
+
+
+def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) -> list[bytes]:
+    """Return records, of which compaction has removed some, as batches of limited size.
+
+    Args:
+        batch: The records.
+        compression: How to compress the records.
+        bytes_max: The maximum size of the values, keys and headers in a batch, unless a single record is larger.
+
+    Returns:
+        The batches, in order. Together they span the sequences of the batch.
+
+    Raises:
+        EncodingError: A record is not what a batch can contain.
+    """
+    encoded: list[bytes] = []
+    sequence = batch.first_sequence
+    while sequence < batch.end_sequence:
+        part = batch.between(sequence, sequence + SPAN_MAX).within(bytes_max)
+        sequence = part.end_sequence
+        if part.compacted is not None:
+            encoded.append(_encode_part(part, compression))
+            continue
+        encoded += encode_batches(
+            part.first_sequence,
+            part.values,
+            keys=part.keys,
+            headers=part.headers,
+            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+            compression=compression,
+            bytes_max=bytes_max,
+        )
+    return encoded
+
+
+def _encode_part(part: RecordBatch, compression: Compression) -> bytes:
+    assert part.compacted is not None
+    held = bytes(map(not_, part.compacted))
+    times = Repeated(NO_TIMESTAMP, len(part)) if part.timestamps is None else part.timestamps
+    timestamps = list(compress(times, held))
+    base = timestamps[0] if timestamps else NO_TIMESTAMP
+    columns = zip(
+        range(len(part)),
+        part.values,
+        repeat(None) if part.keys is None else part.keys,
+        repeat(NO_HEADERS) if part.headers is None else pack_headers(part.headers).blocks,
+        times,
+        strict=False,
+    )
+    records = []
+    for delta, value, key, block, timestamp in compress(columns, held):
+        body = b"".join(
+            (
+                b"\0",
+                write_varint(timestamp - base),
+                write_natural(delta),
+                _NULL if key is None else write_varint(len(key)) + key,
+                _NULL if value is None else write_varint(len(value)) + value,
+                block,
+            )
+        )
+        records.append(write_varint(len(body)) + body)
+    data = b"".join(records)
+    if compression is not Compression.NONE and len(smaller := compress_records(compression, data)) < len(data):
+        data = smaller
+    else:
+        compression = Compression.NONE
+    header = BatchHeader(
+        part.first_sequence,
+        HEADER_BYTES + len(data),
+        -1,
+        0,
+        compression,
+        TimestampType.CREATE_TIME,
+        False,
+        False,
+        len(part) - 1,
+        base,
+        max(timestamps, default=NO_TIMESTAMP),
+        -1,
+        -1,
+        -1,
+        len(timestamps),
+    )
+    return join_batch(header, data)
+
+
+def compression_of(batches: Sequence[bytes]) -> Compression:
+    """Return how the first of some record batches is compressed."""
+    return read_header(batches[0]).compression if batches else Compression.NONE

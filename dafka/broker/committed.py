@@ -1,0 +1,31 @@
+"""Which record batches of a log are of committed records: all but those of aborted transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dafka.batches import BatchHeader
+
+Batch = tuple[BatchHeader, bytes]
+
+
+def split_committed(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -> Iterator[tuple[Batch, bool]]:
+    """Yield the batches of a log without the ends of transactions, and whether each is committed.
+
+    Args:
+        batches: The batches, in their order, up to the last stable offset at most.
+        aborted: The producers of aborted transactions, and the offsets of the first records, in the order of these.
+
+    Yields:
+        A batch, and whether its records are committed.
+    """
+    begun = 0
+    aborting = set[int]()
+    for header, data in batches:
+        while begun < len(aborted) and aborted[begun][1] < header.end_offset:
+            aborting.add(aborted[begun][0])
+            begun += 1
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        else:
+            yield (header, data), not header.is_transactional or header.producer_id not in aborting

@@ -1,0 +1,225 @@
+"""Compaction: of each key, the last record stays.
+
+A pass reads what was appended since the last one, and notes the last sequence of each key. Then the storage goes
+through the partition from its beginning, and removes each record that is not the last one of its key. The notes take
+limited memory. If there are more keys, a pass ends where they are full, and the next pass continues there.
+
+A record without a key always stays. A tombstone, whose value is null, is removed some time after it was stored; a
+reader that reads a partition from its beginning within that time learns of every deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from itertools import repeat
+from operator import gt
+from typing import cast
+
+import attrs
+
+from dafka.contents import PackedContents
+from dafka.errors import StorageCorruptError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.base import Compacted, CompactsPartitions, Storage, Throttle
+
+KEYS_MAX = 500_000
+"""The default number of keys that one pass can note: about 100 MB."""
+
+KEY_BYTES_MAX = 31
+"""The length of keys that are noted as they are, in bytes. Of a longer one, a hash of 32 bytes is noted."""
+
+NOTE_RECORDS_MAX = 2000
+"""The number of records that are noted at a time: half a millisecond in which nothing else runs."""
+
+
+class LatestKeys:
+    """The last position of each key, such as its sequence.
+
+    Args:
+        keys_max: The number of keys after which there is no more room. The last records noted may exceed it.
+    """
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._positions: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for further keys."""
+        return len(self._positions) < self._keys_max
+
+    def add(self, keys: Sequence[bytes | None], positions: Iterable[int]) -> None:
+        """Note the positions of records, which increase."""
+        self._positions.update(zip(_short_keys(keys), positions, strict=False))  # type: ignore[arg-type]
+        self._positions.pop(None, None)  # type: ignore[call-overload]
+
+    def find_superseded(self, keys: Sequence[bytes | None], positions: Iterable[int]) -> bytes:
+        """Return for each record 1 if its key has a later one, else 0."""
+        latest = map(self._positions.get, cast(Iterable[bytes], _short_keys(keys)), repeat(-1))
+        return bytes(map(gt, cast(Iterable[int], latest), positions))
+
+
+def _short_keys(keys: Sequence[bytes | None]) -> Iterable[bytes | None]:
+    """Return keys, or hashes of long ones. A hash has 32 bytes, so that it is no other key."""
+    longest = keys.longest() if isinstance(keys, PackedContents) else max(map(len, filter(None, keys)), default=0)
+    if longest <= KEY_BYTES_MAX:
+        return keys
+    return [
+        key if key is None or len(key) <= KEY_BYTES_MAX else blake2b(key, digest_size=KEY_BYTES_MAX + 1).digest()
+        for key in keys
+    ]
+
+
+def find_tombstones(batch: RecordBatch, stored_before: int) -> bytes:
+    """Return for each record 1 if it is a tombstone that was stored before a time, else 0."""
+    keys, times = batch.keys, batch.stored_at
+    if keys is None or times is None or isinstance(batch.values, PackedContents):
+        return bytes(len(batch))
+    return bytes(
+        value is None and key is not None and time < stored_before
+        for value, key, time in zip(batch.values, keys, times, strict=True)
+    )
+
+
+@attrs.frozen(kw_only=True)
+class CompactionPolicy:
+    """How a topic is compacted.
+
+    Attributes:
+        dirty_ratio: A pass begins when at least this part of a partition's bytes was appended after the last one.
+        tombstone_ms: How long a tombstone stays after it was stored, in milliseconds.
+        keys_max: The number of different keys that one pass notes.
+    """
+
+    dirty_ratio: float = 0.5
+    tombstone_ms: int = 24 * 3600 * 1000
+    keys_max: int = KEYS_MAX
+
+
+@attrs.frozen
+class Pass:
+    """What a pass has done.
+
+    Attributes:
+        clean_end: The sequence up to which the partition is now compacted.
+        done: What was read and removed.
+    """
+
+    clean_end: int
+    done: Compacted
+
+
+async def note_keys(
+    storage: Storage,
+    partition: Partition,
+    first_sequence: int,
+    end_sequence: int,
+    latest: LatestKeys,
+    throttle: Throttle,
+) -> int:
+    """Note the keys of a range of a partition, as far as they fit.
+
+    Args:
+        storage: The storage.
+        partition: The partition.
+        first_sequence: The sequence of the first record.
+        end_sequence: The sequence after the last one.
+        latest: Where to note them.
+        throttle: Waits after each step.
+
+    Returns:
+        The sequence after the last record that was noted.
+
+    Raises:
+        StorageError: If the storage fails. Damaged records are passed over.
+    """
+    sequence = first_sequence
+    while sequence < end_sequence and latest.has_room:
+        try:
+            batch = await storage.read(partition, sequence, min(end_sequence - sequence, NOTE_RECORDS_MAX))
+        except StorageCorruptError as error:  # records before it then count as the last of their keys
+            sequence = max(error.end_sequence, sequence + 1)
+            continue
+        if batch is None:
+            info = (await storage.partitions(partition.topic)).get(partition)
+            if info is None or info.earliest_sequence <= sequence:
+                return sequence
+            sequence = info.earliest_sequence  # retention has dropped the records before it
+            continue
+        if batch.keys is not None:
+            latest.add(batch.keys, range(sequence, batch.end_sequence))
+        sequence = batch.end_sequence
+        await throttle(batch.content_bytes)
+    return sequence
+
+
+async def compact_partition(
+    storage: Storage,
+    partition: Partition,
+    clean_end: int,
+    policy: CompactionPolicy,
+    time_ms: int,
+    throttle: Throttle,
+    *,
+    end_max: int | None = None,
+) -> Pass | None:
+    """Compact a partition, if enough of it was appended since the last pass.
+
+    Args:
+        storage: The storage, which can compact.
+        partition: The partition.
+        clean_end: The sequence up to which it was compacted before; 0 if it never was.
+        policy: How it is compacted.
+        time_ms: The present time in milliseconds since 1970, for the age of tombstones.
+        throttle: Waits after each step.
+        end_max: Records from this sequence on are left alone; None if there are none.
+
+    Returns:
+        What was done; None if nothing was due.
+
+    Raises:
+        StorageError: If the storage fails. Damaged records stay as they are.
+    """
+    assert isinstance(storage, CompactsPartitions)
+    found = await storage.find_compactable(partition, clean_end)
+    if found is None:
+        return None
+    end = found.end_sequence if end_max is None else min(found.end_sequence, end_max)
+    total = found.clean_bytes + found.dirty_bytes
+    if end <= clean_end or not total or found.dirty_bytes < policy.dirty_ratio * total:
+        return None
+    latest = LatestKeys(policy.keys_max)
+    noted_to = await note_keys(storage, partition, clean_end, end, latest, throttle)
+    stored_before = time_ms - policy.tombstone_ms
+
+    def find_removed(batch: RecordBatch) -> bytes:
+        return choose(batch, latest, stored_before, noted_to)
+
+    done = await storage.compact(partition, noted_to, find_removed, throttle)
+    return Pass(noted_to, done)
+
+
+def choose(batch: RecordBatch, latest: LatestKeys, stored_before: int, end_sequence: int) -> bytes:
+    """Return for each record of a batch 1 if a pass removes it, else 0.
+
+    Args:
+        batch: The records.
+        latest: The last sequence of each key that the pass has noted.
+        stored_before: Tombstones that were stored before this time are removed, in milliseconds since 1970.
+        end_sequence: The sequence after the last record that the pass has noted.
+
+    Returns:
+        A byte for each record.
+    """
+    if batch.keys is None or batch.first_sequence >= end_sequence:
+        return bytes(len(batch))
+    superseded = latest.find_superseded(batch.keys, range(batch.first_sequence, batch.end_sequence))
+    expired = find_tombstones(batch, stored_before)
+    if 1 in expired:
+        superseded = bytes(map(max, superseded, expired))
+    kept = max(batch.end_sequence - end_sequence, 0)
+    return superseded[: len(superseded) - kept] + bytes(kept)

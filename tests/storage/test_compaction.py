@@ -1,0 +1,294 @@
+"""Compaction in every storage: of each key the last record stays, sequences do not change, and gaps are no losses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from dafka.errors import StorageCorruptError, StorageSequenceError, StorageUnsupportedError
+from dafka.records import Partition, Record, RecordBatch, record_bytes
+from dafka.storage import CompactsPartitions, RetentionPolicy, Storage, open_storage, read_range
+from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, compact_partition
+from dafka.storage.plugin_helpers import now_ms
+from dafka.storage.tools.copy import copy_storage
+from dafka.storage.tools.json_lines import export_lines, import_lines
+from dafka.storage.tools.verify import verify_storage
+
+PARTITION = Partition("prices", "A" * 32)
+
+URLS = ["memory:", "sqlite:{}/store.db", "filelog:{}/log?segment_bytes=2000"]
+
+ALWAYS = CompactionPolicy(dirty_ratio=0)
+
+
+@pytest.fixture(params=URLS, ids=["memory", "sqlite", "filelog"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+@pytest.fixture
+async def storage(url: str) -> AsyncIterator[Storage]:
+    async with open_storage(url) as opened:
+        yield opened
+
+
+async def no_wait(_count: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def compact(
+    storage: Storage, clean_end: int = 0, policy: CompactionPolicy = ALWAYS, time_ms: int | None = None
+) -> Pass | None:
+    time_ms = now_ms() if time_ms is None else time_ms
+    return await compact_partition(storage, PARTITION, clean_end, policy, time_ms, no_wait)
+
+
+def make_batch(first: int, keys: Sequence[bytes | None], *, tombstones: Sequence[int] = ()) -> RecordBatch:
+    sequences = range(first, first + len(keys))
+    return RecordBatch(
+        PARTITION,
+        first,
+        [None if each in tombstones else b"value %d" % each for each in sequences],
+        keys=list(keys),
+        headers=[(("number", b"%d" % each),) if each % 3 else () for each in sequences],
+        timestamps=[1_000 + each for each in sequences],
+    )
+
+
+async def fill(storage: Storage, count: int, keys: int, first: int = 0) -> None:
+    """Append records in small batches, so that a file log has many segments."""
+    for start in range(first, first + count, 10):
+        await storage.append([make_batch(start, [b"key %d" % (each % keys) for each in range(start, start + 10)])])
+
+
+async def read_all(storage: Storage, *, with_times: bool = False) -> list[Record]:
+    """Return all records that are held. Batches must follow each other without a gap."""
+    info = (await storage.partitions())[PARTITION]
+    found: list[Record] = []
+    sequence = info.earliest_sequence
+    async for batch in read_range(storage, PARTITION, sequence, info.end_sequence, with_times=with_times):
+        assert batch.first_sequence == sequence
+        sequence = batch.end_sequence
+        found += batch
+    assert sequence == info.end_sequence
+    return found
+
+
+async def check(storage: Storage, expected: dict[int, Record], clean_end: int) -> None:
+    """Check that of these records the last one of each key is held, and of the clean part no others."""
+    info = (await storage.partitions())[PARTITION]
+    found = {record.sequence: record for record in await read_all(storage)}
+    last = {
+        record.key if record.key is not None else sequence: sequence
+        for sequence, record in sorted(expected.items())
+        if sequence >= info.earliest_sequence
+    }
+    assert set(last.values()) <= set(found)
+    assert found == {sequence: expected[sequence] for sequence in found}
+    clean = [record.key for record in found.values() if record.sequence < clean_end and record.key is not None]
+    assert len(clean) == len(set(clean))
+    assert info.content_bytes == sum(map(record_bytes, found.values()))
+    assert await storage.find_damage() == []
+    assert (await verify_storage(storage)).damages == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_history_keeps_the_last_record_of_each_key(url: str, seed: int) -> None:
+    choose = random.Random(seed)
+    expected: dict[int, Record] = {}
+    end, clean_end = 5, 0
+    for _ in range(3):
+        async with open_storage(url) as storage:
+            if url == "memory:":
+                expected, end, clean_end = {}, 5, 0
+            for _ in range(4):
+                count = choose.choice((1, 40, 300))
+                keys: list[bytes | None] = []
+                for _ in range(count):
+                    number = choose.randrange(60)
+                    keys.append(None if number == 0 else b"%d" % number * (20 if number < 9 else 1))
+                batch = make_batch(end, keys, tombstones=choose.sample(range(end, end + count), count // 10))
+                await storage.append([batch])
+                expected.update((record.sequence, record) for record in batch)
+                end += count
+                if choose.random() < 0.8:
+                    policy = attrs.evolve(ALWAYS, keys_max=choose.choice((10, 10_000)))
+                    found = await compact(storage, clean_end, policy)
+                    clean_end = clean_end if found is None else found.clean_end
+                if choose.random() < 0.3:
+                    await storage.trim(PARTITION, choose.randrange(5, end))
+                await check(storage, expected, clean_end)
+
+
+async def test_reads_of_any_size_add_up(storage: Storage) -> None:
+    await fill(storage, 300, 7)
+    await compact(storage)
+    held = await read_all(storage)
+    for count, bytes_max in ((1, 10**6), (7, 10**6), (1000, 1), (1000, 200)):
+        found: list[Record] = []
+        sequence = 0
+        while sequence < 300:
+            batch = await storage.read(PARTITION, sequence, count, bytes_max, with_times=True)
+            assert batch is not None
+            assert batch.first_sequence == sequence
+            assert 1 <= len(batch) <= count
+            assert batch.stored_at is not None
+            assert list(batch.stored_at) == sorted(batch.stored_at)
+            found += [attrs.evolve(record, stored_at=None) for record in batch]
+            sequence = batch.end_sequence
+        assert found == held
+
+
+async def test_tombstones_stay_for_a_while(storage: Storage) -> None:
+    await storage.append([make_batch(0, [b"a", b"a", b"b"], tombstones=[1])])
+    await fill(storage, 100, 3, first=3)
+    policy = attrs.evolve(ALWAYS, tombstone_ms=3_600_000)
+    await compact(storage, 0, policy)
+    assert [record.sequence for record in await read_all(storage)][:2] == [1, 2]
+    await fill(storage, 100, 3, first=103)
+    await compact(storage, 90, policy, now_ms() + 3_600_001)
+    assert (await read_all(storage))[0].sequence == 2
+
+
+async def test_records_without_keys_stay(storage: Storage) -> None:
+    for first in range(0, 200, 10):
+        await storage.append([RecordBatch(PARTITION, first, [b"%d" % each for each in range(first, first + 10)])])
+    await compact(storage)
+    assert len(await read_all(storage)) == 200
+
+
+async def test_nothing_happens_until_enough_is_new(storage: Storage) -> None:
+    await fill(storage, 400, 5)
+    found = await compact(storage, 0, CompactionPolicy(dirty_ratio=0.5))
+    assert found is not None
+    assert await compact(storage, found.clean_end, CompactionPolicy(dirty_ratio=0.99)) is None
+
+
+async def test_appends_and_reads_go_on_meanwhile(storage: Storage) -> None:
+    await fill(storage, 1000, 13)
+    is_over = False
+
+    async def compact_repeatedly() -> None:
+        nonlocal is_over
+        clean_end = 0
+        for _ in range(5):
+            found = await compact(storage, clean_end)
+            clean_end = clean_end if found is None else found.clean_end
+        is_over = True
+
+    async def read_repeatedly() -> None:
+        while not is_over:
+            last = {record.key: record.value for record in await read_all(storage)}
+            assert len(last) == 13
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(compact_repeatedly)
+        nursery.start_soon(read_repeatedly)
+        nursery.start_soon(read_repeatedly)
+        await fill(storage, 500, 13, first=1000)
+    held = [record.sequence for record in await read_all(storage)]
+    assert held[-13:] == list(range(1487, 1500))
+
+
+async def test_readers_in_other_processes_follow(url: str) -> None:
+    if url == "memory:":
+        return  # it exists in one process
+    async with open_storage(url) as writer, open_storage(url, read_only=True) as reader:
+        await fill(writer, 300, 7)
+        before = await read_all(reader)
+        assert len(before) == 300
+        await compact(writer)
+        after = await read_all(reader)
+        assert after == await read_all(writer)
+        assert len(after) < 100
+        await fill(writer, 10, 7, first=300)
+        assert (await read_all(reader))[-1].sequence == 309
+
+
+async def test_retention_counts_what_is_left(storage: Storage) -> None:
+    await fill(storage, 300, 7)
+    await compact(storage)
+    await storage.apply_retention(RetentionPolicy(records_max=20))
+    info = (await storage.partitions())[PARTITION]
+    assert info.end_sequence == 300
+    assert 260 <= info.earliest_sequence <= 280
+    assert len(await read_all(storage)) <= 40
+    await storage.trim(PARTITION, 300)
+    assert (await storage.partitions())[PARTITION].content_bytes == 0
+    with pytest.raises(StorageSequenceError):
+        await storage.append([make_batch(10, [b"a"])])
+    await fill(storage, 10, 7, first=300)
+    assert len(await read_all(storage)) == 10
+
+
+async def test_copies_have_the_same_gaps(storage: Storage, tmp_path: Path) -> None:
+    await fill(storage, 300, 7)
+    await compact(storage)
+    held = await read_all(storage, with_times=True)
+    (tmp_path / "copies").mkdir()
+    for number, target in enumerate(URLS):
+        (tmp_path / "copies" / str(number)).mkdir()
+        async with open_storage(target.format(tmp_path / "copies" / str(number))) as copy:
+            await copy_storage(storage, copy)
+            assert await read_all(copy, with_times=True) == held
+            assert (await verify_storage(copy)).damages == ()
+            assert (await copy_storage(storage, copy)).records == 0
+    async with open_storage("memory:") as imported:
+        chunks = [chunk async for chunk in export_lines(storage)]
+        text = b"".join(chunks)
+        assert b'"compacted": ' in text
+
+        async def lines() -> AsyncIterator[list[bytes]]:
+            yield text.splitlines()
+
+        await import_lines(imported, lines())
+        assert await read_all(imported, with_times=True) == held
+
+
+async def test_storages_that_cannot_compact_refuse_gaps(storage: Storage) -> None:
+    await fill(storage, 300, 7)
+    await compact(storage)
+
+    class Plain:
+        """A storage plugin of former times."""
+
+        def __init__(self, storage: Storage) -> None:
+            for name in ("append", "read", "partitions", "reset_to", "position_names", "save_positions", "flush"):
+                setattr(self, name, getattr(storage, name))
+
+    async with open_storage("memory:") as memory:
+        plain = Plain(memory)
+        assert not isinstance(plain, CompactsPartitions)
+        with pytest.raises(StorageUnsupportedError, match="cannot keep the places"):
+            await copy_storage(storage, plain)  # type: ignore[arg-type]
+
+
+async def test_damage_in_a_compacted_part_is_found(tmp_path: Path) -> None:
+    url = f"filelog:{tmp_path}/log?segment_bytes=2000"
+    async with open_storage(url) as storage:
+        await fill(storage, 300, 150)
+        await compact(storage)
+        segments = sorted((tmp_path / "log").glob("topics/*/*/*.log"))
+        whole = next(each for each in segments if each.stat().st_size > 500)
+        data = bytearray(whole.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        whole.write_bytes(data)
+        with pytest.raises(StorageCorruptError):
+            await read_all(storage)
+        assert (await verify_storage(storage)).damages != ()
+        await compact(storage)  # leaves a damaged segment as it is
+        assert whole.read_bytes() == data
+
+
+def test_long_keys_are_told_apart() -> None:
+    keys = [b"x" * 31, b"x" * 32, b"x" * 33, b"x" * 32 + b"y", None, b""]
+    latest = LatestKeys()
+    latest.add(keys, range(6))
+    assert len(latest) == 5
+    latest.add([b"x" * 33], [9])
+    assert latest.find_superseded(keys, range(6)) == bytes([0, 0, 1, 0, 0, 0])
