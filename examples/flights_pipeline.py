@@ -4,8 +4,10 @@
    2013 day by day, in the order of their scheduled departures.
 2. Meanwhile a streaming query follows the store, decodes the records, and adds up delays by airport and hour, with a
    watermark on the scheduled departure, into Parquet files.
-3. A batch job on the same store compares the airlines.
-4. All numbers are compared with those of pandas on the raw data, and drawn into a picture.
+3. Older records move to a cold tier meanwhile: Parquet objects in a folder, which could be a bucket. The stream and the
+   batch job read both tiers as one, and Spark's own Parquet reader finds the same records in the objects.
+4. A batch job on the same store compares the airlines.
+5. All numbers are compared with those of pandas on the raw data, and drawn into a picture.
 
 python examples/flights_pipeline.py [--flights N] [--folder FOLDER] [--picture FILE]
 """
@@ -35,6 +37,7 @@ from rich.table import Table
 
 import dafka.spark
 from dafka.cli.demo import load_flights
+from dafka.config import Config
 from dafka.testing import Cluster, open_cluster
 
 TOPIC = "flights"
@@ -104,7 +107,7 @@ async def run(session: SparkSession, flights: pd.DataFrame, folder: Path) -> Res
     """Run the whole pipeline, which writes its files under `folder`."""
     store = folder / "flights.db"
     steps = []
-    async with open_cluster(storage=f"sqlite:{store}") as cluster:
+    async with open_cluster(tiered(folder), storage=f"sqlite:{store}") as cluster:
         query = await trio.to_thread.run_sync(start_stream, session, store, folder)
         try:
             started = time.perf_counter()
@@ -126,7 +129,17 @@ async def run(session: SparkSession, flights: pd.DataFrame, folder: Path) -> Res
         carriers = await trio.to_thread.run_sync(compare_carriers, session, store)
         seconds = time.perf_counter() - started
         steps.append(Step("batch job", len(flights), seconds, compare(carriers, expected_carriers(flights))))
+    started = time.perf_counter()
+    count, outcome = await trio.to_thread.run_sync(compare_tiers, session, store, folder)
+    steps.append(Step("cold tier, as Parquet", count, time.perf_counter() - started, outcome))
     return Results(hours, carriers, steps)
+
+
+def tiered(folder: Path) -> Config:
+    """Return the settings of a store that keeps the last 128 KiB of each airport, and moves the rest to a folder."""
+    return Config().with_cold(
+        storage=f"file://{folder}/cold", local_retention_bytes="128KiB", segment_bytes="512KiB", interval_ms=100
+    )
 
 
 async def publish(cluster: Cluster, flights: pd.DataFrame) -> None:
@@ -173,6 +186,17 @@ def compare_carriers(session: SparkSession, store: Path) -> pd.DataFrame:
     """Return the delays by carrier, from all records in the store."""
     departures = dafka.spark.read(session, store, topic=TOPIC, schema=SCHEMA, columns=["partition"])
     return to_pandas(add_up(departures.where("carrier IS NOT NULL").groupBy("carrier")), ["carrier"])
+
+
+def compare_tiers(session: SparkSession, store: Path, folder: Path) -> tuple[int, str]:
+    """Return how many records the objects of the cold tier have, and whether the store has the same ones."""
+    columns = ["partition", "offset", "value"]
+    files = session.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
+    objects = files.parquet(str(folder / "cold")).select(columns)
+    both = session.read.format("dafka").schema("partition STRING, offset BIGINT, value BINARY").load(str(store))
+    count = objects.count()
+    is_same = count == objects.distinct().count() and objects.exceptAll(both).isEmpty()
+    return count, "equal to the store" if count and is_same else "DIFFERENT"
 
 
 def add_up(groups: GroupedData) -> DataFrame:

@@ -58,6 +58,7 @@ PROTOCOL_FOLDERS = {
     "observing": set(),
     "logs": set(),
     "replication": {"logs"},
+    "groups": {"presence", "ordering"},
     "machines": {"presence", "ordering", "answering"},
 }
 """The folders of the protocol that each folder may import. All may import the modules outside the folders, which import

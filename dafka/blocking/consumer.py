@@ -20,6 +20,11 @@ class Consumer(Node[roles.Consumer]):
     """
 
     @property
+    def group(self) -> str:
+        """The name of the consumer's group; empty if it is in none."""
+        return self._role.group
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The topics that the consumer is subscribed to."""
         return self._role.topics
@@ -34,7 +39,7 @@ class Consumer(Node[roles.Consumer]):
 
     def batches(self, *, until: Mapping[Partition, int] | None = None) -> Iterator[RecordBatch]:
         """Return an iterator over batches of records, which ends at `until`; see `dafka.Consumer.batches`."""
-        return _Batches(self, None if until is None else self._role._check_ends(until))
+        return _Batches(self, None if until is None else self._role._check_until(until))
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.next_record, None)
@@ -81,7 +86,7 @@ class Consumer(Node[roles.Consumer]):
         return self._role.paused
 
     def save_positions(self, *, timeout_s: float | None = None) -> None:
-        """Make `positions()` durable under the consumer's name; see `dafka.Consumer.save_positions`."""
+        """Make `positions()` durable for the group, or under the name; see `dafka.Consumer.save_positions`."""
         self._wait(timeout_s, self._role.save_positions)
 
     def statistics(self) -> ConsumerStatistics:
@@ -131,6 +136,7 @@ def open_consumer(
     *,
     positions: Mapping[Partition, int] | None = None,
     start: Time | None = None,
+    group: str | None = None,
 ) -> Consumer:
     """Open a consumer; see `dafka.open_consumer`, whose arguments and exceptions it has.
 
@@ -139,8 +145,9 @@ def open_consumer(
         config: The configuration; the defaults if None.
         positions: By partition, the sequence of the first record to receive.
         start: The time from which on to receive records.
+        group: The name of a group to be a member of.
 
     Returns:
         The consumer. Leaving its `with` block, or `close`, closes it.
     """
-    return Consumer(partial(roles.open_consumer, topics, config, positions=positions, start=start))
+    return Consumer(partial(roles.open_consumer, topics, config, positions=positions, start=start, group=group))

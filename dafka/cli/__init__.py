@@ -28,7 +28,7 @@ COMMANDS = {
         "Create, list, describe, change, move and delete the topics of brokers.",
     ),
     "cluster": ("dafka.cli.kafka.cluster", "List the brokers of a cluster, and drain them before they are taken away."),
-    "group": ("dafka.cli.kafka.group", "List, describe, reset and delete the groups of consumers of a broker."),
+    "group": ("dafka.cli.kafka.group", "List, describe and reset groups of consumers, and delete those of a broker."),
     "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and migrate records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),

@@ -22,7 +22,7 @@ from dafka.roles import Consumer, open_consumer
 from dafka.roles.log_events import Following
 
 SAVE_S = 1.0
-"""How often a consumer with a name saves its positions. If it is killed, it prints the records since then again."""
+"""Seconds until what was written is saved, if the consumer has a name or a group. After a kill, it is printed again."""
 
 
 class _OutputChoice(click.Choice[str]):
@@ -37,6 +37,13 @@ class _OutputChoice(click.Choice[str]):
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @selection_options
+@setting_option(
+    "consumer",
+    "group",
+    "NAME",
+    "Share the partitions with the other members of this group, and save positions in the cluster.",
+    default="none",
+)
 @setting_option("consumer", "offset_reset", "", "Begin at the next record, or at the earliest one.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
 @click.option(
@@ -69,7 +76,8 @@ def consume(
 ) -> None:
     """Print the records of TOPICs, one per line.
 
-    The records of each partition are printed in order, without gaps and without duplicates.
+    The records of each partition are printed in order, without gaps and without duplicates. The members of a group may
+    print records again that were not saved when a partition went from one to another.
     """
     formatter = _choose_formatter(output, template, null_as)
     selection = Selection(**selected)
@@ -93,7 +101,9 @@ def consume(
                     records = await supervisor.wait_unless_stopping(partial(selection.begin, consumer))
                     consumer.events.log.write(Following(topics))
                     if records is not None:
-                        printer = _Printer(consumer, records, fd, formatter, is_saving=bool(config.consumer.name))
+                        printer = _Printer(
+                            consumer, records, fd, formatter, is_saving=bool(config.consumer.name or consumer.group)
+                        )
                         await printer.print_records(
                             supervisor,
                             math.inf if count is None else count,
@@ -119,7 +129,7 @@ def _choose_formatter(output: str | None, template: str | None, null_as: str | N
 
 
 class _Printer:
-    """Writes records to a file descriptor. A consumer with a name saves the positions up to which it has written."""
+    """Writes records to a file descriptor. A consumer with a name or a group saves how far it has written."""
 
     def __init__(
         self, consumer: Consumer, records: SelectedRecords, fd: int, formatter: Formatter, *, is_saving: bool
@@ -129,7 +139,7 @@ class _Printer:
         self._fd = fd
         self._formatter = formatter
         self._is_saving = is_saving
-        self._save_due = trio.current_time() + SAVE_S
+        self._save_due = math.inf
 
     async def print_records(self, supervisor: Supervisor, count: float, idle_exit_s: float) -> None:
         """Write `count` records; fewer if they end, none comes for `idle_exit_s`, or a signal stops it."""
@@ -139,16 +149,24 @@ class _Printer:
                 break
             await write_bytes(self._fd, self._formatter(batch))
             count -= len(batch)
-            if self._is_saving and trio.current_time() >= self._save_due:
-                await self._save()
+            if self._is_saving:
+                self._save_due = min(self._save_due, trio.current_time() + SAVE_S)
+                await self._save_if_due()
         if self._is_saving:
             await self._save()
 
     async def _next_batch(self, count: float, idle_exit_s: float) -> RecordBatch | None:
-        with trio.move_on_after(idle_exit_s):
-            return await self._records.next_batch(None if count == math.inf else int(count))
+        idle_due = trio.current_time() + idle_exit_s
+        while trio.current_time() < idle_due:
+            with trio.move_on_at(min(idle_due, self._save_due)):
+                return await self._records.next_batch(None if count == math.inf else int(count))
+            await self._save_if_due()
         return None
 
+    async def _save_if_due(self) -> None:
+        if trio.current_time() >= self._save_due:
+            await self._save()
+
     async def _save(self) -> None:
+        self._save_due = math.inf
         await self._consumer.save_positions()
-        self._save_due = trio.current_time() + SAVE_S

@@ -53,6 +53,28 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "store", "retention_records", "N", "How many records of each partition to keep.", default="without limit"
         ),
         setting_option(
+            "cold",
+            "storage",
+            "URL",
+            "Move older records to an object store: s3://BUCKET/PREFIX, gs://..., az://... or file:///FOLDER.",
+            default="no cold tier",
+            flag="--cold",
+        ),
+        setting_option(
+            "cold",
+            "local_retention_ms",
+            "DURATION",
+            "How long records stay in the storage before they move to the cold tier, such as 12h.",
+            default="24h",
+        ),
+        setting_option(
+            "cold",
+            "local_retention_bytes",
+            "SIZE",
+            "How much of each partition stays in the storage, such as 1GiB.",
+            default="without limit",
+        ),
+        setting_option(
             "store",
             "forget_empty_after_ms",
             "DURATION",

@@ -47,7 +47,30 @@ class Selection:
             raise UsageMistake(f"{given[1]}: expected this or {given[0]}, not both")
 
     def apply_to(self, config: Config) -> Config:
-        """Return the configuration, with the beginning of partitions that have no position."""
+        """Return the configuration, with the beginning of partitions that have no position.
+
+        Args:
+            config: The configuration.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            UsageMistake: The consumer is in a group, which has positions of its own.
+        """
+        others = {
+            "--tail": self.tail is not None,
+            "--offset": self.offset is not None,
+            "--since": self.since is not None,
+            "--partition": bool(self.partitions),
+            "--exit-at-end": self.exit_at_end,
+        }
+        for option, is_given in others.items():
+            if is_given and config.consumer.group:
+                raise UsageMistake(
+                    f"{option}: expected no --group with it, whose members go on where others stood; "
+                    "`dafka group reset` changes where"
+                )
         has_beginning = self.tail is not None or self.since is not None
         is_earliest = self.from_beginning or self.offset is not None or (self.exit_at_end and not has_beginning)
         return config.with_consumer(offset_reset="earliest") if is_earliest else config

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
+from urllib.parse import urlencode
 
 import attrs
 
@@ -15,6 +16,7 @@ from dafka.config.settings import (
     BeaconConfig,
     BrokerConfig,
     ClientsConfig,
+    ColdConfig,
     ConsumerConfig,
     FetchConfig,
     HttpConfig,
@@ -60,6 +62,7 @@ class Config:
         producer: `[producer]`, how records are published.
         consumer: `[consumer]`, where a consumer begins.
         store: `[store]`, where records are kept.
+        cold: `[cold]`, where older records are kept.
         broker: `[broker]`, how a broker shares logs with others.
         kafka: `[kafka]`, how a broker serves clients of Kafka.
         http: `[http]`, how a broker serves WebSocket, HTTP and the console.
@@ -76,6 +79,7 @@ class Config:
     producer: ProducerConfig = attrs.field(factory=ProducerConfig)
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
+    cold: ColdConfig = attrs.field(factory=ColdConfig)
     broker: BrokerConfig = attrs.field(factory=BrokerConfig)
     kafka: KafkaConfig = attrs.field(factory=KafkaConfig)
     http: HttpConfig = attrs.field(factory=HttpConfig)
@@ -83,6 +87,26 @@ class Config:
     fetch: FetchConfig = attrs.field(factory=FetchConfig)
     log: LogConfig = attrs.field(factory=LogConfig)
     metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
+
+    @property
+    def storage_url(self) -> str:
+        """The URL of the storage of a store, which names the cold tier if there is one."""
+        cold = self.cold
+        if not cold.storage:
+            return self.store.storage
+        options = {
+            "cold": cold.storage,
+            "local_retention_ms": cold.local_retention_ms or None,
+            "local_retention_bytes": cold.local_retention_bytes or None,
+            "cold_segment_bytes": cold.segment_bytes,
+            "cold_segment_ms": cold.segment_ms,
+            "cold_interval_ms": cold.interval_ms,
+            "cold_rate_bytes": cold.second_bytes_max,
+            "cold_cache_bytes": cold.cache_bytes_max,
+            "cold_timeout_ms": cold.timeout_ms,
+        }
+        query = urlencode({name: value for name, value in options.items() if value is not None})
+        return f"tiered:{self.store.storage}{'&' if '?' in self.store.storage else '?'}{query}"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -141,6 +165,11 @@ class Config:
         """Return a copy with some settings of `[store]` changed."""
         return change_section(self, "store", settings)
 
+    @_takes_settings_of(ColdConfig)
+    def with_cold(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[cold]` changed."""
+        return change_section(self, "cold", settings)
+
     @_takes_settings_of(BrokerConfig)
     def with_broker(self, **settings: Any) -> Config:
         """Return a copy with some settings of `[broker]` changed."""
@@ -185,6 +214,7 @@ SECTIONS: dict[str, type[Any]] = {
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
     "store": StoreConfig,
+    "cold": ColdConfig,
     "broker": BrokerConfig,
     "kafka": KafkaConfig,
     "http": HttpConfig,

@@ -232,6 +232,16 @@ class ConsumerConfig:
     """The name under which positions are saved."""
     positions: str = attrs.field(default="", validator=check_text)
     """The storage URL where positions are saved."""
+    group: str = attrs.field(default="", validator=check_text)
+    """The name of the group of consumers that share the partitions. Positions are then saved in the cluster."""
+    group_lease_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(100))
+    """How long a member of a group may be out of touch with the stores. Then it stops, and others take over what it
+    handled a quarter of this time later."""
+    group_handover_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long the program may take to save its positions when another member is to handle a partition."""
+    group_stores: int = attrs.field(default=0, validator=check_count(0))
+    """How many stores must confirm what a member says. Use more than half of those that the cluster has. 0: more than
+    half of those that a member has been connected to."""
 
 
 @attrs.frozen(kw_only=True)
@@ -288,6 +298,39 @@ class StoreConfig:
     def compacts(self, topic: str) -> bool:
         """Return whether a topic is one of `compact_topics`."""
         return any(fnmatchcase(topic, pattern) for pattern in self.compact_topics)
+
+
+@attrs.frozen(kw_only=True)
+class ColdConfig:
+    """`[cold]`: the cold tier of a store or a broker, which keeps older records in an object store."""
+
+    storage: str = attrs.field(default="", validator=check_text)
+    """Where the cold tier is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `file:///FOLDER`.
+    Options of the client follow as `?endpoint=URL&region=NAME`. Empty: a new storage gets no cold tier."""
+    local_retention_ms: int = attrs.field(
+        default=24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
+    )
+    """How long records stay in `[store] storage` before they move to the cold tier. 0: without limit. Kafka calls it
+    `local.retention.ms`."""
+    local_retention_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
+    """The size of each partition up to which records stay in `[store] storage`. 0: without limit. Kafka calls it
+    `local.retention.bytes`."""
+    segment_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of the records in one object. The object is smaller, since it is compressed."""
+    segment_ms: int = attrs.field(default=24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long records that should move may wait until there are enough of them for an object."""
+    interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How often the store looks for records to move."""
+    second_bytes_max: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
+    """How many bytes of objects may be written in a second. 0: without limit."""
+    cache_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
+    """How much memory may be used for records that were read from objects."""
+    timeout_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a request to the object store may take. An upload may take a second more for each MiB."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.storage and not self.local_retention_ms and not self.local_retention_bytes:
+            raise ConfigError("local_retention_ms: expected this or local_retention_bytes, or nothing would move")
 
 
 @attrs.frozen(kw_only=True)

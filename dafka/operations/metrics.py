@@ -25,6 +25,7 @@ from dafka.config import MetricsConfig
 from dafka.operations.monitor import Monitor, MonitoredNode, role_of
 from dafka.records import Partition
 from dafka.roles import ConsumerStatistics, Histogram, Producer, ProducerStatistics, StoreStatistics, TowerStatistics
+from dafka.storage import TierStatistics
 from dafka.transport import choose_loops
 
 TOPICS_MAX = MetricsConfig().topics_max
@@ -64,6 +65,17 @@ COUNTERS = {
     ),
     "dafka_discarded_messages": MetricHelp("Messages of peers that were discarded.", ("reason",)),
     "dafka_retention_dropped_records": MetricHelp("Records that a store's retention dropped."),
+    "dafka_cold_moved_records": MetricHelp("Records that a store moved to its cold tier."),
+    "dafka_cold_moved_bytes": MetricHelp("Bytes of the objects that a store wrote to its cold tier."),
+    "dafka_cold_requests": MetricHelp("Requests of a store to the object store of its cold tier."),
+    "dafka_cold_failures": MetricHelp(
+        "Failures of a cold tier: segments that could not be moved (move), requests that failed (request), answers "
+        "that were wrong and were asked for again (wrong_answer), pieces that are damaged (damage).",
+        ("kind",),
+    ),
+    "dafka_cold_reads": MetricHelp(
+        "Reads of a cold tier that the cache answered, or for which an object was fetched.", ("source",)
+    ),
     "dafka_compaction_removed_records": MetricHelp("Superseded records that a store's compaction removed."),
     "dafka_unrecoverable_records": MetricHelp("Records that a consumer skipped because no node holds them any more."),
     "dafka_replaced_partitions": MetricHelp(
@@ -83,6 +95,10 @@ GAUGES = {
     "dafka_peers": MetricHelp("Peers that the node connects to."),
     "dafka_known_nodes": MetricHelp("Nodes that a tower introduces."),
     "dafka_partitions": MetricHelp("Partitions that a store holds or a consumer follows."),
+    "dafka_cold_records": MetricHelp("Records in the cold tier of a store."),
+    "dafka_cold_bytes": MetricHelp("Bytes in the cold tier of a store: of records, and of objects.", ("kind",)),
+    "dafka_cold_due_bytes": MetricHelp("Bytes of records that should have moved to the cold tier by now."),
+    "dafka_cold_cached_bytes": MetricHelp("Bytes of the cache of records that were read from a cold tier."),
     "dafka_full_stores": MetricHelp("Stores that take no further partition, or whose storage fails."),
     "dafka_lag_records": MetricHelp(
         "Records known to exist that are not yet durable in the store, or not yet received by the consumer's program."
@@ -285,6 +301,27 @@ def _samples(found: Statistics) -> Samples:
             return {"dafka_beacons": {(): found.beacons}, "dafka_known_nodes": {(): found.nodes}}
 
 
+def _cold_samples(cold: TierStatistics | None) -> Samples:
+    if cold is None:
+        return {}
+    return {
+        "dafka_cold_moved_records": {(): cold.moved_records},
+        "dafka_cold_moved_bytes": {(): cold.moved_bytes},
+        "dafka_cold_requests": {(): cold.requests},
+        "dafka_cold_failures": {
+            ("move",): cold.move_failures,
+            ("request",): cold.request_failures,
+            ("wrong_answer",): cold.wrong_answers,
+            ("damage",): cold.damaged,
+        },
+        "dafka_cold_reads": {("cache",): cold.cache_hits, ("object",): cold.cache_misses},
+        "dafka_cold_records": {(): cold.records},
+        "dafka_cold_bytes": {("records",): cold.content_bytes, ("objects",): cold.object_bytes},
+        "dafka_cold_due_bytes": {(): cold.due_bytes},
+        "dafka_cold_cached_bytes": {(): cold.cached_bytes},
+    }
+
+
 def _store_samples(found: StoreStatistics) -> Samples:
     return {
         "dafka_records": {("stored",): found.records_stored, ("resent",): found.records_sent},
@@ -297,6 +334,7 @@ def _store_samples(found: StoreStatistics) -> Samples:
         "dafka_pending_bytes": {(): found.pending_bytes},
         "dafka_full_stores": {(): found.is_full},
         "dafka_missing_records": {(): found.missing_records},
+        **_cold_samples(found.cold),
         **_lag_samples(found.lag),
     }
 

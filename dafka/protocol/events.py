@@ -416,6 +416,55 @@ def _records(first_sequence: int, end_sequence: int, partition: Partition) -> st
     return f"Records {first_sequence} to {end_sequence - 1} of {partition} are"
 
 
+@attrs.frozen
+class PartitionsAssigned:
+    """A member of a group handles further partitions from now on.
+
+    Attributes:
+        partitions: The partitions.
+    """
+
+    partitions: tuple[Partition, ...]
+
+    def __str__(self) -> str:
+        return f"Handling {_count_partitions(self.partitions)} from now on"
+
+
+@attrs.frozen
+class PartitionsRevoked:
+    """Another member of the group is to handle partitions. No further record of them is returned.
+
+    They are handed over when the program has saved its positions, or after `[consumer] group_handover_ms`.
+
+    Attributes:
+        partitions: The partitions.
+    """
+
+    partitions: tuple[Partition, ...]
+
+    def __str__(self) -> str:
+        return f"Handing {_count_partitions(self.partitions)} over to other members of the group"
+
+
+@attrs.frozen
+class PartitionsLost:
+    """A member of a group was out of touch with the stores for too long. Others may handle its partitions now.
+
+    Attributes:
+        partitions: The partitions. What was not saved of them is handled again.
+    """
+
+    partitions: tuple[Partition, ...]
+
+    def __str__(self) -> str:
+        return f"Lost {_count_partitions(self.partitions)}: the stores did not confirm for the time of the lease"
+
+
+def _count_partitions(partitions: tuple[Partition, ...]) -> str:
+    [*others, last] = partitions
+    return f"{last}" if not others else f"{len(partitions)} partitions"
+
+
 Event: TypeAlias = (
     PeerJoined
     | PeerLeft
@@ -433,6 +482,9 @@ Event: TypeAlias = (
     | RecordsCompacted
     | RecordsDropped
     | PartitionsForgotten
+    | PartitionsAssigned
+    | PartitionsRevoked
+    | PartitionsLost
     | StoreFull
     | StoreHasRoom
     | PartitionReplaced

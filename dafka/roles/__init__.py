@@ -5,6 +5,7 @@ from dafka.roles.broker import Appended, Broker
 from dafka.roles.broker_loading import serve_broker
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.events import EventFeed
+from dafka.roles.group_tools import GroupDescription, MemberDescription, describe_group, list_groups, reset_group
 from dafka.roles.observer import Observer, open_observer
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
 from dafka.roles.reader import Range, Reader, open_reader
@@ -18,8 +19,10 @@ __all__ = [
     "Consumer",
     "ConsumerStatistics",
     "EventFeed",
+    "GroupDescription",
     "Health",
     "Histogram",
+    "MemberDescription",
     "Observer",
     "Producer",
     "ProducerStatistics",
@@ -30,10 +33,13 @@ __all__ = [
     "Time",
     "Tower",
     "TowerStatistics",
+    "describe_group",
+    "list_groups",
     "open_consumer",
     "open_observer",
     "open_producer",
     "open_reader",
+    "reset_group",
     "serve_broker",
     "serve_store",
     "serve_tower",

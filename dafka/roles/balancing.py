@@ -21,7 +21,7 @@ from dafka.protocol.replication import (
     BrokerSpace,
     PlacedLog,
     choose_replicas,
-    rank_brokers,
+    rank_nodes,
 )
 from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.records import Partition
@@ -96,7 +96,7 @@ class Balancing:
         placed = list(topic.placement[: topic.log_count])
         for number in range(len(placed), topic.log_count):
             chosen = choose_replicas(spaces, count, random.sample) or (self._host.address,)
-            placed.append(tuple(rank_brokers(name_log(topic.topic_id, number), chosen)))
+            placed.append(tuple(rank_nodes(name_log(topic.topic_id, number), chosen)))
         return tuple(placed)
 
     def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:

@@ -194,7 +194,7 @@ async def serve_broker(
     """
     config = config or Config()
     with single_exception():
-        async with open_storage(config.store.storage) as storage:
+        async with open_storage(config.storage_url) as storage:
             identity = storage.identity
             state = StateLogs(identity, STATE_TOPICS)
             await state.load(storage)

@@ -42,7 +42,7 @@ from dafka.protocol.replication import (
     decode_control,
     encode_broker,
     encode_control,
-    rank_brokers,
+    rank_nodes,
 )
 from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs, is_useless
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
@@ -305,7 +305,7 @@ class Cluster:
 
     def creates(self, topic: str) -> bool:
         """Return whether this broker creates a topic that a producer has begun, so that only one does."""
-        return rank_brokers(topic, self.brokers.alive)[0] == self._broker.address
+        return rank_nodes(topic, self.brokers.alive)[0] == self._broker.address
 
     def keeps(self, partition: Partition) -> bool | None:
         """Return whether this broker keeps a partition; None if the limits of peers count for it."""

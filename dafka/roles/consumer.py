@@ -11,10 +11,11 @@ import trio
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
-from dafka.protocol import ConsumerMachine, DeliveryBuffer
+from dafka.protocol import ConsumerMachine, DeliveryBuffer, Event
 from dafka.records import Partition, Record, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_positions, check_topic, check_topics, ephemeral, to_time_ms
 from dafka.roles.blocks import trio_block
+from dafka.roles.group import Group, check_group
 from dafka.roles.reader import no_time_error, open_reader
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
@@ -74,6 +75,13 @@ class Consumer(NodeRole):
         self._arrived = trio.lowlevel.ParkingLot()
         self._changed = trio.lowlevel.ParkingLot()
         self._is_closed = False
+        self._group: Group | None = None
+        self._known_partitions = 0
+
+    @property
+    def group(self) -> str:
+        """The name of the consumer's group; empty if it is in none."""
+        return "" if self._group is None else self._group.name
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -87,13 +95,22 @@ class Consumer(NodeRole):
             topic: The topic.
 
         Raises:
-            ConfigError: The topic is invalid.
+            ConfigError: The topic is invalid, or the consumer is in a group, whose topics are given when it is opened.
         """
         check_topic(topic, self._config)
+        self._check_no_group("subscribe")
         self._node.act(self._machine.subscribe(topic, trio.current_time()))
 
     def unsubscribe(self, topic: str) -> None:
-        """Stop following a topic. No further record of it is returned, even if it was received already."""
+        """Stop following a topic. No further record of it is returned, even if it was received already.
+
+        Args:
+            topic: The topic.
+
+        Raises:
+            ConfigError: The consumer is in a group.
+        """
+        self._check_no_group("unsubscribe")
         self._node.act(self._machine.unsubscribe(topic))
         self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
 
@@ -113,23 +130,29 @@ class Consumer(NodeRole):
         Raises:
             ConfigError: A partition, its topic or a sequence in `until` is invalid.
         """
-        return _Batches(self, None if until is None else self._check_ends(until))
+        return _Batches(self, None if until is None else self._check_until(until))
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Return an iterator over records. It executes a checkpoint for each batch received, not for each record."""
         return _Records(self)
 
     def positions(self) -> dict[Partition, int]:
-        """Return, by partition, the sequence after the last record that the program received."""
-        return dict(self._delivery.positions)
+        """Return, by partition, the sequence after the last record that the program received.
+
+        In a group, only the partitions that this member handles are returned, here and by `lag`.
+        """
+        if self._group is None:
+            return dict(self._delivery.positions)
+        return {partition: self._delivery.positions[partition] for partition in self._group.held()}
 
     def lag(self) -> dict[Partition, int]:
         """Return, by partition, how many records are known to exist that the program has not received; 0 if none."""
         cursors = self._machine.reassembler.cursors
         waiting = self._delivery.waiting_positions()
+        held = cursors.keys() if self._group is None else self._group.held().keys() & cursors.keys()
         return {
-            partition: max(cursor.known_end - waiting.get(partition, cursor.next_sequence), 0)
-            for partition, cursor in cursors.items()
+            partition: max(cursors[partition].known_end - waiting.get(partition, cursors[partition].next_sequence), 0)
+            for partition in held
         }
 
     async def ends(self) -> dict[Partition, int]:
@@ -154,11 +177,15 @@ class Consumer(NodeRole):
 
         Args:
             positions: By partition, the sequence of the next record to receive. The consumer is subscribed to the
-                topics.
+                topics, and in a group it handles the partitions.
 
         Raises:
             ConfigError: A partition, its topic or a sequence is invalid.
         """
+        held = positions if self._group is None else self._group.held()
+        for partition in positions:
+            if partition not in held:
+                raise ConfigError(f"{partition}: expected a partition that this member of the group handles")
         for partition, sequence in self._check_ends(positions).items():
             self._node.act(self._delivery.seek(partition, sequence, trio.current_time()))
 
@@ -174,7 +201,7 @@ class Consumer(NodeRole):
         """
         if type(count) is not int or count < 0:
             raise ConfigError(f"count: expected a whole number from 0 on, not {count!r}")
-        self.seek({partition: max(end - count, 0) for partition, end in (await self.ends()).items()})
+        self._seek_held({partition: max(end - count, 0) for partition, end in (await self.ends()).items()})
 
     async def positions_at(self, time: Time) -> dict[Partition, int]:
         """Ask the stores where their partitions of the consumer's topics continue from a time on.
@@ -216,7 +243,7 @@ class Consumer(NodeRole):
         found = await self.positions_at(time_ms)
         self._machine.timed_start.time_ms = time_ms
         unstored = self._machine.reassembler.cursors.keys() - found.keys()
-        self.seek({**dict.fromkeys(unstored, 0), **found})
+        self._seek_held({**dict.fromkeys(unstored, 0), **found})
 
     def pause(self, *selected: Partition | str) -> None:
         """Receive no further records of partitions until `resume`. They fill no buffer, and their lag grows.
@@ -240,21 +267,32 @@ class Consumer(NodeRole):
         return frozenset(self._machine.reassembler.paused)
 
     async def save_positions(self) -> None:
-        """Make `positions()` durable under the consumer's name. A consumer opened with that name continues from there.
+        """Make `positions()` durable, for the consumer's group or under its name; it says: all before is handled.
+
+        The members of a group save their positions in the cluster. Whoever handles a partition next continues from
+        there. Partitions that this member does not handle any more are left out. A consumer with a name saves them in a
+        storage of its own, and continues from there when it is opened again.
 
         Raises:
-            ConfigError: The configuration has no `name` and `positions` in `[consumer]`.
+            ConfigError: The consumer is in no group, and has no `name` and `positions` in `[consumer]`.
             StorageError: The positions cannot be written.
         """
+        if self._group is not None:
+            await self._group.save(self._delivery.positions)
+            return
         if self._saved is None:
-            raise ConfigError("saving positions needs `name` and `positions` (a storage URL) in [consumer]; set both")
+            raise ConfigError(
+                "saving positions needs a group, or `name` and `positions` (a storage URL) in [consumer]; set both"
+            )
         await self._saved.save_positions(self._config.consumer.name, self._delivery.positions)
 
     def statistics(self) -> ConsumerStatistics:
         """Return the counters so far, the positions, and the lag."""
         cursors = self._machine.reassembler.cursors
-        positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
-        positions.update(self._delivery.waiting_positions())
+        held = cursors if self._group is None else self._group.held().keys() & cursors.keys()
+        positions = {partition: cursors[partition].next_sequence for partition in held}
+        waiting = self._delivery.waiting_positions()
+        positions.update({partition: waiting[partition] for partition in waiting.keys() & positions.keys()})
         lag = {
             partition: cursors[partition].known_end - position
             for partition, position in positions.items()
@@ -330,6 +368,16 @@ class Consumer(NodeRole):
             await self._arrived.park()
         return batch
 
+    def _seek_held(self, positions: Mapping[Partition, int]) -> None:
+        """Continue partitions at other records; in a group, those that this member handles."""
+        held = positions if self._group is None else self._group.held()
+        self.seek({partition: sequence for partition, sequence in positions.items() if partition in held})
+
+    def _check_until(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
+        if self._group is not None:
+            raise ConfigError("until: expected None in a group, whose other members read some of the partitions")
+        return self._check_ends(sequences)
+
     async def _wait_time_store(self) -> None:
         """Wait for a store that can say where the records of a time begin. Raise an error if there is none."""
         machine = self._machine
@@ -348,7 +396,13 @@ class Consumer(NodeRole):
                 raise ConfigError(f"{partition}: expected a topic that the consumer is subscribed to: {self.topics}")
         return dict(sequences)
 
+    def _check_no_group(self, action: str) -> None:
+        if self._group is not None:
+            raise ConfigError(f"{action}: expected a consumer in no group; open another one with other topics instead")
+
     def _take_run(self, ends: Mapping[Partition, int] | None = None) -> RecordBatch | None:
+        if self._group is not None and not self._group.has_lease():
+            return None
         taken = self._delivery.take_run(trio.current_time(), ends)
         if taken is None:
             return None
@@ -363,12 +417,45 @@ class Consumer(NodeRole):
 
     def _on_change(self) -> None:
         self._changed.unpark_all()  # unrecoverable records may complete a read that ends
+        if self._group is not None and self._known_partitions != len(self._machine.reassembler.cursors):
+            self._known_partitions = len(self._machine.reassembler.cursors)
+            self._group.notify()
+
+    def _join_group(self, name: str) -> Group:
+        self._delivery.assign_only()
+        self._group = Group(name, self.topics, self._config, _GroupHolder(self))
+        return self._group
 
     def _close(self) -> None:
         """Make waiting for records raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._arrived.unpark_all()
         self._changed.unpark_all()
+
+
+class _GroupHolder:
+    """Handles the partitions of a member of a group."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def known_partitions(self) -> Iterable[Partition]:
+        return self._consumer._machine.reassembler.cursors.keys()
+
+    def begin_of(self, partition: Partition) -> int:
+        return self._consumer._machine.reassembler.cursors[partition].next_sequence
+
+    def assign(self, partition: Partition, sequence: int) -> None:
+        consumer = self._consumer
+        consumer._node.act(consumer._delivery.assign(partition, sequence, trio.current_time()))
+
+    def unassign(self, partition: Partition) -> int:
+        consumer = self._consumer
+        consumer._node.act(consumer._delivery.unassign(partition, trio.current_time()))
+        return consumer._delivery.positions[partition]
+
+    def report(self, event: Event) -> None:
+        self._consumer.events.put(event)
 
 
 class _Batches:
@@ -406,6 +493,7 @@ async def open_consumer(
     *,
     positions: Mapping[Partition, int] | None = None,
     start: Time | None = None,
+    group: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """Open a consumer, for use as an async context manager.
 
@@ -413,13 +501,18 @@ async def open_consumer(
     at `start`, or else where `[consumer] offset_reset` says. With `latest`, it receives every record published after
     the block was entered.
 
+    The members of a group share the partitions of their topics. Each partition is handled by one of them at a time,
+    which begins where `save_positions` was called last, by whichever member.
+
     Args:
         topics: The topics to follow; more can be added with `Consumer.subscribe`.
         config: The configuration; the defaults if None.
-        positions: By partition, the sequence of the first record to receive.
+        positions: By partition, the sequence of the first record to receive; in a group, of partitions of which it has
+            no position.
         start: The time from which on to receive records: a `datetime` with a time zone, milliseconds since 1970 UTC, or
             a `timedelta` for how long ago. Each partition begins with the first record that was made at that time or
             later, as the stores say; see `Consumer.seek_time`.
+        group: The name of a group to be a member of; by default the one that `[consumer] group` names, if any.
 
     Yields:
         The consumer. Leaving the block closes it.
@@ -437,6 +530,9 @@ async def open_consumer(
     check_positions(positions or {})
     start_ms = None if start is None else to_time_ms(start)
     settings = config.consumer
+    group = settings.group if group is None else group
+    if group:
+        check_group(group, config)
     if bool(settings.name) != bool(settings.positions):
         raise ConfigError("[consumer]: expected both `name` and `positions`, or neither")
     with single_exception():
@@ -450,9 +546,13 @@ async def open_consumer(
             consumer = Consumer(machine, sockets, config, saved)
             async with trio.open_nursery() as nursery:
                 await nursery.start(consumer._run_node)
+                joined: Group | None = None
                 try:
                     for topic in names:
                         consumer.subscribe(topic)
+                    if group:
+                        joined = consumer._join_group(group)
+                        await nursery.start(joined.run)
                     if start_ms is not None:
                         await consumer._wait_time_store()
                     elif settings.offset_reset == "latest":
@@ -462,5 +562,8 @@ async def open_consumer(
                             await trio.sleep(config.beacon.settle_ms / 1000)
                     yield consumer
                 finally:
+                    if joined is not None:
+                        with trio.CancelScope(shield=True):
+                            await joined.leave()
                     consumer._close()
                     nursery.cancel_scope.cancel()

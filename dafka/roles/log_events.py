@@ -287,5 +287,5 @@ def event_fields(event: Event | LogEvent) -> dict[str, Field]:
         elif attribute.name == "address" and isinstance(event, _WITH_PEER_ADDRESS):
             fields["peer"] = value
         else:
-            fields[attribute.name] = list(value) if isinstance(value, tuple) else value
+            fields[attribute.name] = list(map(str, value)) if isinstance(value, tuple) else value
     return fields

@@ -38,10 +38,12 @@ from dafka.roles.statistics import Health, Histogram, Timer
 from dafka.storage import (
     DeletesPartitions,
     DetectsRemoval,
+    HasColdTier,
     KeepsRecordBatches,
     PartitionInfo,
     RetentionPolicy,
     Storage,
+    TierStatistics,
     open_storage,
 )
 from dafka.storage.base import delete_partitions
@@ -97,6 +99,7 @@ class StoreStatistics:
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
         topics: The topics that have durable records.
+        cold: The cold tier of its storage; None if there is none.
     """
 
     partitions: int
@@ -116,6 +119,7 @@ class StoreStatistics:
     discarded: dict[str, int]
     peers: int
     topics: dict[str, TopicCounts] = attrs.field(factory=dict)
+    cold: TierStatistics | None = None
     records_compacted: int = 0
 
 
@@ -179,6 +183,7 @@ class Store(NodeRole):
                 for topic, partitions in machine.stored.durable.items()
                 if not is_internal_topic(topic)
             },
+            cold=self._storage.tier_statistics() if isinstance(self._storage, HasColdTier) else None,
             records_compacted=self.compactor.records_removed,
         )
 
@@ -439,7 +444,7 @@ async def serve_store(
     check_in_trio("serve_store")
     config = config or Config()
     with single_exception():
-        async with open_storage(config.store.storage) as storage:
+        async with open_storage(config.storage_url) as storage:
             held = await storage.partitions()
             machine = make_machine(storage, config, held)
             async with open_sockets(

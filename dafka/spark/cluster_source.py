@@ -45,7 +45,8 @@ from dafka.spark.options import (
     parse_offsets,
     parse_topics,
 )
-from dafka.spark.schema import HEADERS_OPTION, check_columns, escape_name, to_arrow
+from dafka.spark.schema import HEADERS_OPTION, check_columns
+from dafka.storage.arrow import escape_name, to_arrow
 
 READ_OPTIONS = (
     "subscribe",

@@ -38,6 +38,7 @@ class StoreRange:
         start: The first offset.
         end: The offset after the last one.
         record_bytes: The average size of a content in the partition, in bytes.
+        is_cold: Whether the records are in the store's cold tier.
     """
 
     url: str
@@ -45,6 +46,7 @@ class StoreRange:
     start: int
     end: int
     record_bytes: int
+    is_cold: bool = False
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -125,9 +127,9 @@ def plan_ranges(
 ) -> list[StoreRange]:
     """Return the ranges to read, ordered by partition and offset, each with a store that holds it."""
     return [
-        StoreRange(url, partition.partition, start, end, partition.record_bytes)
+        StoreRange(url, partition.partition, start, end, partition.record_bytes, is_cold)
         for name, partition in sorted(stored.items())
-        for url, start, end in partition.choose_replicas(starts[name], ends[name])
+        for url, start, end, is_cold in partition.choose_tiers(starts[name], ends[name])
     ]
 
 

@@ -2,7 +2,8 @@
 
 SQLite stores are read with the ADBC driver. Each window is a read transaction of its own, so that the store can
 truncate its write-ahead log while a long task runs. The storage plugin reads what the driver cannot read or check:
-large records, damaged records, and ranges that retention has shortened.
+large records, damaged records, and ranges that retention has shortened. Of the records of a cold tier, only the columns
+that are asked for are fetched, as Parquet.
 
 The driver and the plugin are never open on one file at the same time. Each has its own copy of SQLite, and closing the
 file in one would release the locks of the other.
@@ -26,20 +27,21 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.spark.offsets import format_name
 from dafka.spark.planning import StoreRange, StoreTask, data_loss_error
-from dafka.spark.schema import (
+from dafka.spark.schema import needs_stored_at
+from dafka.storage import Storage, open_storage
+from dafka.storage.arrow import (
     ARROW_TYPES,
     CREATE_TIME,
     LOG_APPEND_TIME,
     TIMESTAMP_MAX,
     arrow_schema,
     escape_name,
-    needs_stored_at,
     repeat_text,
     to_arrow,
     to_header_array,
     to_timestamps,
 )
-from dafka.storage import Storage, open_storage
+from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.sqlite.headers import decode_headers
 from dafka.storage.sqlite.schema import to_column
 
@@ -100,7 +102,11 @@ def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: boo
     with closing(_OpenStore()) as opened:
         for each in task.ranges:
             start = each.start
-            if each.url.startswith("sqlite:") and each.record_bytes <= RECORD_BYTES_MAX:
+            if each.is_cold:
+                for batch in _scan_cold(opened, each, columns):
+                    start += batch.num_rows
+                    yield batch
+            elif each.url.startswith("sqlite:") and each.record_bytes <= RECORD_BYTES_MAX:
                 for end, batch in _scan_sqlite(opened, each, columns):
                     start = end
                     yield batch
@@ -254,6 +260,24 @@ def _decode_headers(column: pa.Array) -> pa.Array | None:
         return to_header_array([decode_headers(text) for text in column.to_pylist()])
     except ValueError:
         return None
+
+
+def _scan_cold(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range of the cold tier, of which only these columns are fetched.
+
+    It ends before the first records that are damaged or not there any more.
+    """
+    portal, storage = opened.use_storage(each.url)
+    start = each.start
+    while start < each.end and isinstance(storage, TieredStorage):
+        try:
+            batch = portal.call(storage.read_columns, each.partition, start, each.end, columns)
+        except StorageCorruptError:
+            return
+        if batch is None:
+            return
+        yield batch
+        start += batch.num_rows
 
 
 def _scan_storage(

@@ -11,8 +11,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka.records import Partition
 from dafka.spark.offsets import PartitionName
-from dafka.spark.schema import escape_name
 from dafka.storage import PartitionInfo, Storage, open_storage
+from dafka.storage.arrow import escape_name
+from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.filelog.layout import MARKER_FILE
 
 
@@ -23,10 +24,12 @@ class Replica:
     Attributes:
         url: The store.
         info: The records of the partition that the store holds.
+        cold_end: The sequence up to which they are in the store's cold tier; 0 if none are.
     """
 
     url: str
     info: PartitionInfo
+    cold_end: int = 0
 
 
 @attrs.frozen
@@ -73,6 +76,23 @@ class StoredPartition:
             end = first
         return pieces[::-1]
 
+    def choose_tiers(self, start: int, end: int) -> list[tuple[str, int, int, bool]]:
+        """Choose the stores to read a range from, and the tier of each.
+
+        Args:
+            start: See `choose_replicas`.
+            end: See `choose_replicas`.
+
+        Returns:
+            As `choose_replicas`, and for each part whether it is in the cold tier of the store.
+        """
+        cold_ends = {replica.url: replica.cold_end for replica in self.replicas}
+        pieces = []
+        for url, first, last in self.choose_replicas(start, end):
+            boundary = min(max(first, cold_ends[url]), last)
+            pieces += [(url, first, boundary, True), (url, boundary, last, False)]
+        return [piece for piece in pieces if piece[1] < piece[2]]
+
 
 async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName, StoredPartition]:
     """List what these stores hold now.
@@ -90,7 +110,8 @@ async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName
     for url, storage in storages.items():
         for partition, info in (await storage.partitions()).items():
             if info.end_sequence:
-                found.setdefault(partition, []).append(Replica(url, info))
+                cold_end = storage.cold_end(partition) if isinstance(storage, TieredStorage) else 0
+                found.setdefault(partition, []).append(Replica(url, info, cold_end))
     by_name: dict[PartitionName, StoredPartition] = {}
     for partition, replicas in found.items():
         name = escape_name(partition.topic), escape_name(partition.address)

@@ -16,6 +16,7 @@ from dafka.storage.base import (
     open_storage,
     read_range,
 )
+from dafka.storage.tiers import HasColdTier, TierStatistics
 
 __all__ = [
     "READ_BYTES",
@@ -25,11 +26,13 @@ __all__ = [
     "Damage",
     "DeletesPartitions",
     "DetectsRemoval",
+    "HasColdTier",
     "KeepsRecordBatches",
     "PartitionInfo",
     "RetentionPolicy",
     "Storage",
     "StorageStatistics",
+    "TierStatistics",
     "open_storage",
     "read_range",
 ]

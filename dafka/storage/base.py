@@ -22,6 +22,7 @@ import attrs
 from dafka.errors import StorageError, StorageSequenceError
 from dafka.plugins import load_plugin
 from dafka.records import Partition, RecordBatch
+from dafka.storage.tiers import has_tier
 
 READ_BYTES = 2**20
 """The default size of one read, in bytes: large enough to be fast, small enough for many concurrent readers."""
@@ -499,8 +500,8 @@ def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
     """Open a storage for the duration of an `async with` block.
 
     Args:
-        url: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or the URL of an installed plugin; options follow as
-            `?name=value`.
+        url: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, `tiered:URL?cold=URL`, or the URL of an installed plugin;
+            options follow as `?name=value`. A storage that has a cold tier is opened with it.
         read_only: Whether to open the storage for reading only. A storage in use by a writer can be read.
 
     Returns:
@@ -509,6 +510,22 @@ def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
 
     Raises:
         StorageError: If the URL has no scheme, or no plugin for its scheme is installed.
+    """
+    return open_one_tier(f"tiered:{url}" if has_tier(url) else url, read_only=read_only)
+
+
+def open_one_tier(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Storage]:
+    """Open a storage as `open_storage` does, but not its cold tier, if it has one.
+
+    Args:
+        url: See `open_storage`.
+        read_only: See `open_storage`.
+
+    Returns:
+        See `open_storage`.
+
+    Raises:
+        StorageError: See `open_storage`.
     """
     scheme, separator, location = url.partition(":")
     if not separator:

@@ -57,6 +57,7 @@ class Cluster:
         *,
         positions: Mapping[Partition, int] | None = None,
         start: Time | None = None,
+        group: str | None = None,
     ) -> AbstractAsyncContextManager[Consumer]:
         """Open a consumer in this cluster, as `dafka.open_consumer` does.
 
@@ -65,12 +66,13 @@ class Cluster:
             config: The configuration. Default: that of the cluster, with `offset_reset = "earliest"`.
             positions: The sequence to start at, by partition.
             start: The time from which on to receive records.
+            group: The name of a group to be a member of.
 
         Returns:
             A context manager that opens the consumer.
         """
         earliest = self.config.with_consumer(offset_reset="earliest")
-        return open_consumer(topics, config or earliest, positions=positions, start=start)
+        return open_consumer(topics, config or earliest, positions=positions, start=start, group=group)
 
 
 @asynccontextmanager

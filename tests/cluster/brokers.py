@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.request import Request, urlopen
 
 import attrs
 import trio
@@ -26,6 +28,9 @@ READY_S = 60.0
 POLL_S = 0.1
 
 TOWER = "tower"
+
+CLOCK = Path(__file__).parent / "clock"
+"""The folder with the module that sets the clocks of processes."""
 
 QUICK: dict[str, dict[str, Any]] = {
     "broker": {"move_after_ms": 3000, "mend_after_ms": 20_000},
@@ -131,10 +136,28 @@ class BrokerCluster:
         config = self.folder / f"{name}.toml"
         config.write_text(to_toml(merge(self._settings, own, settings)))
         command = (sys.executable, "-m", "dafka", "broker", "-v", "--config", str(config))
-        node = self.run(name, place, command, "clients of Kafka connect to ")
+        clock = self.folder / f"{name}.clock"
+        set_clock(clock, 0.0)
+        environment = {"PYTHONPATH": str(CLOCK), "CLUSTER_CLOCK": str(clock)}
+        node = self.run(name, place, command, "clients of Kafka connect to ", **environment)
         servers = f"{place.host}:{kafka}"
         self.brokers[name] = BrokerNode(number, node, place, storage, servers, f"http://{place.host}:{http}")
         return self.brokers[name]
+
+    def set_clock(self, broker: BrokerNode, ahead_s: float) -> None:
+        """Set the clock of a broker ahead, or back to the right time with 0. Durations are measured as before."""
+        set_clock(self.folder / f"{broker.name}.clock", ahead_s)
+
+    async def set_draining(self, broker: BrokerNode, *, is_draining: bool) -> None:
+        """Drain a broker, or no longer. Raises `OSError` if it does not answer."""
+        action = "drain" if is_draining else "undrain"
+        request = Request(f"{broker.url}/brokers/{broker.number}/{action}", method="POST")
+
+        def ask() -> None:
+            with urlopen(request, timeout=READY_S) as answer:
+                answer.read()
+
+        await trio.to_thread.run_sync(ask)
 
     def run(self, name: str, place: Place, command: Sequence[str], ready_line: str, **environment: str) -> Node:
         """Return a further process at a place, which is not started, and that is killed at the end."""
@@ -256,6 +279,12 @@ async def open_cluster(
     finally:
         await network.close()
         timeline.close()
+
+
+def set_clock(path: Path, ahead_s: float) -> None:
+    """Write by how much a clock is ahead to a file that processes have mapped."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(struct.pack("=d", ahead_s))
 
 
 def list_brokers(servers: str) -> list[int]:

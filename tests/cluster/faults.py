@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from random import Random
 
 import attrs
@@ -13,8 +15,11 @@ from tests.cluster.brokers import TOWER, BrokerCluster, BrokerNode
 from tests.cluster.history import now
 from tests.cluster.network import Pair, deafen, isolate, mute, split
 
-PROCESS_FAULTS = ("kill", "kill-two", "kill-all", "restart", "stop", "kill-tower")
-"""Faults of processes."""
+PROCESS_FAULTS = ("kill", "kill-two", "kill-all", "restart", "stop", "kill-tower", "full", "clock", "drain")
+"""Faults of processes, of their disks and clocks, and a broker that is drained."""
+
+CLOCK_MAX_S = 6 * 3600.0
+"""By how much a clock is set ahead or back at most."""
 
 NETWORK_FAULTS = (
     "isolate",
@@ -33,7 +38,7 @@ NETWORK_FAULTS = (
 
 FAULTS = (*PROCESS_FAULTS, *NETWORK_FAULTS)
 
-FAILOVERS = frozenset(("kill", "restart", "stop", "isolate", "cut-off", "mute", "deafen"))
+FAILOVERS = frozenset(("kill", "restart", "stop", "isolate", "cut-off", "mute", "deafen", "clock", "drain"))
 """Faults that leave each log more than half of its replicas, to which all clients can speak: it goes on soon."""
 
 
@@ -126,8 +131,9 @@ class Faults:
         self.applied.append(Applied(fault.kind, text, begun, now()))
 
     async def _end_processes(self, fault: Fault, brokers: list[BrokerNode]) -> str:
-        if fault.kind == "stop":
-            return await self._stop(brokers[0], fault)
+        single = {"stop": self._stop, "full": self._fill_disk, "clock": self._set_clock, "drain": self._drain}
+        if fault.kind in single:
+            return await single[fault.kind](brokers[0], fault)
         count = {"kill-two": 2, "kill-all": len(brokers)}.get(fault.kind, 1)
         nodes = [self._cluster.tower] if fault.kind == "kill-tower" else [each.node for each in brokers[:count]]
         names = ", ".join(sorted(node.name for node in nodes))
@@ -149,6 +155,43 @@ class Faults:
         finally:
             self._cluster.go_on(broker)
         self._cluster.timeline.healed(f"{broker.name} goes on")
+        return text
+
+    async def _fill_disk(self, broker: BrokerNode, fault: Fault) -> str:
+        """Let every write to a file fail."""
+        text = self._begin(f"full: the disk of {broker.name} is full for {fault.duration_s:.1f} s")
+        process = broker.node.process_id
+        _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
+        try:
+            await trio.sleep(fault.duration_s)
+        finally:
+            with suppress(ProcessLookupError):
+                resource.prlimit(process, resource.RLIMIT_FSIZE, (hard, hard))
+        self._cluster.timeline.healed(f"the disk of {broker.name} has room again")
+        return text
+
+    async def _set_clock(self, broker: BrokerNode, fault: Fault) -> str:
+        """Set the clock ahead or back, and later right again."""
+        ahead_s = (2 * fault.severity - 1) * CLOCK_MAX_S
+        way = "ahead" if ahead_s > 0 else "back"
+        text = self._begin(
+            f"clock: that of {broker.name} is set {way} by {abs(ahead_s):.0f} s, for {fault.duration_s:.1f} s"
+        )
+        self._cluster.set_clock(broker, ahead_s)
+        try:
+            await trio.sleep(fault.duration_s)
+        finally:
+            self._cluster.set_clock(broker, 0.0)
+        self._cluster.timeline.healed(f"the clock of {broker.name} is right again")
+        return text
+
+    async def _drain(self, broker: BrokerNode, fault: Fault) -> str:
+        text = self._begin(f"drain: {broker.name} is drained for {fault.duration_s:.1f} s")
+        await self._cluster.set_draining(broker, is_draining=True)
+        await trio.sleep(fault.duration_s)
+        await self._cluster.set_draining(broker, is_draining=False)
+        self._cluster.timeline.healed(f"{broker.name} is drained no more")
         return text
 
     async def _disturb(self, fault: Fault, brokers: list[BrokerNode], random: Random) -> str:

@@ -13,7 +13,7 @@ from dafka.protocol.replication import (
     BalancerSettings,
     BrokerDescription,
     PlacedLog,
-    rank_brokers,
+    rank_nodes,
 )
 
 SETTINGS = BalancerSettings(mend_after_s=60, full_bytes=100, moves_max=2)
@@ -52,7 +52,7 @@ class Cluster:
         self.brokers[name] = attrs.evolve(self.brokers[name], **changes)  # type: ignore[arg-type]
 
     def add_log(self, name: str, replicas: tuple[str, ...], wanted: int) -> None:
-        self.logs[name] = PlacedLog(name, rank_brokers(name, replicas)[0], replicas, wanted, replicas)
+        self.logs[name] = PlacedLog(name, rank_nodes(name, replicas)[0], replicas, wanted, replicas)
 
     def step(self) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
         """Let a second pass. Return the changes: the log, its replicas before and after."""
@@ -60,7 +60,7 @@ class Cluster:
         for name, log in self.logs.items():
             synced = [each for each in log.replicas if self.copied.get((name, each), 0) <= self.now]
             in_sync = tuple(each for each in synced if each in self.alive or each in log.in_sync)
-            living = [each for each in rank_brokers(name, synced) if each in self.alive]
+            living = [each for each in rank_nodes(name, synced) if each in self.alive]
             living.sort(key=lambda each: each in self.balancers[each].unfit(name))
             self.logs[name] = attrs.evolve(log, leader=living[0] if living else "", in_sync=in_sync)
         made = []
@@ -112,7 +112,7 @@ def test_the_replicas_of_a_broker_are_replaced_when_it_has_been_dead_for_long() 
 def test_a_dead_replica_is_replaced_in_one_step_so_that_the_living_ones_remain_more_than_half() -> None:
     cluster = Cluster(1, 4)
     cluster.add_log("log", ("b0", "b1", "b2"), 3)
-    dead = next(each for each in ("b1", "b2") if each != rank_brokers("log", ("b0", "b1", "b2"))[0])
+    dead = next(each for each in ("b1", "b2") if each != rank_nodes("log", ("b0", "b1", "b2"))[0])
     cluster.alive.remove(dead)
     made = [each for _ in range(100) for each in cluster.step()]
     assert [set(after) for _, _, after in made] == [{"b0", "b1", "b2", "b3"} - {dead}]

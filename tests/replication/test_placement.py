@@ -8,21 +8,21 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.protocol.replication import BrokerSpace, choose_replicas, rank_brokers
+from dafka.protocol.replication import BrokerSpace, choose_replicas, rank_nodes
 
 BROKERS = [f"broker-{number}" for number in range(10)]
 LOGS = [f"orders/{number}" for number in range(1000)]
 
 
 def test_logs_are_spread_evenly() -> None:
-    leaders = Counter(rank_brokers(log, BROKERS)[0] for log in LOGS)
+    leaders = Counter(rank_nodes(log, BROKERS)[0] for log in LOGS)
     assert leaders.keys() == set(BROKERS)
     assert max(leaders.values()) < 2 * min(leaders.values())
 
 
 def test_a_further_broker_takes_only_its_share() -> None:
     for log in LOGS:
-        before, after = rank_brokers(log, BROKERS), rank_brokers(log, [*BROKERS, "further"])
+        before, after = rank_nodes(log, BROKERS), rank_nodes(log, [*BROKERS, "further"])
         after.remove("further")
         assert after == before
 

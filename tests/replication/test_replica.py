@@ -15,7 +15,7 @@ from dafka.protocol.replication import (
     ReplicaSettings,
     Tip,
     WriteControl,
-    rank_brokers,
+    rank_nodes,
 )
 
 REPLICAS = ("b0", "b1", "b2")
@@ -50,14 +50,14 @@ def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
 
 
 def test_a_preferred_replica_takes_over_after_some_time() -> None:
-    preferred, other, last = rank_brokers("log", REPLICAS)
+    preferred, other, last = rank_nodes("log", REPLICAS)
     replicas = (last, other, preferred)
     assert claimed_at(make_replica(preferred, replicas), [0.0, 29.9, 30.0]) == 30.0
     assert claimed_at(make_replica(other, replicas), [0.0, 29.9, 100.0]) is None
 
 
 def test_a_leader_that_is_drained_is_replaced_soon() -> None:
-    preferred, other, last = rank_brokers("log", REPLICAS)
+    preferred, other, last = rank_nodes("log", REPLICAS)
     replicas = (preferred, other, last)
     times = [0.0, 0.4, 0.5, 1.0]
     found = make_replica(other, replicas)
@@ -70,7 +70,7 @@ def test_a_leader_that_is_drained_is_replaced_soon() -> None:
 
 
 def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
-    [preferred, *_] = rank_brokers("log", REPLICAS)
+    [preferred, *_] = rank_nodes("log", REPLICAS)
     others = tuple(each for each in REPLICAS if each != preferred)
     replica = make_replica(others[0], (preferred, *others))
     replica.set_preferences((), frozenset(REPLICAS))
@@ -210,7 +210,7 @@ def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have
 
 
 def test_a_clock_that_is_set_back_delays_a_claim_no_longer_than_one_that_is_right() -> None:
-    replica = make_replica(rank_brokers("log", REPLICAS)[1], REPLICAS)
+    replica = make_replica(rank_nodes("log", REPLICAS)[1], REPLICAS)
     [leader] = {replica.leader}
     others = tuple(each for each in REPLICAS if each != leader)
     actions: list[ReplicaAction] = []
@@ -220,7 +220,7 @@ def test_a_clock_that_is_set_back_delays_a_claim_no_longer_than_one_that_is_righ
 
 
 def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
-    preferred, other, leader = rank_brokers("log", REPLICAS)
+    preferred, other, leader = rank_nodes("log", REPLICAS)
     replicas = (leader, other, preferred)
     replica = make_replica(preferred, replicas)
     alive = (preferred, other)
@@ -237,7 +237,7 @@ def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
 
 
 def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> None:
-    preferred, other, leader = rank_brokers("log", REPLICAS)
+    preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
     replica.set_alive(REPLICAS, 10.0)
     replica.receive(other, Claim("log", Branch(1024, other), REPLICAS))

@@ -20,8 +20,8 @@ from dafka.spark import publishing
 from dafka.spark.errors import InputChangedError, PublishingError, RowError
 from dafka.spark.publishing import PublishResult, derive_address, publish
 from dafka.spark.rows import RowColumns
-from dafka.spark.schema import arrow_schema
 from dafka.storage import open_storage
+from dafka.storage.arrow import arrow_schema
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import contents, wait_until
 from tests.spark.stores import read_records, read_store

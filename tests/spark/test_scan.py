@@ -21,8 +21,9 @@ from dafka.records import Partition, RecordBatch
 from dafka.spark import scan as module
 from dafka.spark.planning import StoreRange, StoreTask
 from dafka.spark.scan import scan_task
-from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, escape_name, to_arrow
+from dafka.spark.schema import COLUMNS
 from dafka.storage import open_storage
+from dafka.storage.arrow import ARROW_TYPES, arrow_schema, escape_name, to_arrow
 from tests.spark.stores import TIME, A, B, batch, content, fill, trim, whole_batch
 
 PARTITION = Partition("orders", A)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -19,15 +20,8 @@ from pyspark.sql.types import (
 from dafka.batches import pack_headers
 from dafka.contents import pack
 from dafka.errors import ConfigError
-from dafka.spark.schema import (
-    COLUMNS,
-    TIMESTAMP_MAX,
-    arrow_schema,
-    check_columns,
-    default_columns,
-    escape_name,
-    to_arrow,
-)
+from dafka.spark.schema import COLUMNS, check_columns, default_columns
+from dafka.storage.arrow import ARROW_TYPES, TIMESTAMP_MAX, arrow_schema, escape_name, to_arrow
 from tests.spark.stores import TIME, A, batch
 
 
@@ -40,6 +34,11 @@ def test_packed_contents_equal_plain_ones(contents: list[bytes]) -> None:
     assert found.equals(to_arrow(plain, COLUMNS.names))
     assert found["value"].to_pylist() == contents
     assert found["offset"].to_pylist() == [5, 6, 7]
+
+
+def test_the_arrow_types_are_those_that_spark_requires() -> None:
+    assert {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in COLUMNS} == ARROW_TYPES
+    assert [field.name for field in COLUMNS] == list(ARROW_TYPES)
 
 
 def test_columns_are_in_the_requested_order() -> None:

@@ -178,6 +178,8 @@ def run_round(url: str, number: int, seed: int, expected: Expected) -> int:
 def main(url: str, rounds: int, seed: int) -> None:
     """Run the rounds."""
     open_storage(url)  # imports the plugin before forking
+    if url.startswith("tiered:"):
+        import dafka.storage.cold.tiered  # noqa: F401
     expected = Expected()
     repairs = 0
     for number in range(rounds):

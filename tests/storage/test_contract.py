@@ -66,7 +66,9 @@ async def test_installed_plugin_keeps_the_contract(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("third_party")
 def test_unknown_scheme_lists_the_installed_ones() -> None:
-    with pytest.raises(StorageError, match=r"^unknown storage 'nope': installed are filelog, memory, pickle, sqlite$"):
+    with pytest.raises(
+        StorageError, match=r"^unknown storage 'nope': installed are filelog, .*, pickle, sqlite, tiered$"
+    ):
         open_storage("nope:x")
 
 

@@ -1,22 +1,21 @@
-"""`dafka group`: lists, describes, resets and deletes the groups of consumers of a broker."""
+"""`dafka group`: lists, describes and resets groups of consumers, of the cluster or of Kafka's clients of a broker."""
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import click
 
+from dafka.cli.group_reset import Target, parse_target
+from dafka.cli.groups import describe_cluster_group, list_cluster_groups, reset_cluster_group
 from dafka.cli.kafka.brokers import connect_all, connect_coordinator
 from dafka.cli.kafka.client import KafkaClient, check_error
-from dafka.cli.kafka.options import client_options, json_option
+from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
 from dafka.cli.kafka.topic import LogRange, find_offsets, find_ranges
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, print_table
-from dafka.kafka.constants import EARLIEST, LATEST
 from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -30,40 +29,18 @@ _WITHOUT_MEMBERS = {"Empty", "Dead"}
 _DEAD = "Dead"
 
 
-@attrs.frozen
-class _Target:
-    """Where a group is reset to: a time as ListOffsets takes it, or an offset."""
-
-    time_ms: int | None = None
-    offset: int = 0
-
-
-def _parse_target(text: str) -> _Target:
-    if text in {"earliest", "latest"}:
-        return _Target(time_ms=EARLIEST if text == "earliest" else LATEST)
-    if text.isascii() and text.isdecimal():
-        return _Target(offset=int(text))
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        expected = "expected earliest, latest, an offset, or a time such as 2026-11-23T07:00Z"
-        raise ValueError(f"{expected}, not {text!r}") from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=datetime.UTC)
-    return _Target(time_ms=max(int(time.timestamp() * 1000), 0))
-
-
 @click.group()
 def group() -> None:
-    """List, describe, reset and delete the groups of consumers of a broker.
+    """List, describe and reset groups of consumers, and delete those of a broker.
 
-    These commands speak Kafka's protocol.
+    The groups are those of `dafka consume --group` and `open_consumer(group=...)`. With --kafka, they are those of
+    Kafka's clients of a broker.
     """
 
 
 @group.command("list")
 @json_option
-@client_options
+@client_or_node_options(list_cluster_groups)
 def list_groups(as_json: bool, client: KafkaClient) -> None:
     """List the groups."""
     groups: dict[str, Any] = {}
@@ -83,9 +60,9 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
 @group.command()
 @click.argument("name")
 @json_option
-@client_options
+@client_or_node_options(describe_cluster_group)
 def describe(name: str, as_json: bool, client: KafkaClient) -> None:
-    """Show the members of a group, its committed offsets, and its lag."""
+    """Show the members of a group, how far it has come, and its lag."""
     coordinator = connect_coordinator(client, name)
     found = _find(coordinator, name)
     committed = _committed(coordinator, name)
@@ -126,19 +103,23 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     "target",
     metavar="earliest|latest|OFFSET|TIME",
     required=True,
-    type=parsed_type(_parse_target),
+    type=parsed_type(parse_target),
     help="Where to begin again: TIME is such as 2026-11-23T07:00Z, and UTC without a time zone.",
 )
 @click.option(
-    "--topic", "topics", metavar="NAME", multiple=True, help="A topic.  [default: those with committed offsets]"
+    "--topic",
+    "topics",
+    metavar="NAME",
+    multiple=True,
+    help="A topic.  [default: those with positions]",
 )
-@click.option("--dry-run", is_flag=True, help="Show the offsets, and commit nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the new positions, and save nothing.")
 @json_option
-@client_options
+@client_or_node_options(reset_cluster_group)
 def reset(
-    name: str, target: _Target, topics: tuple[str, ...], dry_run: bool, as_json: bool, client: KafkaClient
+    name: str, target: Target, topics: tuple[str, ...], dry_run: bool, as_json: bool, client: KafkaClient
 ) -> None:
-    """Commit other offsets for a group, which must have no members.
+    """Let a group, which must have no members, go on at other records.
 
     An offset that a log does not have becomes the nearest one that it has. If no record is as late as the time, the
     offset is the end of the log.
@@ -177,7 +158,7 @@ def reset(
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @client_options
 def delete(names: tuple[str, ...], client: KafkaClient) -> None:
-    """Delete groups with their committed offsets. They must have no members."""
+    """Delete groups of a broker with their committed offsets. They must have no members."""
     problem: tuple[int, str] | None = None
     for name in names:
         (found,) = connect_coordinator(client, name).ask(DeleteGroupsRequest(groups_names=[name])).results
@@ -218,7 +199,7 @@ def _ranges(client: KafkaClient, committed: dict[tuple[str, int], int]) -> list[
     return find_ranges(client, topics) if topics else []
 
 
-def _target_offsets(client: KafkaClient, ranges: Sequence[LogRange], target: _Target) -> dict[tuple[str, int], int]:
+def _target_offsets(client: KafkaClient, ranges: Sequence[LogRange], target: Target) -> dict[tuple[str, int], int]:
     logs = {(each.topic, each.number): each for each in ranges}
     if target.time_ms is None:
         return {log: min(max(target.offset, each.start_offset), each.end_offset) for log, each in logs.items()}

@@ -11,22 +11,29 @@ from typing import Any
 import click
 
 from dafka.cli.kafka.client import Access, KafkaClient
-from dafka.cli.options import add_options, usage_mistakes
+from dafka.cli.options import add_options, node_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
-from dafka.config import DEFAULT_KAFKA_LISTEN
+from dafka.config import DEFAULT_KAFKA_LISTEN, Config
 from dafka.endpoints import split_tcp_endpoint
 from dafka.users import MECHANISMS, PLAIN
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
+_BROKER = click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    default=DEFAULT_KAFKA_LISTEN,
+    show_default=True,
+    help="Where the broker listens.",
+)
+
+_BROKER_OR_CLUSTER = click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="Ask the broker that listens here, about groups of Kafka's clients.  [default: ask the cluster]",
+)
+
 _OPTIONS = (
-    click.option(
-        "--kafka",
-        metavar="HOST:PORT",
-        default=DEFAULT_KAFKA_LISTEN,
-        show_default=True,
-        help="Where the broker listens.",
-    ),
     click.option("--tls", is_flag=True, help="Connect with TLS, and trust the authorities of the system."),
     click.option(
         "--tls-ca", type=click.Path(), metavar="FILE", default="", help="Connect with TLS, and trust these authorities."
@@ -56,36 +63,62 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a connection to a command, which gets `client`."""
 
     @functools.wraps(command)
-    def wrapper(
-        *args: Any,
-        kafka: str,
-        tls: bool,
-        tls_ca: str,
-        tls_certificate: str,
-        tls_key: str,
-        user: str,
-        password_file: str | None,
-        mechanism: str,
-        **others: Any,
-    ) -> Any:
-        found = split_tcp_endpoint(f"tcp://{kafka}")
-        if found is None or not found[1].isdecimal():
-            raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_KAFKA_LISTEN}, not {kafka!r}")
-        access = Access(
-            host=found[0].strip("[]"),
-            port=int(found[1]),
-            has_tls=tls or bool(tls_ca or tls_certificate),
-            authority=tls_ca,
-            certificate=tls_certificate,
-            key=tls_key,
-            user=user,
-            mechanism=mechanism,
-            password=read_password(password_file) if user else "",
-        )
+    def wrapper(*args: Any, **given: Any) -> Any:
+        access = _take_access(given)
         with usage_mistakes(), KafkaClient(access) as client:
-            return command(*args, client=client, **others)
+            return command(*args, client=client, **given)
 
-    return add_options(wrapper, *_OPTIONS)
+    return add_options(wrapper, _BROKER, *_OPTIONS)
+
+
+def client_or_node_options(ask_cluster: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a connection and those of a node to a command, which gets `client`.
+
+    Args:
+        ask_cluster: Called with `config` instead if no option names a broker.
+
+    Returns:
+        A decorator for the command.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapper(*args: Any, config: Config, **given: Any) -> Any:
+            has_access = any(given[name] for name in _ACCESS - {"mechanism"})
+            given["kafka"] = given["kafka"] or DEFAULT_KAFKA_LISTEN
+            if not has_access:
+                for name in _ACCESS:
+                    del given[name]
+                return ask_cluster(*args, config=config, **given)
+            access = _take_access(given)
+            with usage_mistakes(), KafkaClient(access) as client:
+                return command(*args, client=client, **given)
+
+        return add_options(node_options(wrapper), _BROKER_OR_CLUSTER, *_OPTIONS)
+
+    return decorate
+
+
+_ACCESS = {"kafka", "tls", "tls_ca", "tls_certificate", "tls_key", "user", "password_file", "mechanism"}
+
+
+def _take_access(given: dict[str, Any]) -> Access:
+    """Return what the options of a connection say, and remove them from those of the command."""
+    access = {name: given.pop(name) for name in _ACCESS}
+    found = split_tcp_endpoint(f"tcp://{access['kafka']}")
+    if found is None or not found[1].isdecimal():
+        raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_KAFKA_LISTEN}, not {access['kafka']!r}")
+    return Access(
+        host=found[0].strip("[]"),
+        port=int(found[1]),
+        has_tls=access["tls"] or bool(access["tls_ca"] or access["tls_certificate"]),
+        authority=access["tls_ca"],
+        certificate=access["tls_certificate"],
+        key=access["tls_key"],
+        user=access["user"],
+        mechanism=access["mechanism"],
+        password=read_password(access["password_file"]) if access["user"] else "",
+    )
 
 
 def read_password(path: str | None, *, is_new: bool = False) -> str:

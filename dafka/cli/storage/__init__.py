@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from dafka.cli.storage.cold import move, objects
 from dafka.cli.storage.deletion import delete
 from dafka.cli.storage.inspection import info, verify
 from dafka.cli.storage.migration import migrate
@@ -20,11 +21,11 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def storage() -> None:
-    """Inspect, copy, trim, delete and migrate records.
+    """Inspect, copy, trim, delete, migrate and move records.
 
     A storage is given as a URL, such as sqlite:dafka.db or filelog:FOLDER.
     """
 
 
-for command in (info, verify, copy, export, import_, trim, delete, migrate):
+for command in (info, verify, copy, export, import_, trim, delete, migrate, move, objects):
     storage.add_command(command)

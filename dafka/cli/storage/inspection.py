@@ -13,7 +13,15 @@ from dafka.cli.runner import run
 from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
 from dafka.cli.terminal import counted, print_table
 from dafka.records import Partition
-from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, open_storage
+from dafka.storage import (
+    Damage,
+    HasColdTier,
+    PartitionInfo,
+    Storage,
+    StorageStatistics,
+    TierStatistics,
+    open_storage,
+)
 from dafka.storage.tools.partitions import select_partitions
 from dafka.storage.tools.verify import Verification, verify_storage
 from dafka.text import escape_unprintable, format_time
@@ -25,6 +33,7 @@ class _Contents:
     statistics: StorageStatistics
     partitions: dict[Partition, PartitionInfo]
     positions: list[tuple[str, Partition, int]]
+    cold: TierStatistics | None = None
 
     def lag(self, partition: Partition, position: int) -> int | None:
         """Return the number of records held at or after a position; None if the partition is unknown."""
@@ -63,13 +72,15 @@ async def _read_contents(storage: Storage, topics: tuple[str, ...]) -> _Contents
         for partition, position in sorted((await storage.load_positions(name)).items())
         if not topics or partition.topic in topics
     ]
-    return _Contents(storage.identity, await storage.statistics(), partitions, positions)
+    cold = storage.tier_statistics() if isinstance(storage, HasColdTier) else None
+    return _Contents(storage.identity, await storage.statistics(), partitions, positions, cold)
 
 
 def _info_values(contents: _Contents) -> dict[str, Any]:
     return {
         "identity": contents.identity,
         "totals": attrs.asdict(contents.statistics),
+        **({} if contents.cold is None else {"cold": _cold_values(contents.cold)}),
         "partitions": [
             {
                 "topic": partition.topic,
@@ -93,6 +104,16 @@ def _info_values(contents: _Contents) -> dict[str, Any]:
             }
             for name, partition, position in contents.positions
         ],
+    }
+
+
+def _cold_values(cold: TierStatistics) -> dict[str, Any]:
+    return {
+        "place": cold.place,
+        "objects": cold.segments,
+        "records": cold.records,
+        "content_bytes": cold.content_bytes,
+        "stored_bytes": cold.object_bytes,
     }
 
 
@@ -130,6 +151,12 @@ def _print_info(contents: _Contents) -> None:
         f"\nstorage {contents.identity}: {counted(totals.partitions, 'partition')}, "
         f"{counted(totals.records, 'record')} of {decimal(totals.content_bytes)}, {decimal(totals.stored_bytes)} stored"
     )
+    if contents.cold is not None:
+        cold = contents.cold
+        click.echo(
+            f"cold tier {cold.place}: {counted(cold.records, 'record')} of {decimal(cold.content_bytes)} in "
+            f"{counted(cold.segments, 'object')} of {decimal(cold.object_bytes)}"
+        )
 
 
 @click.command()

@@ -112,6 +112,25 @@ class DeliveryBuffer:
                 actions += self._machine.seek(partition, waiting.get(partition, cursor.next_sequence), now)
         return actions
 
+    def assign_only(self) -> None:
+        """Receive records of those partitions only that `assign` names."""
+        self._machine.reassembler.assigned = set()
+
+    def assign(self, partition: Partition, sequence: int, now: float) -> list[Action]:
+        """Receive a partition from a record on. Return the actions of the machine."""
+        assigned = self._machine.reassembler.assigned
+        assert assigned is not None
+        assigned.add(partition)
+        return self.seek(partition, sequence, now)
+
+    def unassign(self, partition: Partition, now: float) -> list[Action]:
+        """Receive no further records of a partition; those that wait are dropped."""
+        assigned = self._machine.reassembler.assigned
+        assert assigned is not None
+        assigned.discard(partition)
+        actions = self._drop_partition(partition, now)
+        return actions + self._machine.seek(partition, self.positions[partition], now)
+
     def is_complete(self, ends: dict[Partition, int]) -> bool:
         """Return whether nothing is left before these ends.
 

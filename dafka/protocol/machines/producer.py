@@ -137,6 +137,11 @@ class ProducerMachine:
         return min(max(first, self.earliest_sequence), self.next_sequence)
 
     @property
+    def ends_by_store(self) -> dict[str, int]:
+        """By store, the sequence after the last record that it has acknowledged."""
+        return dict(self._stores)
+
+    @property
     def is_all_stored(self) -> bool:
         """Whether stores that were waited for have acknowledged everything."""
         return bool(self._config.min_stores) and not self.unacknowledged

@@ -41,6 +41,7 @@ class Reassembler:
         cursors: The position in each followed partition.
         gap_resolver: The peers that may still hold the missing records.
         paused: The partitions, and the topics, that nothing is fetched of.
+        assigned: The only partitions that are fetched; None for all.
         fetches_sent: The number of FETCHes returned by `due_fetches`.
     """
 
@@ -56,6 +57,7 @@ class Reassembler:
         self._unproven: OrderedDict[Partition, float] = OrderedDict()
         self._unproven_max = unproven_max
         self.paused: set[Partition | str] = set()
+        self.assigned: set[Partition] | None = None
 
     def follow_partition(self, partition: Partition, next_sequence: int, since: float | None = None) -> None:
         """Begin to follow a partition from `next_sequence` on.
@@ -82,6 +84,8 @@ class Reassembler:
 
     def is_paused(self, partition: Partition) -> bool:
         """Return whether nothing is fetched of a partition."""
+        if self.assigned is not None and partition not in self.assigned:
+            return True
         return bool(self.paused) and (partition in self.paused or partition.topic in self.paused)
 
     def has_room(self) -> bool:

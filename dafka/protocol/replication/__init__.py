@@ -1,5 +1,6 @@
 """Replicated logs: which broker leads a log, on which brokers it is kept, and how its branches are related."""
 
+from dafka.protocol.rendezvous import rank_nodes
 from dafka.protocol.replication.balancing import Balancer, BalancerSettings, PlacedLog, ReplicaChange
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.brokers import (
@@ -24,7 +25,6 @@ from dafka.protocol.replication.records import (
     encode_control,
     next_epoch,
 )
-from dafka.protocol.replication.rendezvous import rank_brokers
 from dafka.protocol.replication.replica import (
     Acknowledge,
     Availability,
@@ -71,5 +71,5 @@ __all__ = [
     "encode_broker",
     "encode_control",
     "next_epoch",
-    "rank_brokers",
+    "rank_nodes",
 ]

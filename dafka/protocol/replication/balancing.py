@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 
+from dafka.protocol.rendezvous import weigh_node
 from dafka.protocol.replication.brokers import BrokerDescription
 from dafka.protocol.replication.placement import BrokerSpace, choose_replicas
-from dafka.protocol.replication.rendezvous import weigh_broker
 
 RETRY_S = 5.0
 """How long a change may take until it is asked for again."""
@@ -123,7 +123,7 @@ class _Cluster:
             used = Counter(self.racks.get(each, "") for each in kept)
             worst = max(
                 removable,
-                key=lambda each: (used[self.racks.get(each, "")], self.loads[each], weigh_broker(log.name, each)),
+                key=lambda each: (used[self.racks.get(each, "")], self.loads[each], weigh_node(log.name, each)),
             )
             kept.remove(worst)
             found.append(worst)
@@ -308,7 +308,7 @@ class Balancer:
             if all(loads[each] < loads[broker] + 2 for each in cluster.usable):
                 continue
             free = [log for log in settled if broker not in log.replicas and log.name not in planned]
-            for log in sorted(free, key=lambda log: weigh_broker(log.name, broker)):
+            for log in sorted(free, key=lambda log: weigh_node(log.name, broker)):
                 if receiving[broker] >= self._settings.moves_max:
                     break
                 [removed, *_] = cluster.choose_surplus(log, (broker,))

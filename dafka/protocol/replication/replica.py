@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.protocol.rendezvous import rank_nodes
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.records import (
     NO_BRANCH,
@@ -31,7 +32,6 @@ from dafka.protocol.replication.records import (
     Tip,
     next_epoch,
 )
-from dafka.protocol.replication.rendezvous import rank_brokers
 
 CLAIM_DOUBLINGS = 4
 """How often the wait for promises doubles."""
@@ -719,6 +719,6 @@ class Replica:
     def rank_replicas(self) -> list[str]:
         """Return the replicas in the order in which they are preferred as leaders."""
         if self._ranked.keys() != set(self.replicas):
-            self._ranked = dict.fromkeys(rank_brokers(self._log, self.replicas))
+            self._ranked = dict.fromkeys(rank_nodes(self._log, self.replicas))
         named = [each for each in self._preferred if each in self._ranked]
         return [*named, *(each for each in self._ranked if each not in named)]

@@ -27,8 +27,9 @@ from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import Segment
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRows
 from dafka.storage.filelog.versions import is_of_batches
+from dafka.storage.tiers import TIER_FOLDER
 
-_KNOWN_FILES = {MARKER_FILE, LOCK_FILE, TOPICS_FOLDER, POSITIONS_FOLDER, NAMES_FILE, HEADS_FILE}
+_KNOWN_FILES = {MARKER_FILE, LOCK_FILE, TOPICS_FOLDER, POSITIONS_FOLDER, NAMES_FILE, HEADS_FILE, TIER_FOLDER}
 
 
 def find_folder_damage(folder: str) -> Iterator[Damage]:

@@ -1,0 +1,164 @@
+"""`dafka group` for the groups of the cluster, which need no broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import click
+
+from dafka.cli.group_reset import Target
+from dafka.cli.runner import run
+from dafka.cli.terminal import UsageMistake, counted, print_table
+from dafka.config import Config
+from dafka.kafka.constants import EARLIEST, LATEST
+from dafka.records import Partition
+from dafka.roles import GroupDescription, MemberDescription, describe_group, list_groups, open_reader, reset_group
+from dafka.roles.arguments import ephemeral
+from dafka.roles.group_tools import find_ends
+
+EARLIEST_S = 5.0
+"""Seconds that stores have to say which records they still hold."""
+
+
+def list_cluster_groups(config: Config, *, as_json: bool) -> None:
+    """Print the groups."""
+
+    async def program() -> int:
+        names = await list_groups(config)
+        if as_json:
+            for name in names:
+                click.echo(json.dumps({"group": name}))
+        else:
+            print_table(("group",), (), [(name,) for name in names])
+        return 0
+
+    run(program)
+
+
+def describe_cluster_group(config: Config, *, name: str, as_json: bool) -> None:
+    """Print the members and positions of a group."""
+
+    async def program() -> int:
+        found = await _describe(name, config)
+        rows = sorted(found.positions, key=str)
+        if as_json:
+            _print_json(found, rows)
+            return 0
+        lag = counted(sum(map(found.lag, rows)), "record")
+        click.echo(f"group {name}: {counted(len(found.members), 'member')}, lag {lag}")
+        if found.members:
+            print_table(
+                ("member", "state", "topics"),
+                ("partitions",),
+                [
+                    (each.address, _state(each), ", ".join(each.topics), str(len(each.partitions)))
+                    for each in found.members
+                ],
+            )
+        if rows:
+            owners = {partition: each.address for each in found.members for partition in each.partitions}
+            print_table(
+                ("topic", "partition", "member"),
+                ("position", "end", "lag"),
+                [
+                    (
+                        each.topic,
+                        each.address,
+                        owners.get(each, "")[:8],
+                        str(found.positions[each]),
+                        str(found.ends.get(each, "")),
+                        str(found.lag(each)),
+                    )
+                    for each in rows
+                ],
+            )
+        return 0
+
+    run(program)
+
+
+def reset_cluster_group(
+    config: Config, *, name: str, target: Target, topics: tuple[str, ...], dry_run: bool, as_json: bool
+) -> None:
+    """Let a group go on at other records."""
+
+    async def program() -> int:
+        found = await (describe_group(name, config) if topics else _describe(name, config))
+        if any(not each.is_silent for each in found.members):
+            raise UsageMistake(f"group {name!r}: it has members that are alive: stop them first")
+        wanted = topics or tuple(sorted({each.topic for each in found.positions}))
+        if not wanted:
+            raise UsageMistake(f"group {name!r}: it has no positions: name topics with --topic")
+        positions = await _target_positions(wanted, target, config)
+        if not positions:
+            raise UsageMistake(f"no store holds records of {', '.join(wanted)}")
+        if not dry_run:
+            await reset_group(found, positions, config)
+        for_people = []
+        for each in sorted(positions, key=str):
+            former = found.positions.get(each)
+            if as_json:
+                line = {"group": name, "topic": each.topic, "partition": each.address}
+                click.echo(json.dumps({**line, "former_position": former, "position": positions[each]}))
+            for_people.append((each.topic, each.address, "" if former is None else str(former), str(positions[each])))
+        if not as_json:
+            print_table(("topic", "partition"), ("former position", "position"), for_people)
+        if dry_run:
+            click.echo("nothing was saved: this was a dry run", err=True)
+        return 0
+
+    run(program)
+
+
+async def _describe(name: str, config: Config) -> GroupDescription:
+    found = await describe_group(name, config)
+    if not (found.members or found.positions):
+        raise UsageMistake(
+            f"group {name!r}: there is no such group in the cluster; --kafka HOST:PORT asks a broker about its groups"
+        )
+    return found
+
+
+async def _target_positions(topics: Iterable[str], target: Target, config: Config) -> dict[Partition, int]:
+    """Return where each partition of topics is to go on."""
+    if target.time_ms == LATEST:
+        return await find_ends(topics, config)
+    async with open_reader(topics, ephemeral(config)) as reader:
+        await reader.wait_ready()
+        ends = reader.ends()
+        if target.time_ms is not None and target.time_ms != EARLIEST:
+            return {**ends, **await reader.positions_at(target.time_ms)}
+        held = {each: end for each, end in ends.items() if end}
+        earliest = await reader.earliest(held, EARLIEST_S)
+        first = {each: earliest.get(each, 0) for each in ends}
+        if target.time_ms == EARLIEST:
+            return first
+        return {each: min(max(target.offset, first[each]), end) for each, end in ends.items()}
+
+
+def _state(member: MemberDescription) -> str:
+    return "silent" if member.is_silent else "alive"
+
+
+def _print_json(found: GroupDescription, rows: Iterable[Partition]) -> None:
+    members = [
+        {
+            "member": each.address,
+            "state": _state(each),
+            "topics": each.topics,
+            "partitions": len(each.partitions),
+        }
+        for each in found.members
+    ]
+    positions = [
+        {
+            "topic": each.topic,
+            "partition": each.address,
+            "position": found.positions[each],
+            "end": found.ends.get(each),
+            "lag": found.lag(each),
+        }
+        for each in rows
+    ]
+    click.echo(json.dumps({"group": found.name, "members": members, "positions": positions}))

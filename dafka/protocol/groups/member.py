@@ -1,0 +1,498 @@
+"""One member of a group of consumers: which partitions it handles, and from which record on.
+
+Members know each other from the records of the group's topic only. `docs/explanation/groups.md` says why no two of them
+hand out the same partition. In short: a member claims a partition, durably; then it asks the stores who else claims
+it; it begins when all of those have released it or are over, and when its own position record is durable. A member is
+over when it has been silent for longer than its lease, which it watches itself: it stops when its signs of life are no
+longer confirmed. Of two claims, that of the member which the partition prefers (rendezvous hashing) stays.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum, auto
+from typing import TypeAlias
+
+import attrs
+
+from dafka.protocol.groups.records import FULL_EVERY_RECORDS, MemberRecord, Position, encode_member_record
+from dafka.protocol.groups.view import NO_POSITION, GroupView, Member
+from dafka.protocol.rendezvous import rank_nodes
+from dafka.records import Partition
+
+SILENCE_FACTOR = 1.25
+"""A member is over after this many leases without a sign of life. The difference allows for clocks that run at
+different speeds, and for the end of what is being handled."""
+
+SIGNS_PER_LEASE = 4
+"""Signs of life in the time of one lease."""
+
+SURVEYS_PER_LEASE = 8
+"""Surveys in the time of one lease, while nothing happens."""
+
+SURVEY_PAUSE_S = 0.05
+"""Seconds between two surveys, at least: each one is answered by every store."""
+
+
+class Stage(Enum):
+    """How far a member has come with a partition."""
+
+    CLAIMED = auto()
+    """The claim is being made durable, or the stores are being asked who else claims the partition."""
+    WAITING = auto()
+    """Others that claim it too have not released it."""
+    TAKING = auto()
+    """The first position of this epoch is being made durable."""
+    HELD = auto()
+    """The program handles its records."""
+    RELEASING = auto()
+    """Another member claims it, and the program has not saved how far it has come."""
+
+
+@attrs.frozen
+class Append:
+    """Publish a record in the member's own partition of the group's topic, after those before."""
+
+    value: bytes
+
+
+@attrs.frozen
+class Survey:
+    """Ask the stores for all records of the group, read them, and then call `survey_done`."""
+
+
+@attrs.frozen
+class Assign:
+    """Hand out the records of a partition from this sequence on."""
+
+    partition: Partition
+    sequence: int
+
+
+@attrs.frozen
+class Revoke:
+    """Hand out no further records of a partition, and call `handed_out` with how far it was handed out."""
+
+    partition: Partition
+
+
+@attrs.frozen
+class Lose:
+    """Hand out no further records of these partitions: others may handle them now."""
+
+    partitions: tuple[Partition, ...]
+
+
+GroupAction: TypeAlias = Append | Survey | Assign | Revoke | Lose
+
+
+@attrs.define(eq=False)
+class _Holding:
+    """A partition that this member claims, or handles.
+
+    Attributes:
+        claim_end: The sequence after the record with the claim, or, while it is being taken, with the position.
+        stage: How far the member has come.
+        confirmed_at: When the claim was confirmed.
+        rivals: The others that claimed the partition when this member's claim was durable, and claim it still.
+        position: The position, from `TAKING` on.
+        handed_out: The sequence after the last record that the program has, once that is asked for.
+        release_due: When it is released even if the program has not saved how far it has come.
+    """
+
+    claim_end: int
+    stage: Stage = Stage.CLAIMED
+    confirmed_at: float | None = None
+    rivals: set[str] = attrs.field(factory=set)
+    position: Position = NO_POSITION
+    handed_out: int | None = None
+    release_due: float = float("inf")
+
+
+@attrs.frozen(kw_only=True)
+class GroupSettings:
+    """The settings of a member.
+
+    Attributes:
+        topics: The topics that it consumes.
+        lease_s: How long others wait for a sign of life of it, in seconds.
+        handover_s: How long the program may take to save its position when a partition is handed over, in seconds.
+        stores: How many stores must confirm a record, and answer a question; 0: more than half of those ever seen.
+    """
+
+    topics: tuple[str, ...]
+    lease_s: float = 10.0
+    handover_s: float = 5.0
+    stores: int = 0
+
+
+class GroupMember:
+    """The machine of one member, from its first record to its last. A member that is over is followed by a new one.
+
+    Args:
+        address: The address of the node that publishes the member's records.
+        settings: The settings.
+        view: What this node knows of the group; it outlives the member.
+        begin_of: Returns where a partition begins that the group has no position of.
+
+    Attributes:
+        is_over: Whether the member has left, or its lease has ended.
+        confirmed_end: All records before this sequence are confirmed by enough stores.
+    """
+
+    def __init__(
+        self, address: str, settings: GroupSettings, view: GroupView, begin_of: Callable[[Partition], int]
+    ) -> None:
+        self.address = address
+        self.is_over = False
+        self.confirmed_end = 0
+        self._settings = settings
+        self._view = view
+        self._begin_of = begin_of
+        self._topics = frozenset(settings.topics)
+        self._partitions: dict[Partition, float] = {}
+        self._ranks: dict[Partition, list[str]] = {}
+        self._ranked_members: dict[str, frozenset[str]] = {}
+        self._holdings: dict[Partition, _Holding] = {}
+        self._positions: dict[Partition, Position] = {}
+        self._end = 0
+        self._sent: deque[tuple[int, float]] = deque()
+        self._last_sent_at = float("-inf")
+        self._lease_end: float | None = None
+        self._acknowledged: dict[str, int] = {}
+        self._stores = 0
+        self._stores_seen = 0
+        self._quorum_version = -1
+        self._surveyed_at = float("-inf")
+        self._survey_since: float | None = None
+        self._last_survey_at = float("-inf")
+        self._next_survey_at = float("-inf")
+        self._unsettled: set[Partition] = set()
+        self._seen_version = -1
+        self._is_stale = True
+        self._newly_claimed: set[Partition] = set()
+        self._released: set[Partition] = set()
+        self._changed: dict[Partition, Position] = {}
+        self._told_over: frozenset[str] = frozenset()
+        self._is_leaving = False
+
+    @property
+    def end_sequence(self) -> int:
+        """The sequence after the last record that this member has published."""
+        return self._end
+
+    @property
+    def quorum(self) -> int:
+        """How many stores must confirm a record, and answer a survey: any two such sets have a store in common."""
+        if self._settings.stores:
+            return self._settings.stores
+        if self._quorum_version != self._view.version:
+            self._quorum_version, self._stores_seen = self._view.version, self._view.stores
+        return max(self._stores, self._stores_seen, 1) // 2 + 1
+
+    def held(self) -> dict[Partition, int]:
+        """Return the partitions whose records the program handles, each with its saved position."""
+        stages = (Stage.HELD, Stage.RELEASING)
+        return {each: holding.position.sequence for each, holding in self._holdings.items() if holding.stage in stages}
+
+    def may_hand_out(self, partition: Partition, now: float) -> bool:
+        """Return whether records of a partition may be handed out."""
+        holding = self._holdings.get(partition)
+        return holding is not None and holding.stage is Stage.HELD and self.has_lease(now)
+
+    def has_lease(self, now: float) -> bool:
+        """Return whether no other member can take over what this one holds."""
+        return not self.is_over and self._lease_end is not None and now < self._lease_end
+
+    # What happens
+
+    def start(self, now: float) -> list[GroupAction]:
+        """Publish the first record."""
+        return self._advance(now)
+
+    def note_stores(self, count: int, now: float) -> list[GroupAction]:
+        """Note how many stores are connected."""
+        self._stores = max(self._stores, count)
+        return self._advance(now)
+
+    def partitions_known(self, partitions: Iterable[Partition], now: float) -> list[GroupAction]:
+        """Note partitions of the group's topics."""
+        for partition in partitions:
+            if partition.topic in self._topics and partition not in self._partitions:
+                self._partitions[partition] = now
+                self._is_stale = True
+        return self._advance(now)
+
+    def acknowledged(self, ends: Mapping[str, int], now: float) -> list[GroupAction]:
+        """Note, by store, before which sequence it holds all records of this member."""
+        self._acknowledged.update(ends)
+        return self._advance(now)
+
+    def view_changed(self, now: float) -> list[GroupAction]:
+        """Note that the view has read further records."""
+        return self._advance(now)
+
+    def survey_done(self, stores: int, now: float) -> list[GroupAction]:
+        """Note that all is read that so many stores held when `Survey` was asked for."""
+        since, self._survey_since = self._survey_since, None
+        if since is None or self._check_lease(now):
+            return self._advance(now)
+        if stores >= self.quorum:
+            self._surveyed_at = since
+            self._view.mark_silent(since, SILENCE_FACTOR, self.address)
+            self._is_stale = True
+        return self._advance(now)
+
+    def handed_out(self, partition: Partition, sequence: int, now: float) -> list[GroupAction]:
+        """Note how far a partition was handed out, after `Revoke`."""
+        holding = self._holdings.get(partition)
+        if holding is not None and holding.stage is Stage.RELEASING:
+            holding.handed_out = sequence
+        return self._advance(now)
+
+    def commit(self, positions: Mapping[Partition, int], now: float) -> list[GroupAction]:
+        """Save positions of partitions that are handled; others are left out.
+
+        They are saved when `confirmed_end` has reached what `end_sequence` is then.
+        """
+        for partition, sequence in positions.items():
+            holding = self._holdings.get(partition)
+            if holding is None or holding.stage not in {Stage.HELD, Stage.RELEASING}:
+                continue
+            if holding.position.sequence != sequence:
+                holding.position = Position(holding.position.epoch, sequence)
+                self._set_position(partition, holding.position)
+        return self._advance(now)
+
+    def leave(self, now: float) -> list[GroupAction]:
+        """Release everything, and publish the last record. The program handles nothing any more."""
+        self._is_leaving = True
+        return self._advance(now)
+
+    def tick(self, now: float) -> list[GroupAction]:
+        """Do what is due."""
+        return self._advance(now)
+
+    def deadline(self) -> float:
+        """Return when to call `tick`."""
+        if self.is_over:
+            return float("inf")
+        due = [self._last_sent_at + self._sign_interval_s]
+        if self._lease_end is not None:
+            due.append(self._lease_end)
+        if self._survey_since is None:
+            due.append(self._next_survey_at)
+        due += [each.release_due for each in self._holdings.values() if each.stage is Stage.RELEASING]
+        return min(due)
+
+    # What follows
+
+    @property
+    def _sign_interval_s(self) -> float:
+        return self._settings.lease_s / SIGNS_PER_LEASE
+
+    def _advance(self, now: float) -> list[GroupAction]:
+        if self.is_over:
+            return []
+        if self._check_lease(now):
+            return self._lose()
+        self._confirm(now)
+        actions: list[GroupAction] = []
+        if self.has_lease(now) and not self._is_leaving:
+            is_due = now >= self._last_sent_at + self._sign_interval_s
+            is_changed = self._is_stale or is_due or self._view.version != self._seen_version
+            self._is_stale, self._seen_version = False, self._view.version
+            if is_changed:
+                self._update_ranks()
+            for partition in list(self._holdings if is_changed else self._unsettled):
+                actions += self._advance_holding(partition, self._holdings[partition], now)
+            if is_changed:
+                self._claim(now)
+        actions += self._publish(now)
+        if self._is_leaving:
+            return [*actions, *self._lose()]
+        return actions + self._survey(now)
+
+    def _check_lease(self, now: float) -> bool:
+        """Return whether the lease has ended, or others say so."""
+        has_ended = self._lease_end is not None and now >= self._lease_end
+        return has_ended or self._view.is_over(self.address)
+
+    def _lose(self) -> list[GroupAction]:
+        lost = tuple(self.held())
+        self.is_over = True
+        self._holdings.clear()
+        self._unsettled.clear()
+        self._view.mark_over([self.address])
+        return [Lose(lost)] if lost else []
+
+    def _confirm(self, now: float) -> None:
+        """Extend the lease: it counts from when a record was published that enough stores have confirmed."""
+        ends = self._acknowledged.values()
+        if len(ends) < self.quorum:
+            return
+        self.confirmed_end = max(self.confirmed_end, heapq.nlargest(self.quorum, ends)[-1])
+        while self._sent and self._sent[0][0] <= self.confirmed_end:
+            _, sent_at = self._sent.popleft()
+            lease_end = sent_at + self._settings.lease_s
+            if lease_end > now:
+                self._lease_end = lease_end
+
+    def _advance_holding(self, partition: Partition, holding: _Holding, now: float) -> list[GroupAction]:
+        if self._is_claimed_by_preferred(partition):
+            return self._give_way(partition, holding, now)
+        if holding.stage is Stage.CLAIMED:
+            self._find_rivals(partition, holding, now)
+        if holding.stage is Stage.WAITING:
+            holding.rivals = {each for each in holding.rivals if self._is_rival(each, partition)}
+            if not holding.rivals:
+                self._take(partition, holding)
+        if holding.stage is Stage.TAKING and self.confirmed_end >= holding.claim_end:
+            holding.stage = Stage.HELD
+            self._unsettled.discard(partition)
+            return [Assign(partition, holding.position.sequence)]
+        if holding.stage is Stage.RELEASING and self._is_released(holding, now):
+            self._release(partition)  # the preferred one has gone meanwhile; this one claims it anew
+        return []
+
+    def _give_way(self, partition: Partition, holding: _Holding, now: float) -> list[GroupAction]:
+        """Release a partition that a preferred member claims; if it is being handled, once the program has saved it."""
+        if holding.stage is Stage.HELD:
+            holding.stage, holding.release_due = Stage.RELEASING, now + self._settings.handover_s
+            self._unsettled.add(partition)
+            return [Revoke(partition)]
+        if holding.stage is not Stage.RELEASING or self._is_released(holding, now):
+            self._release(partition)
+        return []
+
+    def _find_rivals(self, partition: Partition, holding: _Holding, now: float) -> None:
+        """Find out who else claims a partition, once nobody who comes later can overlook this member's claim."""
+        if holding.confirmed_at is None and self.confirmed_end >= holding.claim_end:
+            holding.confirmed_at = now
+        if holding.confirmed_at is not None and self._surveyed_at >= holding.confirmed_at:
+            holding.rivals = {each.address for each in self._others() if each.may_claim(partition)}
+            holding.stage = Stage.WAITING
+
+    def _is_rival(self, address: str, partition: Partition) -> bool:
+        """Return whether another member still claims a partition, or what it had confirmed of it may be unread."""
+        other = self._view.members[address]
+        return self._surveyed_at < other.over_since if other.is_over else other.may_claim(partition)
+
+    def _take(self, partition: Partition, holding: _Holding) -> None:
+        known = self._view.position(partition)
+        sequence = self._begin_of(partition) if known is None else known.sequence
+        holding.position = Position((known or NO_POSITION).epoch + 1, sequence)
+        self._set_position(partition, holding.position)
+        holding.stage, holding.claim_end = Stage.TAKING, self._end + 1
+
+    def _is_released(self, holding: _Holding, now: float) -> bool:
+        is_saved = holding.handed_out is not None and holding.position.sequence >= holding.handed_out
+        return is_saved or now >= holding.release_due
+
+    def _release(self, partition: Partition) -> None:
+        del self._holdings[partition]
+        self._unsettled.discard(partition)
+        self._newly_claimed.discard(partition)
+        self._released.add(partition)
+        self._is_stale = True
+
+    def _set_position(self, partition: Partition, position: Position) -> None:
+        self._positions[partition] = self._changed[partition] = position
+
+    def _claim(self, now: float) -> None:
+        """Claim what this member should handle.
+
+        Others than the preferred one claim a partition after a while in which nobody has, since the preferred one may
+        not know the partition.
+        """
+        if self._surveyed_at == float("-inf"):
+            return
+        others = list(self._others())
+        for partition, since in self._partitions.items():
+            if partition in self._holdings or partition in self._released:
+                continue
+            rank = self._rank(partition)
+            if rank and any(each.may_claim(partition) for each in others):
+                self._partitions[partition] = now
+            elif now - since >= rank * self._settings.lease_s:
+                self._holdings[partition] = _Holding(self._end + 1)
+                self._unsettled.add(partition)
+                self._newly_claimed.add(partition)
+
+    def _others(self) -> Iterator[Member]:
+        return (each for each in self._view.living() if each.address != self.address)
+
+    def _update_ranks(self) -> None:
+        """Forget the order of members if they are not the same any more."""
+        members = {
+            topic: frozenset([*(each.address for each in self._view.living(topic)), self.address])
+            for topic in self._topics
+        }
+        if members != self._ranked_members:
+            self._ranked_members = members
+            self._ranks.clear()
+
+    def _rank(self, partition: Partition) -> int:
+        """Return how many members a partition prefers to this one."""
+        return self._preferred(partition).index(self.address)
+
+    def _preferred(self, partition: Partition) -> list[str]:
+        """Return the members in the order in which a partition prefers them."""
+        found = self._ranks.get(partition)
+        if found is None:
+            found = self._ranks[partition] = rank_nodes(str(partition), self._ranked_members[partition.topic])
+        return found
+
+    def _is_claimed_by_preferred(self, partition: Partition) -> bool:
+        for address in self._preferred(partition):
+            if address == self.address:
+                return False
+            if self._view.members[address].may_claim(partition):
+                return True
+        return False
+
+    # What is published
+
+    def _publish(self, now: float) -> list[GroupAction]:
+        over = self._view.expired
+        is_due = now >= self._last_sent_at + self._sign_interval_s
+        is_news = self._newly_claimed or self._released or self._changed or over is not self._told_over
+        if not (is_due or is_news or self._is_leaving):
+            return []
+        is_full = self._is_leaving or self._end % FULL_EVERY_RECORDS == 0
+        claimed = set() if self._is_leaving else self._holdings.keys() if is_full else self._newly_claimed
+        record = MemberRecord(
+            lease_ms=round(self._settings.lease_s * 1000),
+            topics=self._settings.topics,
+            stores=self._stores,
+            is_full=is_full,
+            is_leaving=self._is_leaving,
+            claimed=frozenset(claimed),
+            released=frozenset() if is_full else frozenset(self._released),
+            positions=self._positions if is_full else self._changed,
+            over=over if is_full else over - self._told_over,
+        )
+        self._newly_claimed, self._released, self._changed, self._told_over = set(), set(), {}, over
+        self._end += 1
+        self._last_sent_at = now
+        self._sent.append((self._end, now))
+        return [Append(encode_member_record(record))]
+
+    def _survey(self, now: float) -> list[GroupAction]:
+        """Ask the stores, again and again, and soon if something waits for it."""
+        if self._survey_since is not None:
+            return []
+        if any(self._waits_for_survey(self._holdings[each]) for each in self._unsettled):
+            self._next_survey_at = min(self._next_survey_at, self._last_survey_at + SURVEY_PAUSE_S)
+        if now < self._next_survey_at:
+            return []
+        self._survey_since = self._last_survey_at = now
+        self._next_survey_at = now + self._settings.lease_s / SURVEYS_PER_LEASE
+        return [Survey()]
+
+    def _waits_for_survey(self, holding: _Holding) -> bool:
+        if holding.stage is Stage.CLAIMED:
+            return holding.confirmed_at is not None
+        return holding.stage is Stage.WAITING and any(self._view.members[each].is_over for each in holding.rivals)

@@ -1,0 +1,152 @@
+"""The records of a group's topic: what each member tells the others, each in a partition of its own.
+
+A full record says everything that is true of the member; one that is not says what has changed since the record before.
+Both are signs of life. A reader that begins at most `READ_BACK_RECORDS` before the end of a partition finds a full one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import attrs
+
+from dafka.errors import StorageFormatError
+from dafka.records import Partition
+
+TOPIC_PREFIX = "$group/"
+"""The topic of a group is this and its name. Topics that begin with `$` are not listed among those of programs."""
+
+GROUP_RECORD_VERSION = 1
+"""The version of the records."""
+
+FULL_EVERY_RECORDS = 100
+"""Each of so many records of a member is a full one."""
+
+LEASE_MS_MAX = 600_000
+"""The longest lease: for so long, a group may wait for a member that does not come back."""
+
+READ_BACK_RECORDS = 128
+"""Records before the end of a member's partition at which a reader begins."""
+
+
+class Position(NamedTuple):
+    """How far a group has come in a partition.
+
+    Attributes:
+        epoch: How often the partition had been taken over when this was saved. Of two positions, that of the later
+            epoch counts, whichever was written later.
+        sequence: The sequence of the next record to handle.
+    """
+
+    epoch: int
+    sequence: int
+
+
+@attrs.frozen(kw_only=True)
+class MemberRecord:
+    """What a member says in one record.
+
+    Attributes:
+        lease_ms: How long the others wait for a further sign of life before they take over its partitions.
+        topics: The topics that it consumes.
+        stores: The largest number of stores that it has been connected to.
+        is_full: Whether all that was said before is replaced.
+        is_leaving: Whether this is its last record.
+        claimed: Partitions that it wants to handle, or handles.
+        released: Partitions that it no longer handles.
+        positions: By partition, how far it has come.
+        over: Members that are over: they have left, or their lease has ended. They never come back.
+    """
+
+    lease_ms: int
+    topics: tuple[str, ...] = ()
+    stores: int = 0
+    is_full: bool = False
+    is_leaving: bool = False
+    claimed: frozenset[Partition] = frozenset()
+    released: frozenset[Partition] = frozenset()
+    positions: Mapping[Partition, Position] = attrs.field(factory=dict)
+    over: frozenset[str] = frozenset()
+
+
+def topic_of_group(group: str) -> str:
+    """Return the topic in which the members of a group keep their records."""
+    return TOPIC_PREFIX + group
+
+
+def encode_member_record(record: MemberRecord) -> bytes:
+    """Return the value of a member's record."""
+    positions: dict[str, dict[str, Position]] = {}
+    for partition, position in record.positions.items():
+        positions.setdefault(partition.topic, {})[partition.address] = position
+    fields = {
+        "version": GROUP_RECORD_VERSION,
+        "lease_ms": record.lease_ms,
+        "topics": record.topics,
+        "stores": record.stores,
+        "full": record.is_full,
+        "leaving": record.is_leaving,
+        "claimed": _by_topic(record.claimed),
+        "released": _by_topic(record.released),
+        "positions": positions,
+        "over": sorted(record.over),
+    }
+    told = {name: value for name, value in fields.items() if value}
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def decode_member_record(value: bytes) -> MemberRecord:
+    """Return a member's record.
+
+    Args:
+        value: What `encode_member_record` or an earlier version of it has returned.
+
+    Returns:
+        The record.
+
+    Raises:
+        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    """
+    try:
+        fields = json.loads(value)
+        if fields["version"] > GROUP_RECORD_VERSION:
+            raise StorageFormatError("a record of a group has a newer version: update dafka on this machine")
+        lease_ms, stores = int(fields["lease_ms"]), int(fields.get("stores", 0))
+        if not 0 < lease_ms <= LEASE_MS_MAX or stores < 0:
+            raise StorageFormatError("a record of a group has a lease or a number of stores that is not possible")
+        return MemberRecord(
+            lease_ms=lease_ms,
+            topics=tuple(map(str, fields.get("topics", ()))),
+            stores=stores,
+            is_full=bool(fields.get("full")),
+            is_leaving=bool(fields.get("leaving")),
+            claimed=_partitions(fields.get("claimed", {})),
+            released=_partitions(fields.get("released", {})),
+            positions=_positions(fields.get("positions", {})),
+            over=frozenset(map(str, fields.get("over", ()))),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageFormatError(f"a record of a group is malformed: {error!r}") from None
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for partition in sorted(partitions, key=str):
+        found.setdefault(partition.topic, []).append(partition.address)
+    return found
+
+
+def _partitions(found: Mapping[str, Any]) -> frozenset[Partition]:
+    return frozenset(Partition(topic, str(address)) for topic, addresses in found.items() for address in addresses)
+
+
+def _positions(found: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Position]:
+    positions = {}
+    for topic, addresses in found.items():
+        for address, (epoch, sequence) in addresses.items():
+            if not (type(epoch) is int and type(sequence) is int and epoch >= 0 and sequence >= 0):
+                raise ValueError(f"expected two whole numbers from 0 on, not {epoch!r} and {sequence!r}")
+            positions[Partition(topic, address)] = Position(epoch, sequence)
+    return positions

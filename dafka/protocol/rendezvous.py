@@ -1,0 +1,26 @@
+"""Rendezvous hashing: an order of nodes for each name, which everybody computes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+
+def rank_nodes(name: str, nodes: Iterable[str]) -> list[str]:
+    """Return nodes in the order in which they are preferred for a name, such as that of a log or a partition.
+
+    A node's coming or going does not change the order of the others.
+
+    Args:
+        name: The name.
+        nodes: The addresses of the nodes.
+
+    Returns:
+        The addresses, the preferred one first.
+    """
+    return sorted(nodes, key=lambda node: (weigh_node(name, node), node), reverse=True)
+
+
+def weigh_node(name: str, node: str) -> bytes:
+    """Return how much a node is preferred for a name; the larger, the more."""
+    return blake2b(f"{name}\0{node}".encode(errors="surrogateescape"), digest_size=8).digest()

@@ -1,0 +1,97 @@
+"""A folder as an object store, such as one on a network file system.
+
+Objects are written to a file of another name, synced, and renamed. A version is what the file contains: only one
+process writes to a tier at a time, which the lock of its hot storage ensures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+
+from dafka.storage.cold.objects import (
+    ListedObject,
+    ObjectConflictError,
+    ObjectMissingError,
+    ObjectStoreError,
+    Version,
+)
+from dafka.storage.filelog.files import is_temporary_file, make_folders, replace_file, sync_folder
+
+
+class FolderStore:
+    """Objects as files in a folder, which is created when it is needed.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder.rstrip("/") or "/"
+
+    def read(self, name: str) -> tuple[bytes, Version]:
+        """See `ObjectStore.read`."""
+        with self._errors(name), open(self._path(name), "rb") as file:
+            data = file.read()
+            return data, _version_of(data)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        """See `ObjectStore.read_range`."""
+        with self._errors(name), open(self._path(name), "rb", buffering=0) as file:
+            return os.pread(file.fileno(), end - start, start)
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `ObjectStore.write`."""
+        with self._errors(name):
+            path = self._path(name)
+            for changed in make_folders(os.path.dirname(path)):
+                sync_folder(changed)
+            replace_file(path, data)
+
+    def replace(self, name: str, data: bytes, version: Version | None) -> Version:
+        """See `ObjectStore.replace`."""
+        try:
+            found: Version | None = self.read(name)[1]
+        except ObjectMissingError:
+            found = None
+        if found != version:
+            raise ObjectConflictError(f"{self._path(name)} was replaced by another process")
+        self.write(name, data)
+        return _version_of(data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `ObjectStore.delete`. Folders that become empty are removed."""
+        for name in names:
+            with self._errors(name), suppress(FileNotFoundError):
+                path = self._path(name)
+                os.unlink(path)
+                with suppress(OSError):
+                    while (path := os.path.dirname(path)) != self._folder:
+                        os.rmdir(path)
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """See `ObjectStore.list`."""
+        with self._errors(prefix):
+            for folder, _, names in os.walk(self._path(prefix.rstrip("/"))):
+                for name in names:
+                    if not is_temporary_file(name):
+                        path = os.path.join(folder, name)
+                        yield ListedObject(os.path.relpath(path, self._folder), os.stat(path).st_size)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectMissingError(f"{self._path(name)}: there is no such file") from None
+        except OSError as error:
+            raise ObjectStoreError(f"{error.filename or self._path(name)}: {error.strerror or error}") from None
+
+
+def _version_of(data: bytes) -> Version:
+    return Version(sha256(data).hexdigest())

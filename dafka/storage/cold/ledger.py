@@ -1,0 +1,258 @@
+"""The manifest of a cold tier in its object store, with a copy on the disk of the hot storage.
+
+A change writes the objects that the new manifest names, then replaces its root if nobody else has, then saves the copy.
+Until the root is replaced, nothing has changed. Objects that the new manifest does not name any more are deleted after
+it. Names of those that could not be deleted stay in the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+import trio
+
+from dafka.errors import StorageBusyError, StorageError, StorageFormatError
+from dafka.groups import single_exception
+from dafka.storage.cold.contents import ColdContents
+from dafka.storage.cold.manifest import (
+    CHUNKS_FOLDER,
+    ROOT,
+    Chunk,
+    Manifest,
+    decode_chunk,
+    decode_root,
+    encode_segments,
+)
+from dafka.storage.cold.objects import ObjectMissingError, ObjectStoreError, Version
+from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.segments import Segment, escape_part
+from dafka.storage.filelog.files import make_folders, read_file, replace_file
+
+COPY_FILE = "manifest.json"
+"""The name of the copy of the root, with its version."""
+
+
+class Ledger:
+    """The manifest of one store.
+
+    Args:
+        remote: The object store.
+        store: The address of the store, which is the folder of its objects.
+        folder: The folder of the copy; None for none.
+        is_writer: Whether this process changes the tier, and so saves the copy.
+
+    Attributes:
+        contents: What the tier holds.
+        manifest: The version of the manifest that is known.
+        is_stale: Whether a newer version may be there, because the object store has not been asked yet.
+        lock: Held while the tier changes.
+    """
+
+    def __init__(self, remote: Remote, store: str, folder: str | None = None, *, is_writer: bool = True) -> None:
+        self.contents = ColdContents()
+        self.manifest = Manifest(store=store)
+        self.is_stale = True
+        self.lock = trio.Lock()
+        self._remote = remote
+        self._folder = folder
+        self._is_writer = is_writer
+        self._version: Version | None = None
+        self._saved: Version | None = None
+        self._copied: set[str] = set()
+        self._copy_state: object = None
+        self._chunks: dict[str, Chunk] = {}
+        self._deleted: set[str] = set()
+
+    def object_name(self, name: str) -> str:
+        """Return the name of one of the store's objects in the object store."""
+        return f"{escape_part(self.manifest.store)}/{name}"
+
+    async def load_copy(self) -> bool:
+        """Take over the copy, if there is one that can be used. Return whether there is. Raises `StorageError`."""
+        found = None if self._folder is None else await trio.to_thread.run_sync(self._read_copy, self._folder)
+        if found is not None:
+            self._take(*found)
+            self._saved, self._copied = self._version, {chunk.name for chunk in self.manifest.chunks}
+        return found is not None
+
+    async def follow(self) -> None:
+        """Take over what another process has changed: from the copy, or from the object store if there is no copy.
+
+        Raises:
+            StorageError: If neither can be read.
+        """
+        if self._folder is None:
+            await self.refresh()
+            return
+        state = await trio.to_thread.run_sync(_identify, f"{self._folder}/{COPY_FILE}")
+        if state != self._copy_state:
+            await self.load_copy()
+            self._copy_state = state
+
+    async def refresh(self) -> bool:
+        """Take over the manifest of the object store. Return whether it is another version than the one that is known.
+
+        Raises `StorageFormatError` if it is damaged, and `ObjectStoreError`.
+        """
+        try:
+            data, version = await self._remote.read(self.object_name(ROOT))
+        except ObjectMissingError:
+            if self._version is not None:
+                raise StorageError(f"{self.object_name(ROOT)}: the manifest of the cold tier is gone") from None
+            self.is_stale = False
+            return False
+        if version == self._version and not self.is_stale:
+            return False
+        is_new = version != self._version
+        if is_new:
+            self._take(await self._complete(data), version)
+            await self.save_copy()
+        self.is_stale = False
+        return is_new
+
+    async def change(self, *, added: Sequence[Segment] = (), removed: Collection[Segment] = ()) -> None:
+        """Add segments, whose objects have been written, and remove others. The caller holds `lock`.
+
+        Args:
+            added: The segments to add.
+            removed: The segments to remove.
+
+        Raises:
+            StorageBusyError: If another process changes the tier of this store.
+            StorageError: If the object store or the disk fails. The change may have been made, which is found later.
+        """
+        if self.is_stale:
+            await self.refresh()
+        after = self.manifest.change(uuid4().hex, added=added, removed=removed, deleted=self._deleted)
+        for chunk in after.chunks:
+            if chunk.name not in self._chunks:
+                await self._remote.write(self.object_name(chunk.name), encode_segments(chunk.segments))
+        with trio.CancelScope(shield=True):  # otherwise a change that was made would not be known here
+            version = await self._replace_root(after)
+            self._take(after, version, (removed, added))
+            await self.save_copy()
+
+    async def delete_dropped(self, kept: Collection[str] = ()) -> None:
+        """Delete the objects that the manifest does not need any more, as far as the object store allows it."""
+        names = [name for name in self.manifest.dropped if name not in self._deleted and name not in kept]
+        with suppress(ObjectStoreError):
+            await self._remote.delete(map(self.object_name, names))
+            self._deleted.update(names)
+
+    async def _replace_root(self, after: Manifest) -> Version:
+        name = self.object_name(ROOT)
+        try:
+            return await self._remote.replace(name, after.encode(), self._version)
+        except ObjectStoreError:
+            self.is_stale = True
+            data, version = await self._read_root(name)
+            found = None if data is None else decode_root(data, name).manifest
+            if found is not None and version is not None and found.writer == after.writer:
+                self.is_stale = False
+                return version  # it was replaced, although the answer did not arrive
+            if version == self._version:
+                self.is_stale = False
+                raise
+            raise StorageBusyError(
+                f"{name} was replaced by another process: two stores with the same address use this cold tier; stop one"
+            ) from None
+
+    async def _read_root(self, name: str) -> tuple[bytes | None, Version | None]:
+        try:
+            return await self._remote.read(name)
+        except ObjectMissingError:
+            return None, None
+
+    async def _complete(self, data: bytes) -> Manifest:
+        """Return the manifest of a root, with its chunks."""
+        root = decode_root(data, self.object_name(ROOT))
+        if root.manifest.store != self.manifest.store:
+            raise StorageFormatError(f"{self.object_name(ROOT)} is the manifest of store {root.manifest.store}")
+        found = dict(self._chunks)
+
+        async def fetch(name: str) -> None:
+            place = self.object_name(name)
+            found[name] = decode_chunk(name, (await self._remote.read(place))[0], place)
+
+        with single_exception():
+            async with trio.open_nursery() as nursery:
+                for name in root.chunk_names:
+                    if name not in found:
+                        nursery.start_soon(fetch, name)
+        return root.complete(found)
+
+    def _take(
+        self,
+        manifest: Manifest,
+        version: Version | None,
+        changes: tuple[Collection[Segment], Sequence[Segment]] | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self._version = version
+        self._chunks = {chunk.name: chunk for chunk in manifest.chunks}
+        self._deleted.intersection_update(manifest.dropped)
+        if changes is None:
+            self.contents = ColdContents(manifest.segments())
+        else:
+            self.contents.replace(*changes)
+
+    # The copy
+
+    async def save_copy(self) -> None:
+        """Save the copy, if it is not of the present version. Raises `StorageError`."""
+        if self._folder is not None and self._is_writer and self._saved != self._version:
+            version = self._version
+            await trio.to_thread.run_sync(self._write_copy, self._folder, self.manifest, version)
+            self._saved = version
+
+    def _write_copy(self, folder: str, manifest: Manifest, version: Version | None) -> None:
+        names = {chunk.name for chunk in manifest.chunks}
+        try:
+            make_folders(f"{folder}/{CHUNKS_FOLDER}")
+            for chunk in manifest.chunks:
+                if chunk.name not in self._copied:
+                    replace_file(f"{folder}/{chunk.name}", encode_segments(chunk.segments))
+            document = {"version": version, "root": manifest.encode().decode()}
+            replace_file(f"{folder}/{COPY_FILE}", json.dumps(document).encode())
+            for name in self._copied - names:
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{folder}/{name}")
+        except OSError as error:
+            raise StorageError(f"{error.filename or folder}: {error.strerror or error}") from None
+        self._copied = names
+
+    def _read_copy(self, folder: str) -> tuple[Manifest, Version] | None:
+        """Return the manifest of the copy; None if there is none, or it cannot be used."""
+        try:
+            data = read_file(f"{folder}/{COPY_FILE}")
+            if data is None:
+                return None
+            document = json.loads(data)
+            root = decode_root(document["root"].encode(), f"{folder}/{COPY_FILE}")
+            chunks = dict(self._chunks)
+            for name in root.chunk_names:
+                if name not in chunks:
+                    chunk = read_file(f"{folder}/{name}")
+                    if chunk is None:
+                        return None
+                    chunks[name] = decode_chunk(name, chunk, f"{folder}/{name}")
+        except (ValueError, KeyError, StorageFormatError):
+            return None
+        except OSError as error:
+            raise StorageError(f"{error.filename or folder}: {error.strerror or error}") from None
+        if root.manifest.store != self.manifest.store:
+            return None
+        return root.complete(chunks), Version(*document["version"])
+
+
+def _identify(path: str) -> tuple[int, int] | None:
+    """Return what differs when a file is replaced; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

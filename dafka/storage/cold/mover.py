@@ -1,0 +1,220 @@
+"""Moves records from the hot storage to the cold tier, in the background.
+
+A segment is moved in steps, each of which may be the last one of a process that is killed:
+
+1. Its records are read from the hot storage, and written as an object. Nothing refers to the object yet.
+2. The object is read again and compared with what was written.
+3. The manifest is replaced. From now on, the cold tier has the records; so has the hot storage.
+4. The hot storage drops them.
+
+A process that finds the manifest of step 3 at its start does step 4. One that finds an object of step 1 deletes it
+before it moves records of the same partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from dafka.errors import StorageBusyError, StorageError
+from dafka.protocol.logs import is_internal_topic
+from dafka.records import Partition
+from dafka.storage.base import READ_BYTES, PartitionInfo, RetentionPolicy, Storage
+from dafka.storage.cold.ledger import Ledger
+from dafka.storage.cold.objects import ObjectStoreError
+from dafka.storage.cold.options import ColdOptions
+from dafka.storage.cold.parquet import SegmentWriter
+from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.segments import Segment, digest_of, partition_folder
+from dafka.storage.plugin_helpers import now_ms
+
+_logger = logging.getLogger("dafka.storage.cold")
+
+
+@attrs.define
+class MoveCounts:
+    """What was moved since the storage was opened.
+
+    Attributes:
+        segments: Segments that were moved.
+        records: Their records.
+        content_bytes: The size of their records, in bytes.
+        object_bytes: The size of their objects, in bytes.
+        failures: Attempts to move a segment that failed.
+        last_error: Why the latest attempt failed; empty if it succeeded.
+        due_bytes: The size of the records that should have been moved by now, in bytes.
+    """
+
+    segments: int = 0
+    records: int = 0
+    content_bytes: int = 0
+    object_bytes: int = 0
+    failures: int = 0
+    last_error: str = ""
+    due_bytes: int = 0
+
+
+class Mover:
+    """Moves segments of the partitions that hold more than their local retention.
+
+    Args:
+        hot: The hot storage.
+        ledger: The manifest.
+        remote: The object store.
+        options: The options of the tier.
+        commit: Adds a segment to the manifest, and drops its records from the hot storage.
+
+    Attributes:
+        counts: What was moved.
+        policies: The local retention of topics that have one of their own.
+        hot_topics: Topics that are compacted, whose records do not move.
+        writing: The names of objects that may be being written now.
+    """
+
+    def __init__(
+        self,
+        hot: Storage,
+        ledger: Ledger,
+        remote: Remote,
+        options: ColdOptions,
+        commit: Callable[[Segment], Awaitable[bool]],
+    ) -> None:
+        self.counts = MoveCounts()
+        self.policies: dict[str, RetentionPolicy] = {}
+        self.hot_topics: set[str] = set()
+        self.writing: set[str] = set()
+        self._hot = hot
+        self._ledger = ledger
+        self._remote = remote
+        self._options = options
+        self._commit = commit
+        self._default = RetentionPolicy(age_ms=options.local_retention_ms, bytes_max=options.local_retention_bytes)
+        self._cleaned: set[Partition] = set()
+        self._lock = trio.Lock()
+
+    async def move_due(self) -> int:
+        """Move all segments that are due now. Return their number.
+
+        A partition whose records cannot be moved does not keep others from being moved. Raises `StorageError` if the
+        object store or the hot storage fails.
+        """
+        moved = due_bytes = 0
+        async with self._lock:
+            for partition, info in (await self._hot.partitions()).items():
+                policy = self.policies.get(partition.topic, self._default)
+                if policy and not is_internal_topic(partition.topic) and partition.topic not in self.hot_topics:
+                    count, left = await self._move_partition(partition, info, policy)
+                    moved += count
+                    due_bytes += left
+            self.counts.due_bytes = due_bytes
+        return moved
+
+    async def _move_partition(
+        self, partition: Partition, info: PartitionInfo, policy: RetentionPolicy
+    ) -> tuple[int, int]:
+        """Move the segments of a partition that are due; return their number, and the bytes that are due still."""
+        moved = 0
+        try:
+            while end := await self._find_due_end(partition, info, policy):
+                if not await self._move(partition, info.earliest_sequence, end):
+                    break
+                moved += 1
+                info = await self._hot.find_partition(partition) or PartitionInfo()
+        except (ObjectStoreError, StorageBusyError) as error:
+            self._note_failure(partition, error)
+            raise
+        except StorageError as error:  # of this partition, such as damage
+            self._note_failure(partition, error)
+            return moved, info.content_bytes
+        else:
+            self.counts.last_error = ""
+        return moved, 0
+
+    def _note_failure(self, partition: Partition, error: StorageError) -> None:
+        self.counts.failures += 1
+        if str(error) != self.counts.last_error:
+            _logger.warning("%s: records stay in the hot storage for now: %s", partition, error)
+        self.counts.last_error = str(error)
+
+    async def _find_due_end(self, partition: Partition, info: PartitionInfo, policy: RetentionPolicy) -> int:
+        """Return the sequence up to which a segment is due; 0 if none is."""
+        if info.earliest_stored_at is None:
+            return 0
+        segment_bytes = self._options.cold_segment_bytes
+        if policy.bytes_max is not None and info.content_bytes - segment_bytes >= policy.bytes_max:
+            return info.end_sequence
+        cut_at = None if policy.age_ms is None else now_ms() - policy.age_ms
+        if cut_at is None or info.earliest_stored_at >= cut_at:
+            return 0
+        end = await self._hot.find_sequence_by_time(partition, cut_at)
+        is_late = info.earliest_stored_at < cut_at - self._options.cold_segment_ms
+        is_full = (end - info.earliest_sequence) * info.content_bytes >= segment_bytes * info.count
+        return end if is_late or is_full else 0
+
+    async def _move(self, partition: Partition, first_sequence: int, end_sequence: int) -> bool:
+        """Move one segment from a sequence on; return whether it was moved."""
+        begun = trio.current_time()
+        made = await self._make_segment(partition, first_sequence, end_sequence)
+        if made is None:
+            return False
+        segment, data = made
+        await self._clean(partition)
+        self.writing.add(segment.name)
+        self._cleaned.discard(partition)
+        try:
+            await self._write(segment, data)
+            is_moved = await self._commit(segment)
+        finally:
+            self.writing.discard(segment.name)
+        self._cleaned.add(partition)
+        if not is_moved:  # others have trimmed or deleted the records meanwhile
+            await self._remote.delete([self._ledger.object_name(segment.name)])
+            return False
+        self.counts.segments += 1
+        self.counts.records += segment.count
+        self.counts.content_bytes += segment.content_bytes
+        self.counts.object_bytes += segment.object_bytes
+        if self._options.cold_rate_bytes:
+            await trio.sleep_until(begun + len(data) / self._options.cold_rate_bytes)
+        return True
+
+    async def _make_segment(
+        self, partition: Partition, first_sequence: int, end_sequence: int
+    ) -> tuple[Segment, bytes] | None:
+        """Return the next segment and its object; None if its records are gone."""
+        writer = SegmentWriter(partition)
+        sequence = first_sequence
+        while sequence < end_sequence and writer.content_bytes < self._options.cold_segment_bytes:
+            bytes_max = min(self._options.cold_segment_bytes - writer.content_bytes, READ_BYTES)
+            batch = await self._hot.read(partition, sequence, end_sequence - sequence, bytes_max, with_times=True)
+            if batch is not None and batch.compacted is not None:  # other stores have compacted the topic
+                self.hot_topics.add(partition.topic)
+            if batch is None or batch.compacted is not None:
+                return None
+            await trio.to_thread.run_sync(writer.add, batch)
+            sequence = batch.end_sequence
+        return await trio.to_thread.run_sync(writer.finish)
+
+    async def _write(self, segment: Segment, data: bytes) -> None:
+        """Write an object, and check that it is there."""
+        name = self._ledger.object_name(segment.name)
+        await self._remote.write(name, data)
+        found, _ = await self._remote.read(name)
+        if found != data:
+            raise ObjectStoreError(
+                f"{name}: {len(data)} bytes with digest {segment.digest} were written, and {len(found)} bytes with "
+                f"digest {digest_of(found)} were read"
+            )
+
+    async def _clean(self, partition: Partition) -> None:
+        """Delete the objects of a partition that a process has written and not moved, once."""
+        if partition in self._cleaned:
+            return
+        found = self._ledger.contents.find(partition)
+        known = set() if found is None else {self._ledger.object_name(each.name) for each in found.segments}
+        listed = await self._remote.list(self._ledger.object_name(partition_folder(partition)))
+        await self._remote.delete(each.name for each in listed if each.name not in known)
+        self._cleaned.add(partition)

@@ -1,0 +1,590 @@
+"""A storage of two tiers: recent records in a hot storage, older ones in an object store.
+
+Each partition has a boundary, the end of its last segment in the cold tier. Records before it are read from there, and
+those from it on from the hot storage. While the hot storage drops records that were moved, both have them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+import pyarrow as pa
+import trio
+
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.arrow import arrow_schema
+from dafka.storage.base import (
+    READ_BYTES,
+    Compactable,
+    Compacted,
+    CompactsPartitions,
+    Damage,
+    DeletesPartitions,
+    DetectsRemoval,
+    FindRemoved,
+    KeepsRecordBatches,
+    PartitionInfo,
+    RetentionPolicy,
+    Storage,
+    StorageStatistics,
+    Throttle,
+)
+from dafka.storage.cold.contents import ColdRange
+from dafka.storage.cold.ledger import Ledger
+from dafka.storage.cold.mover import Mover
+from dafka.storage.cold.objects import ObjectMissingError
+from dafka.storage.cold.options import ColdOptions
+from dafka.storage.cold.reader import SegmentReader
+from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.segments import RECORDS_FOLDER, Segment
+from dafka.storage.migration import Migrates, Migration
+from dafka.storage.plugin_helpers import now_ms
+from dafka.storage.tiers import TierStatistics
+
+SEQUENTIAL_READS_MAX = 1024
+"""The maximum number of reads whose end is remembered, to recognize one that continues it."""
+
+READS_AHEAD_MAX = 4
+"""The maximum number of row groups that are fetched before they are asked for, at the same time."""
+
+_logger = logging.getLogger("dafka.storage.cold")
+
+
+class TieredStorage:
+    """A `Storage` that keeps older records in an object store; see `open_tiered`.
+
+    It has the optional parts that its hot storage has.
+
+    Args:
+        hot: The hot storage.
+        remote: The object store.
+        ledger: The manifest of the cold tier.
+        options: The options of the cold tier.
+        nursery: Runs the tasks that read ahead.
+        is_writer: Whether the storage was opened for writing.
+    """
+
+    def __init__(
+        self,
+        hot: Storage,
+        remote: Remote,
+        ledger: Ledger,
+        options: ColdOptions,
+        nursery: trio.Nursery,
+        *,
+        is_writer: bool,
+    ) -> None:
+        self.hot = hot
+        self.identity = hot.identity
+        self.options = options
+        self.reader = SegmentReader(remote, ledger.object_name, options.cold_cache_bytes)
+        self.mover = Mover(hot, ledger, remote, options, self._commit)
+        self._remote = remote
+        self._ledger = ledger
+        self._nursery = nursery
+        self._is_writer = is_writer
+        self._tails: dict[Partition, tuple[int, int]] = {}
+        """Partitions that are being moved: the new boundary, and the size of the records behind it in bytes."""
+        self._merged: dict[Partition, tuple[PartitionInfo, ColdRange, PartitionInfo]] = {}
+        self._read_ends: OrderedDict[tuple[Partition, int], None] = OrderedDict()
+        self._reads_ahead = 0
+        if isinstance(hot, KeepsRecordBatches):
+            self.keeps_record_batches = True
+        if isinstance(hot, DeletesPartitions):
+            self.delete_partitions = self._delete_partitions
+        if isinstance(hot, DetectsRemoval):
+            self.check_not_removed = hot.check_not_removed
+        if isinstance(hot, CompactsPartitions):
+            self.find_compactable = self._find_compactable
+            self.compact = self._compact
+        if isinstance(hot, Migrates):
+            self.migrate = self._migrate
+
+    @property
+    def repairs(self) -> Sequence[Damage]:
+        """See `Storage.repairs`."""
+        return self.hot.repairs
+
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        """See `Storage.append`."""
+        await self.hot.append(batches)
+        for batch in batches if self._tails else ():
+            if batch.partition in self._tails:
+                boundary, tail_bytes = self._tails[batch.partition]
+                self._tails[batch.partition] = boundary, tail_bytes + batch.content_bytes
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        """See `Storage.read`. Records of the cold tier are read from one row group at a time."""
+        segment = self._find_segment(partition, first_sequence)
+        if segment is None:
+            found = await self.hot.read(partition, first_sequence, count, bytes_max, with_times=with_times)
+            if found is not None or count < 1:
+                return found
+            if not self._is_writer:
+                await self._ledger.follow()
+            segment = self._find_segment(partition, first_sequence)  # they may have been moved meanwhile
+            if segment is None:
+                return None
+        if count < 1:
+            await trio.lowlevel.checkpoint()
+            return None
+        return await self._read_cold(segment, first_sequence, count, bytes_max, with_times=with_times)
+
+    async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
+        """See `Storage.find_sequence_by_time`."""
+        found = await self._visible(partition)
+        segment = None if found is None else found.find_by_time(stored_at)
+        if found is None or segment is None:
+            sequence = await self.hot.find_sequence_by_time(partition, stored_at)
+            return sequence if found is None else max(sequence, found.end)
+        if stored_at <= segment.first_at:
+            return segment.start
+        return max(await self.reader.find_sequence_by_time(segment, stored_at), segment.start)
+
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        """See `Storage.partitions`. A writer answers from memory."""
+        infos = await self.hot.partitions(topic)
+        if not self._is_writer:
+            await self._ledger.follow()
+        for partition, found in self._ledger.contents.ranges(topic).items():
+            info = infos.get(partition, PartitionInfo())
+            known = self._merged.get(partition)
+            if known is not None and known[0] is info and known[1] is found and partition not in self._tails:
+                infos[partition] = known[2]
+            elif not _is_apart(info, found):
+                infos[partition] = await self._merge(partition, info, found)
+                self._merged[partition] = info, found, infos[partition]
+        return infos
+
+    async def find_partition(self, partition: Partition) -> PartitionInfo | None:
+        """See `Storage.find_partition`."""
+        info = await self.hot.find_partition(partition)
+        if not self._is_writer:
+            await self._ledger.follow()
+        found = self._ledger.contents.find(partition)
+        if found is None or _is_apart(info or PartitionInfo(), found):
+            return info
+        return await self._merge(partition, info or PartitionInfo(), found)
+
+    async def statistics(self) -> StorageStatistics:
+        """See `Storage.statistics`. The objects of the cold tier count as stored."""
+        hot = await self.hot.statistics()
+        infos = (await self.partitions()).values()
+        return StorageStatistics(
+            len(infos),
+            sum(info.count for info in infos),
+            sum(info.content_bytes for info in infos),
+            hot.stored_bytes + sum(found.object_bytes for found in self._ledger.contents.ranges().values()),
+        )
+
+    def cold_end(self, partition: Partition) -> int:
+        """Return the sequence up to which the records of a partition are in the cold tier; 0 if none are."""
+        found = self._ledger.contents.find(partition)
+        return 0 if found is None else found.end
+
+    async def read_columns(
+        self, partition: Partition, first_sequence: int, end_sequence: int, columns: Sequence[str]
+    ) -> pa.RecordBatch | None:
+        """Return columns of records in the cold tier, of one row group. Only these columns are fetched.
+
+        Args:
+            partition: The partition.
+            first_sequence: The sequence of the first record.
+            end_sequence: The sequence after the last one to return.
+            columns: Names of `dafka.storage.arrow.ARROW_TYPES`.
+
+        Returns:
+            The records; None if the cold tier does not have the first one.
+
+        Raises:
+            StorageCorruptError: If the records are damaged.
+            StorageError: If the object store fails.
+        """
+        segment = self._find_segment(partition, first_sequence)
+        if segment is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        index = await self.reader.read_index(segment)
+        number = index.find(first_sequence)
+        group = index.groups[number]
+        table = await self.reader.read_table(segment, index, number, columns)
+        table = table.slice(first_sequence - group.first, min(end_sequence, group.end) - first_sequence)
+        arrays = [table.column(name).combine_chunks() for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+    def object_urls(self, topic: str | None = None) -> list[str]:
+        """Return the URLs of the Parquet objects, in the order of their records, for Spark, DuckDB, Polars and others.
+
+        The objects have the records of the cold tier, each of them once; the hot storage has the later ones. The first
+        object of a partition may have records that were trimmed, too.
+
+        Args:
+            topic: The topic whose objects to return; None for all topics.
+
+        Returns:
+            The URLs.
+        """
+        place = self.options.place if "://" in self.options.place else f"file://{self.options.place}"
+        return [
+            f"{place}/{self._ledger.object_name(segment.name)}"
+            for _, found in sorted(self._ledger.contents.ranges(topic).items())
+            for segment in found.segments
+        ]
+
+    def tier_statistics(self) -> TierStatistics:
+        """Return what the cold tier holds, and the counters since the storage was opened."""
+        ranges = self._ledger.contents.ranges().values()
+        moved, reads, requests = self.mover.counts, self.reader.counts, self._remote.counts
+        return TierStatistics(
+            place=self.options.place,
+            segments=sum(len(found.segments) for found in ranges),
+            records=sum(found.count for found in ranges),
+            content_bytes=sum(found.content_bytes for found in ranges),
+            object_bytes=sum(found.object_bytes for found in ranges),
+            moved_records=moved.records,
+            moved_bytes=moved.object_bytes,
+            move_failures=moved.failures,
+            move_error=moved.last_error,
+            due_bytes=moved.due_bytes,
+            requests=requests.requests,
+            request_failures=requests.failures,
+            request_error=requests.last_error,
+            wrong_answers=reads.wrong_answers,
+            damaged=reads.damaged,
+            cache_hits=self.reader.groups.hits,
+            cache_misses=self.reader.groups.misses,
+            cached_bytes=self.reader.groups.bytes_held,
+            is_stale=self._ledger.is_stale,
+        )
+
+    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
+        """See `Storage.trim`. Objects whose records are all dropped are deleted."""
+        self._require_writer()
+        async with self._ledger.lock:
+            await self._trim_cold(partition, earliest_sequence)
+            await self.hot.trim(partition, earliest_sequence)
+
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.reset_to`."""
+        self._require_writer()
+        async with self._ledger.lock:
+            info = await self.hot.find_partition(partition) or PartitionInfo()
+            if next_sequence < info.end_sequence:
+                raise StorageSequenceError(
+                    f"{partition}: cannot be reset to {next_sequence}, expected at least {info.end_sequence}"
+                )
+            await self._drop_cold([partition])
+            await self.hot.reset_to(partition, next_sequence)
+
+    async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        """See `Storage.apply_retention`. Both tiers count. The cold tier drops whole segments."""
+        self._require_writer()
+        async with self._ledger.lock:
+            await self._finish_moves()
+            infos = await self.partitions(topic)
+            cut_at = None if policy.age_ms is None else now_ms() - policy.age_ms
+            removed = [
+                segment
+                for partition, found in self._ledger.contents.ranges(topic).items()
+                if partition in infos
+                for segment in _find_surplus(found, infos[partition], policy, cut_at)
+            ]
+            if removed:
+                await self._change(removed=removed)
+            await self.hot.apply_retention(policy, topic)
+            after = await self.partitions(topic)
+        return {
+            partition: info.earliest_sequence
+            for partition, info in after.items()
+            if partition in infos and info.earliest_sequence > infos[partition].earliest_sequence
+        }
+
+    async def flush(self) -> None:
+        """See `Storage.flush`."""
+        await self.hot.flush()
+
+    async def find_damage(self) -> list[Damage]:
+        """See `Storage.find_damage`. All objects are listed; the cache is emptied, so that records are read anew."""
+        damages = list(await self.hot.find_damage())
+        if not self._is_writer:
+            await self._ledger.follow()
+        infos = await self.hot.partitions()
+        listed = await self._remote.list(self._ledger.object_name(f"{RECORDS_FOLDER}/"))
+        sizes = {each.name: each.size for each in listed}
+        for partition, found in self._ledger.contents.ranges().items():
+            info = infos.get(partition, PartitionInfo())
+            if _is_apart(info, found):
+                reason = "the records between the cold tier and the hot storage are missing"
+                damages.append(Damage(self.options.place, reason, partition, found.end, info.earliest_sequence))
+            for segment in found.segments:
+                name = self._ledger.object_name(segment.name)
+                if sizes.get(name) != segment.object_bytes:
+                    size = "is missing" if name not in sizes else f"has {sizes[name]} bytes"
+                    reason = f"the object {size}, expected {segment.object_bytes} bytes"
+                    location = f"{self.options.place}/{name}"
+                    damages.append(Damage(location, reason, partition, segment.start, segment.end))
+        self.reader.forget()
+        return damages
+
+    async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
+        """See `Storage.save_positions`."""
+        await self.hot.save_positions(name, positions)
+
+    async def load_positions(self, name: str) -> dict[Partition, int]:
+        """See `Storage.load_positions`."""
+        return await self.hot.load_positions(name)
+
+    async def position_names(self) -> list[str]:
+        """See `Storage.position_names`."""
+        return await self.hot.position_names()
+
+    async def move_due(self) -> int:
+        """Move what is due to the cold tier now, rather than at the next look. Return the number of segments.
+
+        Raises `StorageError` if the object store or the hot storage fails. What was not moved stays where it is.
+        """
+        self._require_writer()
+        async with self._ledger.lock:
+            if self._ledger.is_stale:
+                await self._ledger.refresh()
+            await self._finish_moves()
+            await self._ledger.delete_dropped(self.mover.writing)
+        return await self.mover.move_due()
+
+    async def keep_moving(self) -> None:
+        """Move what is due again and again, until cancelled. Failures are logged and counted."""
+        reported = ""
+        while True:
+            await trio.sleep(self.options.cold_interval_ms / 1000)
+            try:
+                await self.move_due()
+                reported = ""
+            except StorageError as error:
+                if str(error) != reported:
+                    _logger.warning("Nothing is moved to the cold tier for now: %s", error)
+                reported = str(error)
+
+    async def finish_moves(self) -> None:
+        """Drop from the hot storage what an earlier process has moved and not dropped. Raises `StorageError`."""
+        async with self._ledger.lock:
+            await self._finish_moves()
+
+    # Optional parts
+
+    async def _delete_partitions(self, partitions: Collection[Partition]) -> None:
+        """See `DeletesPartitions.delete_partitions`."""
+        assert isinstance(self.hot, DeletesPartitions)
+        self._require_writer()
+        async with self._ledger.lock:
+            await self._drop_cold(partitions)
+            await self.hot.delete_partitions(partitions)
+
+    async def _find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
+        """See `CompactsPartitions.find_compactable`. What is compacted is not moved, nor the other way round.
+
+        Otherwise a tombstone could go while an earlier value of its key stays in an object.
+        """
+        assert isinstance(self.hot, CompactsPartitions)
+        self.mover.hot_topics.add(partition.topic)
+        if self._ledger.contents.find(partition) is not None:
+            await trio.lowlevel.checkpoint()
+            return None
+        return await self.hot.find_compactable(partition, clean_end)
+
+    async def _compact(
+        self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
+    ) -> Compacted:
+        """See `CompactsPartitions.compact`."""
+        assert isinstance(self.hot, CompactsPartitions)
+        self.mover.hot_topics.add(partition.topic)
+        if self._ledger.contents.find(partition) is not None:
+            await trio.lowlevel.checkpoint()
+            return Compacted()
+        return await self.hot.compact(partition, end_sequence, find_removed, throttle)
+
+    async def _migrate(self) -> Migration:
+        """See `Migrates.migrate`."""
+        assert isinstance(self.hot, Migrates)
+        return await self.hot.migrate()
+
+    # Reading
+
+    def _find_segment(self, partition: Partition, sequence: int) -> Segment | None:
+        found = self._ledger.contents.find(partition)
+        return None if found is None else found.find(sequence)
+
+    async def _visible(self, partition: Partition) -> ColdRange | None:
+        """Return what the cold tier has of a partition, unless records between it and the hot storage are missing."""
+        if not self._is_writer:
+            await self._ledger.follow()
+        found = self._ledger.contents.find(partition)
+        if found is None:
+            return None
+        info = await self.hot.find_partition(partition) or PartitionInfo()
+        return None if _is_apart(info, found) else found
+
+    async def _read_cold(
+        self, segment: Segment, first_sequence: int, count: int, bytes_max: int, *, with_times: bool
+    ) -> RecordBatch | None:
+        try:
+            found = await self.reader.read(segment, first_sequence, count, bytes_max)
+        except StorageError as error:
+            hot = await self.hot.read(segment.partition, first_sequence, count, bytes_max, with_times=with_times)
+            if hot is not None:  # not dropped there yet
+                return hot
+            if not self._is_writer and isinstance(error, StorageCorruptError | ObjectMissingError):
+                await self._ledger.follow()
+            if self._find_segment(segment.partition, first_sequence) is None:  # dropped meanwhile
+                return None
+            raise
+        self._read_ahead(segment, found)
+        return found if with_times else attrs.evolve(found, stored_at=None)
+
+    def _read_ahead(self, segment: Segment, found: RecordBatch) -> None:
+        """Begin to fetch what a reader will ask for next, if it reads record after record."""
+        partition, end = found.partition, found.end_sequence
+        is_sequential = self._read_ends.pop((partition, found.first_sequence), True) is None
+        self._read_ends[partition, end] = None
+        if len(self._read_ends) > SEQUENTIAL_READS_MAX:
+            self._read_ends.popitem(last=False)
+        if is_sequential and self._reads_ahead < READS_AHEAD_MAX:
+            following = segment if end < segment.end else self._find_segment(partition, end)
+            if following is not None:
+                self._reads_ahead += 1
+                self._nursery.start_soon(self._fetch_ahead, following, end)
+
+    async def _fetch_ahead(self, segment: Segment, sequence: int) -> None:
+        try:
+            await self.reader.read_ahead(segment, sequence)
+        except StorageError:
+            pass  # the reader will meet it
+        finally:
+            self._reads_ahead -= 1
+
+    async def _merge(self, partition: Partition, info: PartitionInfo, found: ColdRange) -> PartitionInfo:
+        """Return the description of a partition that has records in both tiers."""
+        tail_bytes = await self._count_tail(partition, info, found)
+        is_beyond = info.end_sequence > found.end
+        return PartitionInfo(
+            found.start,
+            max(info.end_sequence, found.end),
+            found.content_bytes + tail_bytes,
+            found.segments[0].first_at,
+            info.latest_stored_at if is_beyond else found.segments[-1].last_at,
+            info.last_append_at,
+            compacted_end=info.compacted_end,
+        )
+
+    async def _count_tail(self, partition: Partition, info: PartitionInfo, found: ColdRange) -> int:
+        """Return the size of the records behind the boundary, in bytes."""
+        boundary, tail_bytes = self._tails.get(partition, (0, 0))
+        if boundary == found.end:
+            return tail_bytes
+        sequence, both = info.earliest_sequence, 0
+        while sequence < min(found.end, info.end_sequence):
+            segment = found.find(sequence)
+            if segment is not None and sequence == segment.start:
+                both += segment.content_bytes
+                sequence = segment.end
+                continue
+            end = found.end if segment is None else segment.end
+            batch = await self.hot.read(partition, sequence, end - sequence)
+            if batch is None:
+                break  # dropped meanwhile
+            both += batch.content_bytes
+            sequence = batch.end_sequence
+        return max(info.content_bytes - both, 0)
+
+    # Changing
+
+    def _require_writer(self) -> None:
+        if not self._is_writer:
+            raise StorageError("the storage was opened read-only; open it for writing to change it")
+
+    async def _change(self, *, added: Sequence[Segment] = (), removed: Collection[Segment] = ()) -> None:
+        await self._ledger.change(added=added, removed=removed)
+        await self._ledger.delete_dropped(self.mover.writing)
+
+    async def _commit(self, segment: Segment) -> bool:
+        """Add a segment whose object was written, and drop its records from the hot storage.
+
+        Returns whether it was added; it is not if its records were trimmed or deleted meanwhile.
+        """
+        partition = segment.partition
+        async with self._ledger.lock:
+            info = await self.hot.find_partition(partition) or PartitionInfo()
+            found = self._ledger.contents.find(partition)
+            removed: Collection[Segment] = ()
+            if info.earliest_sequence != segment.first or info.end_sequence < segment.end:
+                return False
+            if partition.topic in self.mover.hot_topics:
+                return False
+            if found is not None and found.end != segment.first:
+                if not _is_apart(info, found):
+                    return False
+                removed = found.segments
+            self._tails[partition] = segment.end, info.content_bytes - segment.content_bytes
+            try:
+                await self._change(added=[segment], removed=removed)
+                await self.hot.trim(partition, segment.end)
+            finally:
+                del self._tails[partition]
+        return True
+
+    async def _finish_moves(self) -> None:
+        """Drop from the hot storage what the cold tier has, too."""
+        await self._ledger.save_copy()
+        infos = await self.hot.partitions()
+        for partition, found in self._ledger.contents.ranges().items():
+            info = infos.get(partition, PartitionInfo())
+            if info.end_sequence < found.end:  # an older copy of the hot storage, or one that lost its last records
+                await self.hot.reset_to(partition, found.end)
+            elif info.earliest_sequence < found.end:
+                await self.hot.trim(partition, found.end)
+
+    async def _trim_cold(self, partition: Partition, earliest_sequence: int) -> None:
+        found = self._ledger.contents.find(partition)
+        if found is None or earliest_sequence <= found.start:
+            return
+        removed = [segment for segment in found.segments if segment.start < earliest_sequence]
+        cut = [segment for segment in removed if segment.end > earliest_sequence]
+        added = [await self.reader.cut(segment, earliest_sequence) for segment in cut]
+        await self._change(added=added, removed=removed)
+
+    async def _drop_cold(self, partitions: Collection[Partition]) -> None:
+        ranges = [found for each in partitions if (found := self._ledger.contents.find(each)) is not None]
+        if ranges:
+            await self._change(removed=[segment for found in ranges for segment in found.segments])
+
+
+def _is_apart(info: PartitionInfo, found: ColdRange) -> bool:
+    """Return whether records between the cold tier and the hot storage are missing, so that only the latter counts."""
+    return info.earliest_sequence > found.end
+
+
+def _find_surplus(
+    found: ColdRange, info: PartitionInfo, policy: RetentionPolicy, cut_at: int | None
+) -> Sequence[Segment]:
+    """Return the segments that a policy does not keep, the oldest ones."""
+    records, content_bytes = info.count, info.content_bytes
+    for number, segment in enumerate(found.segments):
+        records -= segment.count
+        content_bytes -= segment.content_bytes
+        is_old = cut_at is not None and segment.last_at < cut_at
+        is_many = policy.records_max is not None and records >= policy.records_max
+        is_large = policy.bytes_max is not None and content_bytes >= policy.bytes_max
+        if not (is_old or is_many or is_large):
+            return found.segments[:number]
+    return found.segments

@@ -1,0 +1,148 @@
+"""Members of a group, with a tower, a store and producers that run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+
+import dafka.blocking
+from dafka import Config, Consumer, Partition, Producer
+from dafka.errors import ConfigError
+from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
+from dafka.testing import Cluster
+from tests.roles.helpers import DEADLINE_S, wait_event, wait_until
+
+LEASE_MS = 1000
+PRODUCERS = 6
+
+
+@pytest.fixture
+def dafka_config() -> Config:
+    return Config().with_beacon(interval_ms=100).with_consumer(group_lease_ms=LEASE_MS, offset_reset="earliest")
+
+
+@pytest.fixture
+async def producers(dafka_cluster: Cluster) -> AsyncIterator[list[Producer]]:
+    """Open producers with 10 records each."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(dafka_cluster.producer("orders")) for _ in range(PRODUCERS)]
+        for producer in opened:
+            await producer.send_many([b"%d" % number for number in range(10)])
+            await producer.wait_stored()
+        yield opened
+
+
+class Program:
+    """Handles records, and remembers them.
+
+    Attributes:
+        handled: The sequences of the records, by partition.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.handled: dict[Partition, list[int]] = defaultdict(list)
+
+    async def run(self) -> None:
+        async for batch in self.consumer.batches():
+            self.handled[batch.partition] += [record.sequence for record in batch]
+            await self.consumer.save_positions()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.handled.values()))
+
+
+async def test_members_share_partitions_and_continue_where_others_stood(
+    dafka_cluster: Cluster, producers: list[Producer], nursery: trio.Nursery
+) -> None:
+    partitions = {producer.partition for producer in producers}
+    async with dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as first:
+        one = Program(first)
+        nursery.start_soon(one.run)
+        await wait_until(lambda: one.count == 10 * PRODUCERS)
+        async with dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as second:
+            two = Program(second)
+            await wait_event(first.events, PartitionsRevoked)
+            await wait_event(second.events, PartitionsAssigned)
+            nursery.start_soon(two.run)
+            await wait_until(lambda: first.positions().keys() | second.positions().keys() == partitions)
+            assert not first.positions().keys() & second.positions().keys()
+            assert set(second.positions().values()) == {10}
+            for producer in producers:
+                await producer.send(b"further")
+            await wait_until(lambda: one.count + two.count == 11 * PRODUCERS)
+            assert all(sequences == [10] for sequences in two.handled.values())
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_member_that_leaves_is_followed_at_once(dafka_cluster: Cluster, producers: list[Producer]) -> None:
+    slow = dafka_cluster.config.with_consumer(group_lease_ms=600_000)
+    async with dafka_cluster.consumer(["orders"], slow, group="billing") as second:
+        async with dafka_cluster.consumer(["orders"], slow, group="billing") as first:
+            await wait_until(lambda: len(first.positions()) + len(second.positions()) == PRODUCERS)
+        with trio.fail_after(DEADLINE_S):
+            await wait_until(lambda: len(second.positions()) == PRODUCERS)
+
+
+async def test_without_a_store_nothing_is_handed_out(dafka_cluster: Cluster, producers: list[Producer]) -> None:
+    assert dafka_cluster.store is not None
+    async with dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as consumer:
+        await wait_until(lambda: len(consumer.positions()) == PRODUCERS)
+        sockets = dafka_cluster.store._sockets
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sockets, "publish", lambda messages: None)
+            event = await wait_event(consumer.events, PartitionsLost)
+            assert len(event.partitions) == PRODUCERS
+            assert consumer.positions() == {}
+        await wait_until(lambda: len(consumer.positions()) == PRODUCERS)
+
+
+async def test_groups_do_not_disturb_each_other(dafka_cluster: Cluster, producers: list[Producer]) -> None:
+    async with (
+        dafka_cluster.consumer(["orders"], dafka_cluster.config, group="bill") as one,
+        dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as other,
+    ):
+        await wait_until(lambda: len(one.positions()) == len(other.positions()) == PRODUCERS)
+
+
+async def test_what_a_member_cannot_do(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config
+    with pytest.raises(ConfigError, match="no `name` and no `positions`"):
+        async with dafka_cluster.consumer(["orders"], config.with_consumer(name="a", positions="memory:"), group="b"):
+            pass
+    with pytest.raises(ConfigError, match="at most 600000"):
+        async with dafka_cluster.consumer(["orders"], config.with_consumer(group_lease_ms=10**9), group="b"):
+            pass
+    with pytest.raises(ConfigError, match="255"):
+        async with dafka_cluster.consumer(["orders"], config, group="b" * 250):
+            pass
+    async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
+        assert consumer.group == "billing"
+        with pytest.raises(ConfigError, match="no group"):
+            consumer.subscribe("others")
+        with pytest.raises(ConfigError, match="this member"):
+            consumer.seek({Partition("orders", "A"): 0})
+        with pytest.raises(ConfigError, match="until"):
+            consumer.batches(until={})
+
+
+async def test_the_other_styles_have_groups(dafka_cluster: Cluster, producers: list[Producer]) -> None:
+    config = dafka_cluster.config
+
+    def handle_all() -> int:
+        with dafka.blocking.open_consumer(["orders"], config, group="blocking") as consumer:
+            seen = 0
+            for batch in consumer.batches():
+                seen += len(batch)
+                consumer.save_positions()
+                if seen == 10 * PRODUCERS:
+                    return seen
+        return 0
+
+    with trio.fail_after(DEADLINE_S):
+        assert await trio.to_thread.run_sync(handle_all) == 10 * PRODUCERS

@@ -1,0 +1,52 @@
+"""The judge of what members have handled finds what is not as promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.groups.ledger import Handling, judge, read_ledgers
+
+
+def handled(member: str, first: int, end: int, begun: float, ended: float | None = None) -> Handling:
+    return Handling(member, first, end, begun, begun + 0.1 if ended is None else ended, begun + 0.2)
+
+
+def problems(*handlings: Handling, end: int = 20) -> tuple[str, ...]:
+    return judge({"p": sorted(handlings, key=lambda each: each.begun)}, {"p": end}, {}).problems
+
+
+def test_what_is_as_promised() -> None:
+    assert problems(handled("a/1", 0, 10, 1.0), handled("b/2", 10, 20, 5.0)) == ()
+
+
+def test_skipped_records() -> None:
+    [problem] = problems(handled("a/1", 0, 8, 1.0), handled("b/2", 10, 20, 5.0))
+    assert "8 to 9 were skipped" in problem
+
+
+def test_records_that_nobody_handled() -> None:
+    [problem] = problems(handled("a/1", 0, 8, 1.0))
+    assert "8 of 20 records were handled" in problem
+
+
+def test_going_back_behind_a_saved_position() -> None:
+    [problem] = problems(handled("a/1", 0, 10, 1.0), handled("b/2", 10, 20, 3.0), handled("a/1", 10, 15, 6.0))
+    assert "a/1 began at 10 at 6.000, though 20 was saved" in problem
+
+
+def test_overlaps_count_but_for_the_time_of_a_freeze() -> None:
+    both = [handled("a/1", 0, 10, 1.0, 9.0), handled("b/2", 0, 20, 3.0, 10.0)]
+    assert judge({"p": both}, {"p": 20}, {}).overlap_s == 6.0
+    assert judge({"p": both}, {"p": 20}, {"1": [range(1100, 8500)]}).overlap_s == 0.5
+    assert judge({"p": both}, {"p": 20}, {}).repeated == 10
+
+
+def test_a_batch_ends_with_the_kill_of_its_member(tmp_path: Path) -> None:
+    ledger = tmp_path / "m.ledger"
+    lines = [["begin", "m/7", 1.0, "p", 0, 4], ["end", "m/7", 1.5, "p", 0, 4], ["saved", "m/7", 1.6, "p", 0, 4]]
+    lines.append(["begin", "m/7", 2.0, "p", 4, 9])
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, second = read_ledgers([ledger], {"7": 2.5})["p"]
+    assert (first.ended, first.saved) == (1.5, 1.6)
+    assert (second.ended, second.saved) == (2.5, None)

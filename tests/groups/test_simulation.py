@@ -1,0 +1,35 @@
+"""Simulated groups: kills, freezes and splits, and what must hold in all of them."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.groups.running import run_seed
+
+FIXED_SEEDS = range(10)
+DRAWN_SEEDS = 5
+
+
+@pytest.mark.parametrize("seed", FIXED_SEEDS)
+def test_each_partition_is_handled_by_one_member_and_completely(seed: int) -> None:
+    checker = run_seed(seed)
+    assert checker.handovers
+    assert all(each.handled for each in checker.partitions.values())
+
+
+def test_drawn_seeds() -> None:
+    first = int(os.environ.get("DAFKA_GROUPS_SEED", random.randrange(10**9)))
+    for seed in range(first, first + DRAWN_SEEDS):
+        try:
+            run_seed(seed)
+        except AssertionError as error:
+            raise AssertionError(f"DAFKA_GROUPS_SEED={seed}: {error}") from error
+
+
+@pytest.mark.long
+def test_many_seeds() -> None:
+    for seed in range(1000, 1500):
+        run_seed(seed)

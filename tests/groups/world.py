@@ -1,0 +1,105 @@
+"""A simulated world for a group: stores, links that fail, processes that freeze and die, and clocks that drift.
+
+Time is real time; each process has a clock of its own, which runs a little faster or slower and never stops. A store
+makes records durable, in order, and tells readers only of durable ones, as `dafka.protocol.machines.store` does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from itertools import count
+
+import attrs
+
+from tests.groups.stores import Store
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """How rough a world is.
+
+    Attributes:
+        stores: The number of stores.
+        members: The number of processes that may be members.
+        partitions: The number of partitions.
+        required: How many stores must confirm; 0: more than half of those seen.
+        trouble_s: For how long things go wrong.
+        calm_s: For how long nothing goes wrong after that.
+        loss: The probability that a message is lost.
+        slow_s: How long a message takes on average.
+        fault_s: Seconds between two faults on average.
+    """
+
+    stores: int
+    members: int
+    partitions: int
+    required: int = 0
+    trouble_s: float = 40.0
+    calm_s: float = 30.0
+    loss: float = 0.0
+    slow_s: float = 0.01
+    fault_s: float = 3.0
+
+
+class World:
+    """Time, a network and stores.
+
+    Args:
+        seed: Determines everything that happens.
+        plan: How rough it is.
+
+    Attributes:
+        draw: The source of all randomness.
+        now: The time in seconds.
+        stores: The stores.
+        cut: Pairs of names between which nothing passes.
+        ends: By data partition, the sequence after its last record.
+        is_calm: Whether nothing goes wrong any more.
+    """
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.draw = random.Random(seed)
+        self.plan = plan
+        self.now = 0.0
+        self.cut: set[frozenset[str]] = set()
+        self.ends: dict[str, int] = {f"p{number}": 0 for number in range(plan.partitions)}
+        self.is_calm = False
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self.stores = [Store(f"s{number}", self) for number in range(plan.stores)]
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call something later."""
+        heapq.heappush(self._events, (self.now + max(delay_s, 0.0), next(self._order), call))
+
+    def run_until(self, end: float) -> None:
+        """Let time pass."""
+        while self._events and self._events[0][0] <= end:
+            self.now, _, call = heapq.heappop(self._events)
+            call()
+        self.now = end
+
+    def send(self, sender: str, receiver: str, deliver: Callable[[], None]) -> None:
+        """Deliver a message, unless the link is cut at either end of its way, or it is lost."""
+        if not self.is_linked(sender, receiver) or self.draw.random() < self.plan.loss * (not self.is_calm):
+            return
+
+        def arrive() -> None:
+            if self.is_linked(sender, receiver):
+                deliver()
+
+        self.later(self.draw.expovariate(1 / self.plan.slow_s), arrive)
+
+    def is_linked(self, one: str, other: str) -> bool:
+        """Return whether messages pass between two names."""
+        return frozenset((one, other)) not in self.cut
+
+    def produce(self) -> None:
+        """Publish records of the data partitions, for as long as there is trouble."""
+        for name in self.ends:
+            if self.draw.random() < 0.5:
+                self.ends[name] += self.draw.randint(1, 20)
+        if not self.is_calm:
+            self.later(self.draw.uniform(0.05, 1.0), self.produce)

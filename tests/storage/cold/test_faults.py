@@ -1,0 +1,244 @@
+"""An object store that fails, is slow or answers wrongly: nothing is lost, and nothing wrong is returned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
+from dafka.storage import RetentionPolicy, read_range
+from dafka.storage.cold import remote
+from dafka.storage.cold.objects import ObjectStoreError
+from dafka.storage.tools.verify import verify_storage
+from tests.storage.cold.faults import fail
+from tests.storage.cold.stores import A, B, Faults, batch, faults, no_fault, open_tiered, read_all  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0)
+    monkeypatch.setattr(remote, "REST_S_MAX", 0)
+
+
+def find_objects(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.parquet"))
+
+
+def expected(end: int, first: int = 0) -> list[bytes | None]:
+    return [*batch(A, first, end).values]
+
+
+@pytest.mark.parametrize("operation", ["write", "after write", "read", "replace", "list"])
+async def test_records_stay_hot_while_the_object_store_fails(operation: str, faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    def fault(found: str, name: str) -> None:
+        if found == operation:
+            fail(found, name)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50), batch(B, 0, 5)])
+        faults.fault = fault
+        with pytest.raises(StorageError, match="failed"):
+            await storage.move_due()
+        assert (await storage.hot.partitions())[A].earliest_sequence == 0
+        assert await read_all(storage, A) == expected(50)
+        assert storage.tier_statistics().request_error
+        faults.fault = no_fault
+        assert await storage.move_due() == 4
+        assert (await storage.hot.partitions())[A].earliest_sequence == 40
+        assert await read_all(storage, A) == expected(50)
+        assert (await verify_storage(storage)).damages == ()
+        assert len(find_objects(tmp_path)) == 4
+
+
+async def test_a_replacement_whose_answer_is_lost_counts_as_done(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    def fault(found: str, name: str) -> None:
+        if found == "after replace":
+            fail(found, name)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        faults.fault = fault
+        assert await storage.move_due() == 4
+        assert await read_all(storage, A) == expected(50)
+        assert (await verify_storage(storage)).damages == ()
+        info = (await storage.partitions())[A]
+        assert (info.count, info.content_bytes) == (50, 5000)
+
+
+async def test_an_upload_that_was_stored_wrongly_is_repeated(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    def fault(found: str, name: str) -> Callable[[bytes], bytes] | None:
+        return (lambda data: data[:-9]) if found == "write" and name.endswith("parquet") else None
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        faults.fault = fault
+        with pytest.raises(ObjectStoreError, match="were written, and"):
+            await storage.move_due()
+        assert (await storage.hot.partitions())[A].earliest_sequence == 0
+        faults.fault = no_fault
+        assert await storage.move_due() == 4
+        assert await read_all(storage, A) == expected(50)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: b"", lambda data: bytes([data[0] ^ 1]) + data[1:]]
+)
+async def test_a_wrong_answer_is_asked_for_again(
+    change: Callable[[bytes], bytes],
+    faults: Faults,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    answers = 0
+
+    def fault(found: str, name: str) -> Callable[[bytes], bytes] | None:
+        nonlocal answers
+        answers += found == "read_range"
+        return change if found == "read_range" and answers % 2 else None
+
+    async with open_tiered(tmp_path, cold_cache_bytes=0) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        faults.fault = fault
+        assert await read_all(storage, A) == expected(50)
+        assert storage.tier_statistics().wrong_answers > 0
+        assert storage.tier_statistics().damaged == 0
+
+
+async def test_an_object_that_is_damaged_is_an_error_and_never_wrong_records(tmp_path: Path) -> None:
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        damaged = find_objects(tmp_path)[1]
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 4] ^= 4
+        damaged.write_bytes(data)
+        with pytest.raises(StorageCorruptError, match="sequences 10 to 19 are damaged") as caught:
+            await read_all(storage, A)
+        assert caught.value.end_sequence == 20
+        assert storage.tier_statistics().damaged == 1
+        (damage,) = (await verify_storage(storage)).damages
+        assert (damage.partition, damage.first_sequence, damage.end_sequence) == (A, 10, 20)
+        damaged.unlink()
+        found = await storage.find_damage()
+        assert [(each.first_sequence, each.end_sequence) for each in found] == [(10, 20)]
+        assert "is missing" in found[0].reason
+        with pytest.raises(StorageCorruptError, match="there is no such file"):
+            await storage.read(A, 10, 1)
+        batch_after = await storage.read(A, 20, 1)
+        assert batch_after is not None
+
+
+async def test_answers_that_differ_each_time_are_a_failure_and_no_damage(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    count = 0
+
+    def fault(found: str, name: str) -> Callable[[bytes], bytes] | None:
+        nonlocal count
+        count += 1
+        return (lambda data: data[count % len(data) :]) if found == "read_range" else None
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        faults.fault = fault
+        with pytest.raises(ObjectStoreError, match="a different answer each time"):
+            await storage.read(A, 0, 10)
+
+
+async def test_a_store_that_is_down_refuses_at_once_and_hot_records_are_read(
+    faults: Faults,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote, "REST_S_MAX", 1000)
+    monkeypatch.setattr(remote, "REST_S", 1000)
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        faults.fault = fail
+        with pytest.raises(ObjectStoreError):
+            await storage.read(A, 0, 10)
+        asked = storage.tier_statistics().requests
+        with pytest.raises(ObjectStoreError, match="a moment ago"):
+            await storage.read(A, 0, 10)
+        assert storage.tier_statistics().requests == asked
+        await storage.append([batch(A, 50, 60)])
+        assert [run.end_sequence async for run in read_range(storage, A, 40, 60)][-1] == 60
+
+
+async def test_appends_and_hot_reads_do_not_wait_for_a_slow_store(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    is_asked, may_answer = trio.Event(), threading.Event()
+
+    def wait(found: str, name: str) -> None:
+        trio.from_thread.run_sync(is_asked.set)
+        assert may_answer.wait(60)
+
+    async with open_tiered(tmp_path) as storage, trio.open_nursery() as nursery:
+        await storage.append([batch(A, 0, 50)])
+        faults.fault = wait
+        nursery.start_soon(storage.move_due)
+        await is_asked.wait()
+        await storage.append([batch(A, 50, 60), batch(B, 0, 5)])
+        assert await read_all(storage, A) == expected(60)
+        assert (await storage.partitions())[A].content_bytes == 6000
+        may_answer.set()
+
+
+async def test_a_store_starts_without_its_object_store(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    hot = f"filelog:{tmp_path}/log?fsync=never"
+    async with open_tiered(tmp_path, hot) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+    faults.fault = fail
+    async with open_tiered(tmp_path, hot) as storage:
+        assert storage.tier_statistics().is_stale
+        assert (await storage.partitions())[A].earliest_sequence == 0
+        await storage.append([batch(A, 50, 70)])
+        with pytest.raises(ObjectStoreError):
+            await storage.read(A, 0, 1)
+        faults.fault = no_fault
+        assert await storage.move_due() >= 1
+        assert not storage.tier_statistics().is_stale
+        assert await read_all(storage, A) == expected(70)
+
+
+async def test_a_new_tier_needs_its_object_store(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    faults.fault = fail
+    with pytest.raises(ObjectStoreError, match=r"manifest\.json failed"):
+        async with open_tiered(tmp_path, f"filelog:{tmp_path}/log"):
+            pass
+
+
+async def test_two_stores_of_one_address_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    """Somebody has copied the folder of a store, and runs both."""
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        root = tmp_path / "bucket" / storage.identity / "manifest.json"
+        other = storage._ledger.manifest.change("somebody else")
+        root.write_bytes(other.encode())
+        await storage.append([batch(A, 50, 70)])
+        with pytest.raises(StorageBusyError, match="two stores with the same address"):
+            await storage.move_due()
+        assert (await storage.hot.partitions())[A].earliest_sequence == 40
+        assert root.read_bytes() == other.encode()
+
+
+async def test_an_object_that_cannot_be_deleted_is_deleted_later(faults: Faults, tmp_path: Path) -> None:  # noqa: F811
+    def fault(found: str, name: str) -> None:
+        if found == "delete" and name.endswith("parquet"):
+            fail(found, name)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        faults.fault = fault
+        assert await storage.apply_retention(RetentionPolicy(records_max=20)) == {A: 30}
+        assert len(find_objects(tmp_path)) == 4
+        assert await read_all(storage, A) == expected(50, 30)
+        faults.fault = no_fault
+        await storage.move_due()
+        assert len(find_objects(tmp_path)) == 1

@@ -1,0 +1,160 @@
+"""Everybody reads what is in the cold tier: a consumer, a store that catches up, and a client of Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import trio
+
+from dafka.batches import check_crc, encode_batch
+from dafka.config import Config
+from dafka.records import Partition, RecordBatch
+from dafka.roles import Store, serve_store
+from dafka.storage import CompactsPartitions, open_storage
+from dafka.storage.cold.tiered import TieredStorage
+from dafka.testing import kafka, open_cluster
+from tests.storage.cold.stores import A, B, open_tiered
+
+COUNT = 2000
+CONTENTS = [b"%099d." % number for number in range(COUNT)]
+DEADLINE_S = 60
+
+
+def cold_config(folder: Path) -> Config:
+    """Return a configuration whose store keeps 10 kB of each partition, and moves the rest at once."""
+    return Config().with_cold(
+        storage=f"file://{folder}/bucket", local_retention_bytes=10_000, segment_bytes=20_000, interval_ms=10
+    )
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for what no event tells."""
+    while not is_so():  # noqa: ASYNC110
+        await trio.sleep(0.01)
+
+
+def count_cold(store: Store | None) -> int:
+    assert store is not None
+    cold = store.statistics().cold
+    return 0 if cold is None else cold.records
+
+
+async def test_a_consumer_and_another_store_get_what_was_moved(tmp_path: Path) -> None:
+    config = cold_config(tmp_path)
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(config, storage=f"filelog:{tmp_path}/log?fsync=never") as cluster:
+            async with cluster.producer("orders") as producer:
+                for start in range(0, COUNT, 100):
+                    await producer.send_many(CONTENTS[start : start + 100])
+                    await producer.wait_stored()
+            await wait_until(lambda: count_cold(cluster.store) >= COUNT // 2)
+            received: list[bytes | None] = []
+            async with cluster.consumer(["orders"]) as consumer:
+                async for batch in consumer.batches():
+                    received += batch.values
+                    if len(received) == COUNT:
+                        break
+            assert received == CONTENTS
+            other = cluster.config.with_cold(storage="").with_store(storage=f"sqlite:{tmp_path}/other.db")
+            async with trio.open_nursery() as nursery:
+                store = await nursery.start(serve_store, other)
+                await wait_until(lambda: store.statistics().records_stored == COUNT)
+                nursery.cancel_scope.cancel()
+
+
+def test_a_client_of_kafka_reads_what_was_moved(tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log?fsync=never"
+    with kafka(storage, cold_config(tmp_path)) as running:
+        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap_servers, "batch.num.messages": 100})
+        for content in CONTENTS:
+            producer.produce("orders", content)
+        assert producer.flush(DEADLINE_S) == 0
+        deadline = time.monotonic() + DEADLINE_S
+        while len(list(tmp_path.rglob("*.parquet"))) < 5:
+            assert time.monotonic() < deadline
+            producer.poll(0.01)
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": running.bootstrap_servers, "group.id": "all", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["orders"])
+        received: list[bytes | None] = []
+        while len(received) < COUNT:
+            assert time.monotonic() < deadline
+            received += [message.value() for message in consumer.consume(500, 1.0)]
+        consumer.close()
+        assert received == CONTENTS
+
+
+async def test_transactions_are_known_in_the_cold_tier(tmp_path: Path) -> None:
+    """A consumer that reads only what was committed finds out from the record batches which records to leave out."""
+    values = [b"%099d." % number for number in range(30)]
+    plain, transactional = (
+        encode_batch(
+            first, values[first : first + 10], timestamps=5, producer_id=7, producer_epoch=2, is_transactional=yes
+        )
+        for first, yes in ((0, False), (10, True))
+    )
+    last = encode_batch(20, values[20:], timestamps=5)
+    async with open_tiered(tmp_path, f"filelog:{tmp_path}/log", local_retention_bytes=0) as storage:
+        for first, data in ((0, plain), (10, transactional), (20, last)):
+            batch = RecordBatch(A, first, values[first : first + 10], timestamps=[5] * 10, encoded=(data,))
+            await storage.append([batch])
+        assert await storage.move_due() == 3
+        assert (await storage.hot.partitions())[A].count == 0
+        found = await storage.read(A, 12, 3)
+        assert found is not None
+        (data,) = found.encoded
+        header = check_crc(data)
+        assert (header.base_offset, header.count) == (12, 3)
+        assert (header.is_transactional, header.producer_id, header.producer_epoch) == (True, 7, 2)
+        for first in (0, 20):
+            found = await storage.read(A, first, 10)
+            assert found is not None
+            assert found.encoded == ()
+
+
+async def test_internal_topics_stay_hot(tmp_path: Path) -> None:
+    partition = Partition("$topics", "A")
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([RecordBatch(partition, 0, CONTENTS)])
+        assert await storage.move_due() == 0
+
+
+async def test_records_move_when_they_are_old_enough(tmp_path: Path) -> None:
+    """Few records wait for others for `cold_segment_ms`, and then move all the same."""
+    hour_ms = 3_600_000
+    for segment_ms, moved in ((2 * hour_ms, 0), (hour_ms // 2, 5)):
+        hot = f"sqlite:{tmp_path}/store.db"
+        async with open_tiered(
+            tmp_path,
+            hot,
+            local_retention_bytes=None,
+            local_retention_ms=hour_ms,
+            cold_segment_bytes=10**6,
+            cold_segment_ms=segment_ms,
+        ) as storage:
+            if not moved:
+                time_ms = int(time.time() * 1000)
+                times = [time_ms - 2 * hour_ms] * 5 + [time_ms] * 5
+                await storage.append([RecordBatch(A, 0, [b"x"] * 10, stored_at=times)])
+            await storage.move_due()
+            assert storage.cold_end(A) == moved
+    async with open_storage(f"sqlite:{tmp_path}/store.db", read_only=True) as reader:
+        assert isinstance(reader, TieredStorage)
+        assert (await reader.partitions())[A].count == 10
+        assert await reader.find_sequence_by_time(A, time_ms) == 5
+
+
+async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
+    """A tombstone must not be removed while an object has an earlier value of its key."""
+    async with open_tiered(tmp_path, f"sqlite:{tmp_path}/store.db", local_retention_bytes=0) as storage:
+        assert isinstance(storage, CompactsPartitions)
+        await storage.append([RecordBatch(A, 0, CONTENTS[:50]), RecordBatch(B, 0, CONTENTS[:50])])
+        assert await storage.find_compactable(A, 0) is not None
+        assert await storage.move_due() == 0
+        storage.mover.hot_topics.clear()
+        assert await storage.move_due() > 0
+        assert await storage.find_compactable(A, 0) is None
