@@ -191,7 +191,8 @@ def compare_carriers(session: SparkSession, store: Path) -> pd.DataFrame:
 def compare_tiers(session: SparkSession, store: Path, folder: Path) -> tuple[int, str]:
     """Return how many records the objects of the cold tier have, and whether the store has the same ones."""
     columns = ["partition", "offset", "value"]
-    objects = session.read.option("recursiveFileLookup", "true").parquet(str(folder / "cold")).select(columns)
+    files = session.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
+    objects = files.parquet(str(folder / "cold")).select(columns)
     both = session.read.format("dafka").schema("partition STRING, offset BIGINT, value BINARY").load(str(store))
     count = objects.count()
     is_same = count == objects.distinct().count() and objects.exceptAll(both).isEmpty()
