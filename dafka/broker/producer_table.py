@@ -5,7 +5,6 @@ from __future__ import annotations
 import attrs
 
 from dafka.batches import BatchHeader, Compression, TimestampType
-from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import LogProducers, Marker, TransactionSettings
 from dafka.protocol.logs import BatchEntry, LogState, MarkerEntry, ProducerEntry, RestartEntry
 from dafka.protocol.logs.entries import TRANSACTIONAL
@@ -61,11 +60,9 @@ class ProducerTable:
         """Note a batch of another branch of a log, and return whether the log lacks it."""
         producers = self.of(log)
         header = attrs.evolve(_header_of(entry), base_offset=UNKNOWN_POSITION, is_transactional=False)
-        check = producers.check_batch(header)
-        if check.duplicate_of is not None or check.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        if producers.has_appended(header):
             return False
-        if check.error_code in {ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}:
-            producers.add_batch(header, entry.timestamp_ms)
+        producers.add_batch(header, entry.timestamp_ms)
         return True
 
 

@@ -22,12 +22,13 @@ from dafka.broker.post import Post
 from dafka.broker.producer_table import ProducerTable
 from dafka.broker.security import ListenerSecurity
 from dafka.broker.slots import Slot
+from dafka.broker.topic_settings import MAJORITY, availability_of
 from dafka.broker.transactions import Transactions
 from dafka.config import Config
 from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.state_records import SLOTS
 from dafka.kafka.transactions import ProducerIds, TransactionCoordinator, TransactionSettings
-from dafka.protocol.logs import LogState
+from dafka.protocol.logs import BatchEntry, LogState
 from dafka.protocol.replication import BrokerDescription
 from dafka.roles import Broker, serve_broker
 from dafka.storage.plugin_helpers import now_ms
@@ -75,7 +76,7 @@ class Service:
         self.config = config
         self.security = security
         self.producers = producers
-        broker.cluster.leading.admit_batch = producers.admit
+        broker.cluster.leading.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self._coordinators = Coordinators(broker, self._make_slot)
         self._messages: list[bytes] = []
@@ -87,6 +88,15 @@ class Service:
         self.participants = Participants(broker, self._coordinators, producers, self._post)
         self.transactions = Transactions(self._coordinators, self.participants, self._post)
         self.groups = Groups(broker, self._coordinators, self.participants)
+
+    def _admit_batch(self, log: LogState, entry: BatchEntry) -> bool:
+        """Return whether a batch of a producer with an id that is in another branch of a log is to be appended.
+
+        With the availability "majority", no producer has got an answer to it. It sends the batch again, or has done so
+        under another epoch, so that nobody could tell the two from each other.
+        """
+        topic = self.broker.order.topics.get(log.topic)
+        return topic is not None and availability_of(topic) != MAJORITY and self.producers.admit(log, entry)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the coordinators until cancelled. They have started when the slots are loaded that this broker leads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 
 import trio
 
@@ -26,6 +26,7 @@ from dafka.roles.broker_storage import STATE_TOPICS, is_internal
 from dafka.roles.cluster import CONTROL_TOPICS
 from dafka.roles.sockets import open_sockets
 from dafka.roles.state_log import StateLogs
+from dafka.roles.store import describe_held
 from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
 from dafka.storage.base import read_range
 from dafka.storage.plugin_helpers import now_ms
@@ -33,43 +34,6 @@ from dafka.wire import Role
 
 _COUNTED_RECORDS = 10**6
 """Records without contents that are placed together."""
-
-
-def make_broker_machine(
-    storage: Storage,
-    config: Config,
-    held: Mapping[Partition, PartitionInfo],
-    keeps: Callable[[Partition], bool | None],
-    has_index: Callable[[Partition], bool],
-) -> BrokerMachine:
-    """Return the machine of a broker; see `BrokerMachine`.
-
-    Args:
-        storage: The storage.
-        config: The configuration.
-        held: The partitions in the storage that other nodes may see.
-        keeps: Returns whether the broker keeps a partition.
-        has_index: Returns whether a partition is the index of a replicated log.
-
-    Returns:
-        The machine.
-    """
-    identity, time_ms = storage.identity, now_ms()
-    return BrokerMachine(
-        identity,
-        config,
-        {partition: info.end_sequence for partition, info in held.items()},
-        {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
-        {
-            partition: (time_ms - info.last_append_at) / 1000
-            for partition, info in held.items()
-            if info.last_append_at is not None
-        },
-        BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
-        lambda partition: owner_of(partition.address) == identity,
-        keeps,
-        has_index,
-    )
 
 
 async def load_broker(
@@ -208,7 +172,15 @@ async def serve_broker(
             def has_index(partition: Partition) -> bool:
                 return broker.cluster.logs.find_partition(partition) is not None
 
-            machine = make_broker_machine(storage, config, visible, keeps, has_index)
+            machine = BrokerMachine(
+                identity,
+                config,
+                *describe_held(visible),
+                BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
+                lambda partition: owner_of(partition.address) == identity,
+                keeps,
+                has_index,
+            )
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
             ) as sockets:

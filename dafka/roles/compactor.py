@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 
 import trio
 
@@ -42,7 +43,7 @@ class Compactor:
         self._report = report
         self._clean_ends: dict[str, dict[Partition, int]] = {}
         self._failed: set[Partition] = set()
-        self._resumed_at = 0.0
+        self._resumed_at = inf
 
     @property
     def is_possible(self) -> bool:

@@ -443,7 +443,8 @@ class _GroupHolder:
         return self._consumer._machine.reassembler.cursors.keys()
 
     def begin_of(self, partition: Partition) -> int:
-        return self._consumer._machine.reassembler.cursors[partition].next_sequence
+        cursor = self._consumer._machine.reassembler.cursors.get(partition)
+        return 0 if cursor is None else cursor.next_sequence
 
     def assign(self, partition: Partition, sequence: int) -> None:
         consumer = self._consumer

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import UnansweredError
+from dafka.errors import ConfigError, UnansweredError
 from dafka.protocol import Event
 from dafka.protocol.groups import SIGNS_PER_LEASE, SILENCE_FACTOR, TOPIC_PREFIX, topic_of_group
 from dafka.records import Partition
@@ -145,8 +145,11 @@ async def reset_group(description: GroupDescription, positions: Mapping[Partitio
         config: The configuration.
 
     Raises:
-        UnansweredError: The stores did not confirm in time, or there is another member after all.
+        ConfigError: The group has members that are alive.
+        UnansweredError: The stores did not confirm in time, or a member has come meanwhile.
     """
+    if not all(each.is_silent for each in description.members):
+        raise ConfigError(f"group {description.name!r}: it has members that are alive: stop them first")
     topics = sorted({partition.topic for partition in positions})
     group = Group(description.name, topics, config, _Claimant(positions))
     leases_s = SILENCE_FACTOR * config.consumer.group_lease_ms / 1000 if description.members else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import attrs
 import trio
@@ -391,27 +392,24 @@ def default_retention(config: StoreConfig) -> RetentionPolicy:
     )
 
 
-def make_machine(
-    storage: Storage,
-    config: Config,
-    held: Mapping[Partition, PartitionInfo],
-    is_own: Callable[[Partition], bool] = lambda _: False,
-) -> StoreMachine:
-    """Return the machine of a store.
+class HeldPartitions(NamedTuple):
+    """What a storage holds when a store starts, as the machine of the store takes it.
 
-    Args:
-        storage: The storage.
-        config: The configuration.
-        held: The partitions in the storage that other nodes may see.
-        is_own: See `StoreMachine`.
-
-    Returns:
-        The machine.
+    Attributes:
+        ends: By partition, the sequence after its last record.
+        earliest: By partition, the sequence of its first record, if it is not 0.
+        idle_s: By partition, the seconds since its last record was appended.
     """
+
+    ends: dict[Partition, int]
+    earliest: dict[Partition, int]
+    idle_s: dict[Partition, float]
+
+
+def describe_held(held: Mapping[Partition, PartitionInfo]) -> HeldPartitions:
+    """Return what a machine needs to know of the partitions in a storage that other nodes may see."""
     time_ms = now_ms()
-    return StoreMachine(
-        storage.identity,
-        config,
+    return HeldPartitions(
         {partition: info.end_sequence for partition, info in held.items()},
         {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
         {
@@ -419,7 +417,6 @@ def make_machine(
             for partition, info in held.items()
             if info.last_append_at is not None
         },
-        is_own,
     )
 
 
@@ -446,7 +443,7 @@ async def serve_store(
     with single_exception():
         async with open_storage(config.storage_url) as storage:
             held = await storage.partitions()
-            machine = make_machine(storage, config, held)
+            machine = StoreMachine(storage.identity, config, *describe_held(held))
             async with open_sockets(
                 storage.identity,
                 config,

@@ -29,12 +29,19 @@ async def make_branches(several: Several) -> None:
     await brokers[0].create_topic("orders", 1, {"availability": "branch"}, replica_count=2).wait()
     ((leader, log),) = await several.wait_led("orders")
     await append(leader, log, b"both")
+    await wait_until(lambda: all(find_end(each) == 1 for each in brokers))
     await several.stop("b")
     await lead_alone(several, "a", b"a0", b"a1")
     await several.stop("a")
     await several.start("b", **QUICK)
     await lead_alone(several, "b", b"b0", b"b1")
     await several.start("a", **QUICK)
+
+
+def find_end(broker: Broker) -> int:
+    """Return up to which offset a broker holds the log."""
+    log = broker.cluster.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
+    return -1 if log is None else log.replica.tip().end_offset
 
 
 async def find_contents(several: Several) -> list[bytes]:

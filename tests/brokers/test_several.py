@@ -163,6 +163,25 @@ async def test_a_log_moves_to_the_brokers_that_an_operator_names(tmp_path: Path)
         assert await read(leader, log) == values(10)
 
 
+async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES, "d", move_after_ms=300)
+        first, *_, last = (each.address for each in brokers)
+        middle = [each.address for each in brokers[1:3]]
+        await brokers[0].create_topic("orders", placement=[[first, *middle]]).wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, *values(10))
+        partition = log.own
+        brokers[1].change_replicas(brokers[1].logs("orders")[0], [*middle, last])
+        await wait_until(lambda: not brokers[0].durable_end_of(partition))
+        await append(*(await several.wait_led("orders"))[0], *values(10, "later-"))
+        brokers[1].change_replicas(brokers[1].logs("orders")[0], [first, *middle])
+        await wait_until(lambda: any(broker is brokers[0] for broker, _ in several.logs("orders")))
+        ((leader, log),) = await several.wait_led("orders")
+        assert leader is brokers[0]
+        assert await read(leader, log) == [*values(10), *values(10, "later-")]
+
+
 async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
         first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)

@@ -13,7 +13,6 @@ import argparse
 import json
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import trio
 
+from tests.chaos.signals import until_signal
 from tests.cluster.faults import FAULTS, PROCESS_FAULTS, plan
 from tests.cluster.network import find_obstacle
 from tests.cluster.run import Run, Size
@@ -51,22 +51,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return found
 
 
-async def until_signal(run: Run, length_s: float) -> list[str]:
-    """Run until the end or Ctrl-C, which ends all processes and skips the checks."""
-    problems = ["interrupted"]
-    async with trio.open_nursery() as nursery:
-
-        async def wait() -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-        nursery.start_soon(wait)
-        problems = await run.run(length_s)
-        nursery.cancel_scope.cancel()
-    return problems
-
-
 def report(result: dict[str, object]) -> str:
     """Return what a run has found, for people."""
     lines = [f"seed {result['seed']}, {result['seconds']} s, {result.get('records', 'not checked')}"]
@@ -95,7 +79,7 @@ def main() -> int:
     faults = plan(seed, found.minutes * 60, only)
     print(f"seed {seed}, {len(faults)} faults, in {folder}", flush=True)
     run = Run(size, faults, folder, echo=sys.stdout)
-    problems = trio.run(until_signal, run, found.minutes * 60)
+    problems = trio.run(until_signal, run.run, found.minutes * 60)
     result = {"seed": seed, "arguments": sys.argv[1:], **run.result}
     (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
     print(report(result))

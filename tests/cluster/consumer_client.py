@@ -105,6 +105,7 @@ class ConsumerClient:
             return
         begun = now()
         self._history.add("note", begun, self._options.member, f"commits {offsets}")
+        self._note_commit(begun, offsets, is_done=False)  # it may be done although no answer comes
         self._history.flush()
         topic = self._options.topic
         given = [
@@ -113,12 +114,10 @@ class ConsumerClient:
         try:
             answered = self._consumer.commit(offsets=given, asynchronous=False)
         except KafkaException as error:
-            self._note_commit(begun, offsets, is_done=False)
             self._history.add("note", now(), self._options.member, f"not committed: {error}")
             return
         done = {each.partition: offsets[each.partition] for each in answered if each.error is None}
         self._note_commit(begun, done, is_done=True)
-        self._note_commit(begun, {log: each for log, each in offsets.items() if log not in done}, is_done=False)
         self._committed.update(done)
 
     def _epoch_of(self, log: int) -> int:

@@ -11,7 +11,7 @@ them from the number `first` on, at offsets from `offset` on.
     ["fatal", time, producer, reason]                           this producer gave up
     ["assign", begun, time, group, member, log, offset]         a member continues at the committed offset (-1: none)
     ["read", time, reader, log, offset, producer, first, count] a reader or member of a group got records
-    ["commit", begun, time, group, member, log, is_done, offset]    a member has committed, or tried to
+    ["commit", begun, time, group, member, log, is_done, offset]    a member has committed, or tries to
     ["end", begun, time, reader, log, offset]                   a reader was told that the log ends here
     ["bad", time, reader, log, offset, reason]                  a reader got something that is no whole record
     ["note", time, name, text]                                  for people

@@ -223,7 +223,8 @@ async def wait_settled(cluster: BrokerCluster, logs: int, replicas: int) -> dict
             await wait_in_sync(cluster, logs, replicas)
             await trio.sleep(QUIET_S)
             after = [find_replicas(each.servers, TOPIC) for each in cluster.running()]
-            if before and all(each == before for each in after):
+            is_balanced = all(len(each) == min(replicas, len(after)) for each in before.values())
+            if before and is_balanced and all(each == before for each in after):
                 return before
     raise TimeoutError(f"brokers still move replicas {SETTLE_S:.0f} s after the last fault")
 

@@ -111,6 +111,18 @@ def test_epochs_begin_with_sequence_0() -> None:
     assert log.produce(1, epoch=4) == 11
 
 
+def test_batch_of_a_former_epoch_that_comes_from_another_branch_changes_nothing() -> None:
+    log = OneLog()
+    log.produce(0, 10)
+    log.produce(0, 4, epoch=1)
+    assert log.producers.has_appended(make_header(0, 10, 1, 0, 0))
+    assert log.producers.has_appended(make_header(0, 2, 1, 1, 0))
+    for epoch, base_sequence in ((0, 10), (1, 3), (2, 0)):
+        assert not log.producers.has_appended(make_header(0, 2, 1, epoch, base_sequence))
+    log.log.append(make_header(log.end_offset, 5, 1, 0, 10), None, log.now_ms)
+    assert log.produce(4, epoch=1) == 19
+
+
 def test_marker_fences_older_epochs() -> None:
     log = OneLog()
     log.produce(0, 10, transactional=True)

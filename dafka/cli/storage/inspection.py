@@ -68,6 +68,7 @@ async def _read_contents(storage: Storage, topics: tuple[str, ...]) -> _Contents
     positions = [
         (name, partition, position)
         for name in await storage.position_names()
+        if not name.startswith("$")  # such as where compaction goes on
         for partition, position in sorted((await storage.load_positions(name)).items())
         if not topics or partition.topic in topics
     ]

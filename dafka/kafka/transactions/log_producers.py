@@ -83,6 +83,7 @@ class ProducerState:
         appended: The sequences that are known to have been appended in this epoch.
         batches: Its last batches of this epoch.
         gap: What is missing before the batch that it sends now; None if nothing is.
+        former: The epoch before, and the sequences that are known to have been appended in it.
     """
 
     producer_epoch: int
@@ -91,6 +92,7 @@ class ProducerState:
     appended: SequenceRanges = attrs.field(factory=SequenceRanges)
     batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     gap: Gap | None = None
+    former: tuple[int, SequenceRanges] | None = None
 
     def find_duplicate(self, base_sequence: int, count: int) -> AppendedBatch | None:
         """Return the remembered batch with these sequences."""
@@ -126,9 +128,10 @@ class ProducerState:
 
     def enter_epoch(self, producer_epoch: int) -> None:
         """Enter an epoch, in which sequences begin again."""
+        self.former = self.producer_epoch, self.appended
         self.producer_epoch = producer_epoch
         self.last_sequence = -1
-        self.appended.clear()
+        self.appended = SequenceRanges()
         self.batches.clear()
 
     def add_batch(self, batch: AppendedBatch) -> None:
@@ -215,6 +218,15 @@ class LogProducers:
             state.gap = found
         return not ahead and not 0 <= now_ms - gap.noticed_ms < GAP_WAIT_MS
 
+    def has_appended(self, header: BatchHeader) -> bool:
+        """Return whether a batch of this or the former epoch of its producer is known to have been appended."""
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            return False
+        epochs = dict((state.former or (-1, state.appended), (state.producer_epoch, state.appended)))
+        appended = epochs.get(header.producer_epoch)
+        return appended is not None and appended.covers(header.base_sequence, header.count)
+
     def add_batch(self, header: BatchHeader, now_ms: int) -> None:
         """Note a batch that is appended, or that was found in the log, except control batches.
 
@@ -222,7 +234,8 @@ class LogProducers:
             header: Its header, with its offset in the log.
             now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
         """
-        if header.producer_id < 0:
+        known = self._producers.get(header.producer_id)
+        if header.producer_id < 0 or (known is not None and header.producer_epoch < known.producer_epoch):
             return
         state = self._enter_epoch(header.producer_id, header.producer_epoch, now_ms)
         state.add_batch(AppendedBatch(header.base_sequence, header.count, header.base_offset, now_ms))

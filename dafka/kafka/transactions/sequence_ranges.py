@@ -26,11 +26,6 @@ class SequenceRanges:
         self.end = 0
         self._ranges: list[list[int]] = []
 
-    def clear(self) -> None:
-        """Forget all sequences."""
-        self.end = 0
-        self._ranges.clear()
-
     def position_of(self, sequence: int) -> int:
         """Return the position of a sequence: the one that is nearest to the end."""
         ahead = (sequence - self.end) % SEQUENCES

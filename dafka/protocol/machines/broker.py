@@ -48,6 +48,10 @@ class ClusterSigns:
         return bool(self.heard or self.acknowledgements or self.repeats)
 
 
+BRANCH_MARK = "/"
+"""What the addresses of the partitions that brokers write for a log contain."""
+
+
 class BrokerMachine(StoreMachine):
     """The state machine of a broker's store.
 
@@ -84,6 +88,7 @@ class BrokerMachine(StoreMachine):
         self._topics = topics
         self._keeps = keeps
         self._has_index = has_index
+        self._returning: set[Partition] = set()
 
     def take_signs(self) -> ClusterSigns:
         """Return what was heard of other brokers since the last call."""
@@ -135,6 +140,20 @@ class BrokerMachine(StoreMachine):
         if partition.topic == self._topics.index and self._has_index(partition):
             return []
         return super()._acknowledge(partition)
+
+    def _is_written_here(self, partition: Partition) -> bool:
+        """Return whether this broker has all records of a partition before any other one.
+
+        It has not if it has led a log, and was no replica for a while: then it has deleted what it has written itself,
+        and gets it from the others.
+        """
+        if not super()._is_written_here(partition) or partition in self._returning:
+            return False
+        is_of_log = BRANCH_MARK in partition.address
+        if not is_of_log or partition in self.reassembler.cursors or not self._keeps(partition):
+            return True
+        self._returning.add(partition)
+        return False
 
     def _follow_partition(self, partition: Partition, now: float, *, is_live: bool) -> bool:
         if partition in self.reassembler.cursors:

@@ -320,11 +320,15 @@ class StoreMachine:
             self.stored.set_durable_end(partition, end)
             self._ended.note_range(partition, self.stored.earliest.get(partition, 0), end)
 
+    def _is_written_here(self, partition: Partition) -> bool:
+        """Return whether this node has all records of a partition before any other one."""
+        return self._is_own(partition)
+
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
         partition = batch.partition
         is_for_another = run.requestor is not None and run.requestor != self.address
-        if is_for_another or self._is_own(partition):
+        if is_for_another or self._is_written_here(partition):
             self.discarded["another requestor" if is_for_another else OWN_PARTITION] += len(batch)
             return []
         if batch.end_sequence > SEQUENCE_MAX:
@@ -351,7 +355,7 @@ class StoreMachine:
         if head.sequence >= SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1
             return []
-        if self._is_own(partition):
+        if self._is_written_here(partition):
             self.discarded[OWN_PARTITION] += 1
             return []
         if not self._follow_partition(partition, now, is_live=isinstance(head, wire.Head)):
