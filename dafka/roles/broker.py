@@ -625,10 +625,14 @@ class Broker(Store):
 
     def show(self, partition: Partition) -> None:
         """Let other nodes know of a partition of this broker's own that it has kept for itself."""
-        end = self.order_end(partition)
+        self.show_until(partition, self.order_end(partition))
+
+    def show_until(self, partition: Partition, end: int) -> None:
+        """Let other nodes know of a partition of this broker's own up to a sequence."""
         if end:
             self._broker_machine.store_own(partition, end)
             self.publish([wire.Head(partition.address, partition.topic, end - 1)])
+            self._heads.add([partition])
 
     def order_end(self, partition: Partition) -> int:
         """Return the sequence after the last record of an index or of a state."""

@@ -176,6 +176,7 @@ async def serve_broker(
                 identity,
                 config,
                 *describe_held(visible),
+                held.keys() - visible.keys(),
                 BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
                 lambda partition: owner_of(partition.address) == identity,
                 keeps,

@@ -380,10 +380,18 @@ class Cluster:
         if self._order.find_log(topic.name, number) is not state:
             return
         log = self.logs.add(topic, number, replicas, index)
+        self._show_ended(state, index)
         if self._order.leads(state):
             self.leading.keep_leading(log, state)
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
+
+    def _show_ended(self, state: LogState, index: Iterable[RecordBatch]) -> None:
+        """Let other brokers have what they lack of branches that this one has led before it was restarted."""
+        led = state.index_partition if self._order.leads(state) else None
+        for partition, end in {batch.partition: batch.end_sequence for batch in index}.items():
+            if partition != led and self._broker.is_own(partition):
+                self._broker.show_until(partition, end)
 
     # What machines ask for
 

@@ -79,6 +79,26 @@ async def test_all_brokers_stop_and_start_again(tmp_path: Path) -> None:
             await append(broker, log, b"z")
 
 
+async def test_a_leader_that_starts_again_gives_others_what_they_lack_of_its_branch(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES, leader_timeout_ms=10_000)
+        await first.create_topic("orders", 1, replica_count=3).wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, b"x")
+        (name,) = (name for name, broker in several.brokers.items() if broker is leader)
+        others = [each for each in NAMES if each != name]
+        for other in others:
+            await several.stop(other)
+        await leader.append(log, make_batch(b"y")).durable.wait()
+        await several.stop(name)
+        alone = await several.start(name)
+        await wait_until(lambda: [each.replica.leader for each in alone.cluster.logs if each.topic == "orders"] == [""])
+        await several.stop(name)
+        await several.start_all(name, others[0])
+        ((leader, log),) = await several.wait_led("orders")
+        assert await read(leader, log) == [b"x", b"y"]
+
+
 async def test_only_the_leader_takes_records(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
         brokers = await several.start_all(*NAMES)

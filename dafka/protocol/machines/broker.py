@@ -61,6 +61,7 @@ class BrokerMachine(StoreMachine):
         ends: By partition, the sequence after the last record in the storage.
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
         idle_s: By partition, the seconds since its last record was appended.
+        hidden: Partitions of this node's own in the storage that other nodes do not know of yet.
         topics: The topics that brokers write for each other.
         is_own: Returns whether a partition is this node's own.
         keeps: Returns whether this broker keeps a partition; None if it is one of a producer, for which the limits of
@@ -78,6 +79,7 @@ class BrokerMachine(StoreMachine):
         ends: Mapping[Partition, int],
         earliest: Mapping[Partition, int],
         idle_s: Mapping[Partition, float],
+        hidden: Iterable[Partition],
         topics: BrokerTopics,
         is_own: Callable[[Partition], bool],
         keeps: Callable[[Partition], bool | None],
@@ -88,6 +90,7 @@ class BrokerMachine(StoreMachine):
         self._topics = topics
         self._keeps = keeps
         self._has_index = has_index
+        self._hidden = set(hidden)
         self._returning: set[Partition] = set()
 
     def take_signs(self) -> ClusterSigns:
@@ -114,6 +117,11 @@ class BrokerMachine(StoreMachine):
         else:
             self.reassembler.reset_to(partition, end)
         self._set_durable(partition, end)
+
+    def forget_own(self, partition: Partition) -> None:
+        """Forget a partition of this node's own, whose records are deleted."""
+        self._hidden.discard(partition)
+        super().forget_own(partition)
 
     def ask_heads(self, topics: Iterable[str]) -> list[Action]:
         """Ask for the heads of topics whose partitions this broker keeps from now on."""
@@ -150,7 +158,8 @@ class BrokerMachine(StoreMachine):
         if not super()._is_written_here(partition) or partition in self._returning:
             return False
         is_of_log = BRANCH_MARK in partition.address
-        if not is_of_log or partition in self.reassembler.cursors or not self._keeps(partition):
+        is_held = partition in self.reassembler.cursors or partition in self._hidden
+        if not is_of_log or is_held or not self._keeps(partition):
             return True
         self._returning.add(partition)
         return False
