@@ -21,5 +21,6 @@ async def test_members_that_are_killed_and_frozen(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_many_members_that_are_killed_and_frozen(tmp_path: Path) -> None:
-    await check(Plan(members=6, partitions=60, seconds=120.0, lease_s=10.0), tmp_path)
+    await check(Plan(members=6, partitions=60, seconds=60.0, lease_s=10.0), tmp_path)

@@ -13,13 +13,13 @@ HOT = {"sqlite": "sqlite:{}/store.db?synchronous=OFF", "filelog": "filelog:{}/lo
 LIMITS = "local_retention_bytes=500&cold_segment_bytes=4000&cold_interval_ms=3600000"
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("hot", "moments"),
     [
         ("filelog", 2),
-        pytest.param("filelog", 200, marks=pytest.mark.long),
-        pytest.param("sqlite", 200, marks=pytest.mark.long),
+        pytest.param("filelog", 20, marks=pytest.mark.long),
+        pytest.param("sqlite", 20, marks=pytest.mark.long),
     ],
 )
 async def test_killed_at_any_moment_nothing_is_lost_or_there_twice(hot: str, moments: int, tmp_path: Path) -> None:
