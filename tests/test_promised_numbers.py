@@ -74,7 +74,7 @@ PROMISED: dict[str, dict[str, object]] = {
         "READERS_TIMEOUT_S": 0.1,
         "RETRY_S": (0.1, 2.0),
     },
-    "storage.sqlite.schema": {"APPLICATION_ID": 0x4441464B, "SCHEMA_VERSION": 3, "SEQUENCE_MAX": 2**63 - 1},
+    "storage.sqlite.schema": {"APPLICATION_ID": 0x4441464B, "SCHEMA_VERSION": 4, "SEQUENCE_MAX": 2**63 - 1},
     "storage.sqlite.damage": {"DAMAGES_MAX": 100},
     "storage.filelog.storage": {"SEGMENT_BYTES": 64 * MIB, "SEGMENT_MS": 7 * 24 * 3600 * 1000},
     "storage.filelog.entry_segment": {

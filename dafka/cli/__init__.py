@@ -21,7 +21,7 @@ COMMANDS = {
     "broker": ("dafka.cli.daemons", "Run a broker, which is a store and serves clients of Kafka, WebSocket and HTTP."),
     "produce": ("dafka.cli.produce", "Publish each line, or each MESSAGE, as a record of TOPIC."),
     "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
-    "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, and each store's lag."),
+    "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, brokers, and each store's lag."),
     "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
     "topic": (
         "dafka.cli.kafka.topic",
@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "cluster": ("dafka.cli.kafka.cluster", "List the brokers of a cluster, and drain them before they are taken away."),
     "group": ("dafka.cli.kafka.group", "List, describe and reset groups of consumers, and delete those of a broker."),
-    "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and migrate records."),
+    "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete, migrate and move records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),

@@ -54,7 +54,7 @@ def status(
     has_partitions: bool,
     is_all: bool,
 ) -> None:
-    """Show a running cluster: nodes, topics, each store's lag, and the brokers with their under-replicated logs.
+    """Show a running cluster: nodes, topics, brokers, and each store's lag.
 
     With TOPICs, only these are shown. Problems come first in each table.
     """

@@ -131,12 +131,16 @@ class Balancing:
             for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, placed, now):
                 self._change(change.log, change.replicas)
             for log in self._logs:
-                self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
+                self.prefer_leaders(log)
             self._count_under_replicated()
             await self._drop_left()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
+
+    def prefer_leaders(self, log: ReplicatedLog) -> None:
+        """Tell the machine of a log which brokers are meant to lead it."""
+        self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
 
     def _place_all(self) -> Iterator[PlacedLog]:
         """Yield all logs as balancing sees them; what has not changed is not looked at again."""

@@ -381,6 +381,7 @@ class Cluster:
             return
         log = self.logs.add(topic, number, replicas, index)
         self._show_ended(state, index)
+        self.balancing.prefer_leaders(log)
         if self._order.leads(state):
             self.leading.keep_leading(log, state)
         self._refresh(log)

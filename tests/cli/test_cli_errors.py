@@ -165,12 +165,12 @@ def test_missing_extra_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_unknown_variable_is_one_warning(dafka: Dafka) -> None:
-    environment = {**IMPATIENT, "DAFKA_NODE_GRACE": "10s", "DAFKA_COLOR": "no"}
+    environment = {**IMPATIENT, "DAFKA_NODE_GRACE": "10s", "DAFKA_VOLUME": "no"}
     ended = dafka.run("consume", "t", *NOWHERE, environment=environment)
     warning, error = ended.errors.splitlines()
     assert warning.endswith(
         "WARNING dafka.config: Ignored environment variables that are not settings: "
-        "DAFKA_NODE_GRACE (did you mean DAFKA_NODE_GRACE_MS?), DAFKA_COLOR"
+        "DAFKA_NODE_GRACE (did you mean DAFKA_NODE_GRACE_MS?), DAFKA_VOLUME"
     )
     assert error.startswith("Error: no tower answered")
 

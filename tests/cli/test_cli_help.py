@@ -19,7 +19,11 @@ NODE = (
     | SECURITY
     | COMMON
 )
-STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
+STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"} | {
+    "--cold",
+    "--local-retention-ms",
+    "--local-retention-bytes",
+}
 KAFKA = {"--kafka", "--http", "--advertised-listener", "--log-count", "--number", "--rack", "--secret-file"} | {
     "--users",
     "--tls-certificate",
@@ -41,6 +45,8 @@ OPTIONS = {
         "--offset",
         "--partition",
         "--exit-at-end",
+        "--since",
+        "--group",
         "--offset-reset",
         "--count",
         "--idle-exit",

@@ -16,7 +16,11 @@ STYLES = [blocking, dafka.asyncio]
 CLASSES = ["Consumer", "EventFeed", "Observer", "Producer", "Range", "Reader", "Store", "Tower"]
 FUNCTIONS = ["open_consumer", "open_observer", "open_producer", "open_reader", "serve_store", "serve_tower"]
 
-INTERNAL = {"EventFeed": {"log", "rename", "put", "log_unanswered", "wait_event", "kept_event"}, "Tower": {"run"}}
+INTERNAL = {
+    "EventFeed": {"log", "rename", "put", "log_unanswered", "wait_event", "kept_event"},
+    "Range": {"next_sequences"},
+    "Tower": {"run"},
+}
 """What the classes for Trio have for other parts of dafka."""
 
 OWN = {blocking: {"close"}, dafka.asyncio: {"aclose"}}

@@ -115,28 +115,28 @@ def test_clients_write_to_and_read_from_leaders(cluster: RunningCluster, admin: 
 
 def test_preferred_brokers_are_elected(cluster: RunningCluster, admin: AdminClient) -> None:
     create(cluster, admin, NewTopic("elected", 2, replica_assignment=[[2, 0], [1, 2]]))
-    others = import_kafka().KafkaAdminClient(bootstrap_servers=cluster.servers)
-
-    def elect(kind: int, *numbers: int) -> dict[int, int]:
-        found = others.elect_leaders(kind, {"elected": list(numbers)}, timeout_ms=DEADLINE_S * 1000, raise_errors=False)
-        (topic,) = found.replica_election_results
-        return {each.partition_id: each.error_code for each in topic.partition_result}
-
-    preferred, unclean = 0, 1
-    assert elect(preferred, 0, 1) == dict.fromkeys((0, 1), ErrorCode.ELECTION_NOT_NEEDED)
     request = AlterPartitionReassignmentsRequest(
         topics=[
             ReassignableTopic(name="elected", partitions=[ReassignablePartition(partition_index=0, replicas=[0, 2])])
         ]
     )
-    with closing(RawClient(cluster.broker(0).bootstrap_servers)) as client:
-        answer = client.ask(request, 0, AlterPartitionReassignmentsResponse)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
-    wait_for(lambda: elect(preferred, 0)[0] == ErrorCode.NONE)
-    assert admin.list_topics("elected").topics["elected"].partitions[0].leader == 0
-    assert elect(unclean, 0, 1) == dict.fromkeys((0, 1), ErrorCode.ELECTION_NOT_NEEDED)
-    assert elect(preferred, 7) == {7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    others.close()
+    preferred, unclean = 0, 1
+    with closing(import_kafka().KafkaAdminClient(bootstrap_servers=cluster.servers)) as others:
+
+        def elect(kind: int, *numbers: int) -> dict[int, int]:
+            asked = {"elected": list(numbers)}
+            found = others.elect_leaders(kind, asked, timeout_ms=DEADLINE_S * 1000, raise_errors=False)
+            (topic,) = found.replica_election_results
+            return {each.partition_id: each.error_code for each in topic.partition_result}
+
+        assert elect(preferred, 0, 1) == dict.fromkeys((0, 1), ErrorCode.ELECTION_NOT_NEEDED)
+        with closing(RawClient(cluster.broker(0).bootstrap_servers)) as client:
+            answer = client.ask(request, 0, AlterPartitionReassignmentsResponse)
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
+        wait_for(lambda: elect(preferred, 0)[0] == ErrorCode.NONE)
+        assert admin.list_topics("elected").topics["elected"].partitions[0].leader == 0
+        assert elect(unclean, 0, 1) == dict.fromkeys((0, 1), ErrorCode.ELECTION_NOT_NEEDED)
+        assert elect(preferred, 7) == {7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_other_brokers_name_the_leader(cluster: RunningCluster, admin: AdminClient) -> None:

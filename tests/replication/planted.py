@@ -259,6 +259,9 @@ class WaitsForNobody(Replica):
     def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
         return self._broker in self._promises
 
+    def _is_promised_by_former_replicas(self) -> bool:
+        return True
+
 
 PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, AcknowledgesDespitePromise, 0),
