@@ -289,7 +289,7 @@ class RecordBatch:
         )
 
     def held_runs(self) -> Iterator[RecordBatch]:
-        """Yield the records as batches that each have all of their records: what compaction has left."""
+        """Yield what compaction has left, as batches without gaps."""
         if self.compacted is None:
             yield self
             return

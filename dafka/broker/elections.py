@@ -18,7 +18,7 @@ ASK_AGAIN_S = 0.5
 
 
 class Elections:
-    """Has preferred replicas lead logs.
+    """Makes preferred replicas the leaders of logs.
 
     Args:
         broker: The broker.

@@ -177,7 +177,7 @@ class Transactions:
             given.set()
 
     def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:
-        """Return actions, and tell the participants before the producer is told, if it is told that they take part."""
+        """Return actions. If the producer is told that participants take part, they are told first."""
         steps = list[Step]()
         for action in actions:
             if isinstance(action, Answer) and action.result is ErrorCode.NONE:

@@ -39,7 +39,7 @@ SPACE_STEP = 0.02
 
 
 class Balancing:
-    """Has brokers keep what they should.
+    """Changes the replicas of the logs that this broker leads, and deletes what it keeps no longer.
 
     Args:
         host: The broker.
