@@ -64,7 +64,7 @@ def test_a_topic_is_created_changed_and_deleted(browser: Any, broker: ServedBrok
         assert {each["name"]: each["value"] for each in described["settings"] if each["is_own"]} == {
             "retention.ms": "60000"
         }
-        page.get_by_role("link", name="Settings").last.click()
+        page.get_by_role("navigation", name="Parts of the topic").get_by_role("link", name="Settings").click()
         page.get_by_role("button", name="Change").click()
         dialog.get_by_label("Settings").fill("retention.bytes=1000")
         dialog.get_by_label("Logs").fill("3")
