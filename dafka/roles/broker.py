@@ -297,9 +297,8 @@ class Broker(Store):
         self.cluster.forget_topic(topic)
         held = dict(self._machine.stored.durable.get(name, {}))
         mark = f"/{topic.topic_id}/"
-        written = [Partition(name, address) for address in held if mark in address]
-        indexes = [each for each in self._machine.stored.durable.get(INDEX_TOPIC, {}) if mark in each]
-        written += [Partition(INDEX_TOPIC, address) for address in indexes]
+        # Not only what is durable: the first records of a partition may be on their way to the storage.
+        written = [each for each in self._machine.reassembler.cursors if mark in each.address]
         native = {Partition(name, address): end for address, end in held.items() if mark not in address}
         for log in logs:
             self.notify(log)
