@@ -41,7 +41,8 @@ class LogView:
     Attributes:
         error_code: NONE, or LEADER_NOT_AVAILABLE.
         leader: The leader; `NO_NODE` if there is none that clients can reach.
-        epoch: The leader epoch.
+        epoch: The leader epoch; one less while there is no leader that clients can reach. Some clients look where the
+            epoch that they know ends only when they hear of a later one together with its leader.
         replicas: The brokers that keep the log.
         in_sync: The living ones that have all of it. A broker that does not lead the log names all living ones.
         offline: Those of them that are not alive.
@@ -107,7 +108,7 @@ class ClusterView:
         return LogView(
             ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
             NO_NODE if leader is None else leader.number,
-            leadership.epoch,
+            leadership.epoch if leader is not None else leadership.epoch - 1,
             self.numbers_of(replicas),
             self.numbers_of(filter(self.brokers.is_alive, in_sync)),
             self.numbers_of(itertools.filterfalse(self.brokers.is_alive, replicas)),
@@ -120,9 +121,8 @@ class ClusterView:
 
     def describe_leader(self, log: LogState) -> LeaderIdAndEpoch:
         """Return who leads a log, for a client that has asked another broker."""
-        leader = self.find_leader(log)
-        number = NO_NODE if leader is None else leader.number
-        return LeaderIdAndEpoch(leader_id=number, leader_epoch=log.leadership.epoch)
+        view = self.describe_log(log)
+        return LeaderIdAndEpoch(leader_id=view.leader, leader_epoch=view.epoch)
 
     def describe_endpoints(self, leaders: Iterable[LeaderIdAndEpoch | None]) -> list[NodeEndpoint]:
         """Return where clients reach leaders that a response names."""

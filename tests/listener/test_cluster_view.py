@@ -95,6 +95,18 @@ async def test_leader_that_clients_cannot_reach_is_not_available(cluster: FakeCl
     assert (part.error_code, part.leader_id, part.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE, [1])
 
 
+async def test_a_new_epoch_is_told_together_with_its_leader(cluster: FakeCluster) -> None:
+    """librdkafka looks for a fork when an epoch is new to it, and not when a leader is known later."""
+    cluster.live()
+    cluster.follow(SECOND, epoch=7)
+    before = await partition_of(cluster)
+    cluster.live(SECOND)
+    after = await partition_of(cluster)
+    assert [(each.leader_id, each.leader_epoch) for each in (before, after)] == [(NO_NODE, 6), (1, 7)]
+    asked = cluster.client(ApiKey.FETCH, 16).view_cluster().describe_leader(cluster.log)
+    assert (asked.leader_id, asked.leader_epoch) == (1, 7)
+
+
 async def test_topics_that_are_created_by_asking_are_described(cluster: FakeCluster) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
     (topic,) = (await describe_metadata(cluster.client(ApiKey.METADATA, 9), request)).topics
