@@ -198,6 +198,21 @@ async def test_readers_with_another_epoch_are_refused(cluster: FakeCluster, epoc
     assert leader == ((0, 5) if error is ErrorCode.FENCED_LEADER_EPOCH else None)
 
 
+async def test_nothing_is_read_from_a_log_that_changes_its_leader_meanwhile(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_while_it_changes(*_: object) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        cluster.follow(SECOND, epoch=6)
+        return [b"of either branch"]
+
+    monkeypatch.setattr(cluster.broker.reader, "read", read_while_it_changes)
+    part = await read(cluster, 3, current_leader_epoch=5)
+    assert (part.error_code, part.records) == (ErrorCode.FENCED_LEADER_EPOCH, b"")
+    assert part.current_leader is not None
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 6)
+
+
 async def test_readers_are_sent_to_the_leader(cluster: FakeCluster) -> None:
     cluster.follow(SECOND)
     part = await read(cluster)

@@ -47,7 +47,6 @@ class _Wanted:
     topic: str
     partition: FetchPartition
     log: LogState | None
-    error: ErrorCode = ErrorCode.NONE
     read_replica: int = NO_NODE
 
 
@@ -60,7 +59,10 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
         return FetchResponse(error_code=session.error_code, responses=[])
     while True:
         # While it waits, logs may be deleted, and other brokers may become their leaders.
-        wanted = [_find(client, place.topic, each) for place, each in session.wanted.items()]
+        find = client.service.broker.find_log
+        wanted = [
+            _Wanted(place.topic, each, find(place.topic, each.partition)) for place, each in session.wanted.items()
+        ]
         if request.rack_id:
             _choose_replicas(client.view_cluster(), request.rack_id, wanted)
         logs = [each.log for each in wanted if each.log is not None]
@@ -86,17 +88,10 @@ def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchP
     return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
 
 
-def _find(client: Client, topic: str, partition: FetchPartition) -> _Wanted:
-    log = client.service.broker.find_log(topic, partition.partition)
-    if log is None:
-        return _Wanted(topic, partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _Wanted(topic, partition, log, find_reader_error(log, partition.current_leader_epoch))
-
-
 def _choose_replicas(cluster: ClusterView, rack: str, wanted: list[_Wanted]) -> None:
     """Note which logs a client should read from a broker in its rack."""
     for each in wanted:
-        if each.log is not None and not each.error:
+        if each.log is not None:
             each.read_replica = cluster.find_read_replica(each.log, rack)
 
 
@@ -135,12 +130,26 @@ async def _read_all(
 
 
 async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
-    log, offset = wanted.log, wanted.partition.fetch_offset
-    if log is None or wanted.error:
-        part = _part(wanted, wanted.error)
-        if log is not None and wanted.error in LEADER_ERRORS:
-            part.current_leader = client.view_cluster().describe_leader(log)
-        return part
+    log, known = wanted.log, wanted.partition.current_leader_epoch
+    if log is None:
+        return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = find_reader_error(log, known)
+    if not error:
+        epoch = log.leadership.epoch
+        part = await _read_log(client, request, wanted, log, bytes_max)
+        if log.leadership.epoch == epoch:
+            return part
+        error = find_reader_error(log, known)  # what was read may be of either branch
+    part = _part(wanted, error)
+    if error in LEADER_ERRORS:
+        part.current_leader = client.view_cluster().describe_leader(log)
+    return part
+
+
+async def _read_log(
+    client: Client, request: FetchRequest, wanted: _Wanted, log: LogState, bytes_max: int
+) -> PartitionData:
+    offset = wanted.partition.fetch_offset
     is_committed = request.isolation_level == READ_COMMITTED
     stable = client.service.last_stable_offset(log)
     part = _part(wanted, ErrorCode.NONE)
