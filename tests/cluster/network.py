@@ -159,7 +159,11 @@ class Namespaces:
                 space = line.split()[0]
                 if space.startswith(f"{self._bridge}-"):
                     await _run("ip", "netns", "delete", space)
-            await trio.run_process(("ip", "link", "delete", self._bridge), check=False, stderr=subprocess.DEVNULL)
+            # A namespace lasts as long as a process in it, and with it the port of the bridge.
+            links = await trio.run_process(("ip", "-brief", "link"), capture_stdout=True)
+            names = [line.split()[0].split("@")[0] for line in links.stdout.decode().splitlines()]
+            for name in [each for each in names if each == self._bridge or each.startswith(f"{self._bridge}-")]:
+                await trio.run_process(("ip", "link", "delete", name), check=False, stderr=subprocess.DEVNULL)
         if is_last:
             os.close(self._lock)
 
