@@ -16,8 +16,8 @@ from dafka.storage import Compacted, CompactsPartitions, Storage
 from dafka.storage.compaction import CompactionPolicy, compact_partition
 from dafka.storage.plugin_helpers import now_ms
 
-IDLE_SHARE = 1
-"""How long compaction waits after each step, as a multiple of the time that the step took. So it takes half of a
+IDLE_SHARE = 3
+"""How long compaction waits after each step, as a multiple of the time that the step took. So it takes a quarter of a
 processor at most, and less where appends or other programs slow it down."""
 
 CLEAN_ENDS = "$compaction"
