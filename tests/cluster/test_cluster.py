@@ -38,7 +38,7 @@ async def run_faults(size: Size, folder: Path, *faults: Fault) -> Run:
     """Run faults, and check that no promise is broken."""
     run = Run(size, faults, folder)
     problems = await run.run(0.0)
-    assert problems == [], (folder / "timeline.txt").read_text()
+    assert problems == [], "\n".join((*problems, (folder / "timeline.txt").read_text()))
     return run
 
 

@@ -30,7 +30,7 @@ async def test_a_minute_of_chaos_breaks_no_promise(tmp_path: Path) -> None:
     faults = plan(SEED, LENGTH_S, FAULTS if can_split else PROCESS_FAULTS, gap_s=(3.0, 6.0), duration_s=(1.0, 5.0))
     run = Run(size, faults, tmp_path)
     problems = await run.run(LENGTH_S)
-    assert problems == [], (tmp_path / "timeline.txt").read_text()
+    assert problems == [], "\n".join((*problems, (tmp_path / "timeline.txt").read_text()))
     assert len(run.result["faults"]) == len(faults)
 
 

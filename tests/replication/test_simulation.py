@@ -31,6 +31,7 @@ def test_nothing_that_was_promised_is_broken_with_drawn_seeds(availability: Avai
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("availability", Availability)
 def test_nothing_that_was_promised_is_broken_with_many_seeds(availability: Availability) -> None:
     for seed in range(1000, 3000):
