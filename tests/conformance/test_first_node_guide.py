@@ -67,6 +67,10 @@ MISTAKES = {
 }
 
 
+ATTEMPTS = 3
+"""How often a mistake is looked for. A queue that is too short shows only when it fills: not on every busy machine."""
+
+
 def mistakes_on_page() -> dict[str, tuple[str, str]]:
     """Return the table of mistakes: the scenario and the finding of each."""
     section = PAGE.read_text("utf-8").partition("## Likely mistakes")[2]
@@ -139,5 +143,9 @@ def test_mistake_is_found_as_the_guide_says(what: str, tmp_path: Path) -> None:
     text = path.read_text("utf-8")
     assert text.count(mistake.right) == 1
     path.write_text(text.replace(mistake.right, mistake.wrong), "utf-8")
-    output = run_command(f"dafka-conformance run target.toml --scenario {scenario}", folder)
-    assert any(without_numbers(finding) in without_numbers(line) for line in output.splitlines()), output
+    output = ""
+    for _ in range(ATTEMPTS):
+        output += run_command(f"dafka-conformance run target.toml --scenario {scenario}", folder)
+        if any(without_numbers(finding) in without_numbers(line) for line in output.splitlines()):
+            return
+    raise AssertionError(output)
