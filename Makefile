@@ -18,7 +18,7 @@ demo-spark: .venv/demo-spark ## The same records in Spark (needs Java 17)
 	$(BIN)/python examples/flights_pipeline.py
 
 # More workers than cores: many tests wait for processes and sockets. tests/conftest.py has the order.
-test: .venv/dev ## Run the tests (about 8 minutes on 2 cores)
+test: .venv/dev ## Run the tests (about 12 minutes on 2 cores)
 	$(BIN)/pytest --numprocesses=5 --dist=loadfile --no-loadscope-reorder --durations=15
 
 # What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
