@@ -35,11 +35,13 @@ class PeerLeft:
         address: The node's address; empty if discovery does not know it.
         endpoint: The endpoint at which the node listened.
         is_unwanted: Whether no tower lists the node among those of the roles that this node connects to.
+        is_tower_silent: Whether no tower is heard any more, so that its silence says nothing of the node.
     """
 
     address: str
     endpoint: PeerEndpoint
     is_unwanted: bool = False
+    is_tower_silent: bool = False
 
     def __str__(self) -> str:
         return f"Lost node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"

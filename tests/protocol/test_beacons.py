@@ -211,6 +211,19 @@ def test_a_silent_node_has_left() -> None:
     assert all(2.0 + TIMEOUT_S <= at <= 2.0 + TIMEOUT_S + INTERVAL_S for _, at in left)
 
 
+def test_the_silence_of_towers_is_told_from_that_of_one_node() -> None:
+    node = make_node(is_echoed=True)
+    hear(node, peer(1), peer(2), now=1.0)
+    for number in range(2, 8):
+        hear(node, OWN, peer(2), now=float(number))
+        left = [each for each in node.tick(float(number)) if isinstance(each, PeerLeft)]
+        assert not any(each.is_tower_silent for each in left)
+    left = []
+    while (now := node.deadline()) < 20.0:
+        left += [each for each in node.tick(now) if isinstance(each, PeerLeft)]
+    assert [(each.address, each.is_tower_silent) for each in left] == [("P2", True)]
+
+
 def pulse(interval_ms: int) -> list[bytes]:
     return wire.Pulse(b"T" * 8, interval_ms, {}).encode()
 

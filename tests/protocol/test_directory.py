@@ -325,7 +325,7 @@ def test_a_tower_that_is_silent_is_not_trusted() -> None:
     cluster.pass_time(2)
     store.is_listening = False
     cluster.pass_time(5 * TIMEOUT_S)
-    assert store.events[-1:] == [producer.left]
+    assert store.events[-1:] == [attrs.evolve(producer.left, is_tower_silent=True)]
     store.is_listening = True
     cluster.pass_time(TIMEOUT_S)
     assert store.events[-1:] == [producer.joined]
@@ -340,7 +340,7 @@ def test_a_tower_of_an_idle_cluster_is_trusted_between_its_pulses() -> None:
     cluster.pass_time(PULSE_MAX_S + 4)
     assert any(isinstance(event, TowersSilent) for event in store.events)
     cluster.pass_time(3 * TIMEOUT_S)
-    assert store.events[-1] == producer.left
+    assert store.events[-1] == attrs.evolve(producer.left, is_tower_silent=True)
 
 
 def test_a_change_that_was_lost_is_noticed_at_the_next_pulse() -> None:

@@ -119,6 +119,15 @@ def test_a_young_connection_may_lead_to_another_node() -> None:
     assert peers.io.connected == set()
 
 
+def test_a_peer_with_a_young_connection_stays_if_no_tower_is_heard() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE, is_tower_silent=True), now=5.0)
+    assert peers.io.connected == {ONE}
+    peers.changed((ONE, False), now=6.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
+    assert peers.io.connected == set()
+
+
 def test_a_connection_that_was_just_made_again_may_lead_to_another_node() -> None:
     peers = connected_to(ONE)
     peers.changed((ONE, False), (ONE, True), now=LATER)

@@ -177,7 +177,9 @@ class Node:
             self._peer_joined(report, now)
         elif not isinstance(report, PeerLeft):
             self._callbacks.on_event(report)
-        elif not report.is_unwanted and self._connections.shows_life(report.endpoint, now):
+        elif not report.is_unwanted and self._connections.shows_life(
+            report.endpoint, now, is_tower_silent=report.is_tower_silent
+        ):
             self._late[report.endpoint] = report
         else:
             self._peer_left(report, now)

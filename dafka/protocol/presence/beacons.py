@@ -42,6 +42,9 @@ from dafka.wire import (
 SETTLE_PERIODS_MAX = 10
 """Settling periods after which the nodes count as found, even if nodes still come and go."""
 
+SILENT_INTERVALS = 2
+"""After so many intervals without a message of any tower, the silence of other nodes may be that of the towers."""
+
 UNECHOED_FACTOR = 10
 """How many times as often a node sends its beacon until a tower has sent it back."""
 
@@ -174,6 +177,7 @@ class BeaconMachine:
         ]
         self._interval = settings.interval_ms / 1000
         self._watch_interval = min(settings.interval_ms, settings.timeout_ms / 4) / 1000
+        self._silence = SILENT_INTERVALS * settings.interval_ms / 1000
         self._settle = settings.settle_ms / 1000
         self._tower_timeout = config.node.tower_timeout_ms / 1000
         self._heard_at = 0.0
@@ -231,9 +235,10 @@ class BeaconMachine:
         if now >= self._watch_due:
             self._watch_due = now + self._watch_interval
             are_listed = all(tower.client.is_complete for tower in self._towers)
-            actions += self.peers.expire(now, are_listed=are_listed)
             silence = now - self._heard_at
             pause_s = max(tower.client.pause_s for tower in self._towers)  # no pulse is due before that
+            is_tower_silent = silence >= self._silence + pause_s
+            actions += self.peers.expire(now, are_listed=are_listed, is_tower_silent=is_tower_silent)
             if silence >= self._tower_timeout + pause_s and not self._is_silent:
                 self._is_silent = True
                 actions.append(TowersSilent(silence, self._tower_endpoints))

@@ -4,7 +4,8 @@ A node is settled once it has found its peers and connected to them: from then o
 can announce endpoints that do not answer. A bounded number of them is tried at a time, and the others wait in a queue.
 
 A node that is slow sends its beacons late, but its connections live: libzmq's threads keep them up. So a peer that
-discovery has lost stays until its connection is lost, too, unless that connection is young.
+discovery has lost stays until its connection is lost, too, unless that connection is young. If discovery has lost all
+peers because no tower is heard any more, those with young connections stay as well.
 """
 
 from __future__ import annotations
@@ -121,10 +122,12 @@ class ConnectionManager:
             else:
                 self._connected_since.pop(endpoint, None)
 
-    def shows_life(self, endpoint: PeerEndpoint, now: float) -> bool:
+    def shows_life(self, endpoint: PeerEndpoint, now: float, *, is_tower_silent: bool = False) -> bool:
         """Return whether the connection to an endpoint shows that the one peer of that endpoint still lives."""
         since = self._connected_since.get(endpoint)
-        return since is not None and self._endpoints[endpoint] == 1 and now - since >= STEADY_S
+        if since is None or self._endpoints[endpoint] > 1:
+            return False
+        return is_tower_silent or now - since >= STEADY_S
 
     def peers_found(self, now: float) -> None:
         """Note that discovery has found the peers that were running before."""

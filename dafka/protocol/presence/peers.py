@@ -86,7 +86,8 @@ class PeerTable:
         if peer is None or peer.listed_by.get(tower) is not entry.role:
             return []
         del peer.listed_by[tower]
-        return self._forget_silent([(entry.address, entry.key)], now)
+        left = self._forget_silent([(entry.address, entry.key)], now)
+        return [PeerLeft(address, peer.endpoint) for address, peer in left]
 
     def keep_listed(self, tower: int, nodes: Container[tuple[str, str]], now: float) -> None:
         """Note that a tower lists only these nodes, by address and key. Others are gone unless heard for the timeout.
@@ -98,17 +99,27 @@ class PeerTable:
                 del peer.listed_by[tower]
                 peer.expires = max(peer.expires, now + self._timeout)
 
-    def expire(self, now: float, *, are_listed: bool = False) -> list[PeerChange]:
+    def expire(self, now: float, *, are_listed: bool = False, is_tower_silent: bool = False) -> list[PeerChange]:
         """Forget the nodes that no tower lists and that have been silent for the timeout, and return them.
 
         Args:
             now: The time in seconds.
             are_listed: Whether the towers list all wanted nodes, so that a node that none has listed is unwanted.
+            is_tower_silent: Whether no tower is heard any more.
 
         Returns:
             The nodes that have left.
         """
-        return self._forget_silent(list(self._peers), now, are_listed=are_listed)
+        left = self._forget_silent(list(self._peers), now)
+        return [
+            PeerLeft(
+                address,
+                peer.endpoint,
+                is_unwanted=are_listed and not peer.is_role_known,
+                is_tower_silent=is_tower_silent,
+            )
+            for address, peer in left
+        ]
 
     def _note_peer(self, beacon: wire.TowerBeacon | wire.DirectoryEntry, expires: float) -> list[PeerChange]:
         address, endpoint = beacon.address, beacon.peer_endpoint
@@ -133,15 +144,9 @@ class PeerTable:
     def _is_correction(self, known: PeerEndpoint, heard: PeerEndpoint) -> bool:
         return self._is_remote and is_local(known.endpoint) and not is_local(heard.endpoint)
 
-    def _forget_silent(
-        self, nodes: Iterable[tuple[str, str]], now: float, *, are_listed: bool = False
-    ) -> list[PeerChange]:
+    def _forget_silent(self, nodes: Iterable[tuple[str, str]], now: float) -> list[tuple[str, _Peer]]:
         silent = [known for known in nodes if not self._peers[known].listed_by and self._peers[known].expires <= now]
-        left = [(known[0], self._peers.pop(known)) for known in silent]
-        return [
-            PeerLeft(address, peer.endpoint, is_unwanted=are_listed and not peer.is_role_known)
-            for address, peer in left
-        ]
+        return [(known[0], self._peers.pop(known)) for known in silent]
 
 
 def _port(endpoint: PeerEndpoint) -> str:
