@@ -10,6 +10,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.machines.store import StoreMachine
+from dafka.protocol.presence.identity import owner_of
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -129,6 +130,12 @@ class BrokerMachine(StoreMachine):
 
     def _is_sign(self, message: wire.BatchedMessage) -> bool:
         """Note a sign of another broker, and return whether a message is nothing more."""
+        if isinstance(message, wire.RecordRun):
+            # While there is much to receive, what a broker sends to show that it lives waits behind its records.
+            address = message.batch.partition.address
+            if message.requestor is None and BRANCH_MARK in address:
+                self.signs.heard.add(owner_of(address))
+            return False
         if isinstance(message, wire.Ack):
             if message.subject == self._topics.index and message.address:
                 key = Partition(message.subject, message.partition), message.address

@@ -36,6 +36,9 @@ from dafka.protocol.replication.records import (
 CLAIM_DOUBLINGS = 4
 """How often the wait for promises doubles."""
 
+RETURNED_DOUBLINGS = 2
+"""How many of these doublings are taken back when brokers come or go."""
+
 
 class Availability(Enum):
     """What the sides of a split may do."""
@@ -340,8 +343,10 @@ class Replica:
     def set_alive(self, brokers: Collection[str], now: float) -> list[ReplicaAction]:
         """Note which brokers are alive, as far as this one knows. It is among them."""
         if self._next_claim_at is not None and self._alive != frozenset(brokers):
-            # What has made claims wait longer and longer may be over.
-            self._next_claim_at = min(self._next_claim_at, now + self._claim_wait_s(0))
+            # What has made claims wait longer and longer may be over. If it is not, brokers that seem to come and go
+            # because they are slow must not make replicas claim so often that no claim gets its promises in time.
+            claims_before = min(self._fruitless_claims, CLAIM_DOUBLINGS) - RETURNED_DOUBLINGS
+            self._next_claim_at = min(self._next_claim_at, now + self._claim_wait_s(max(claims_before, 0)))
         self._alive = frozenset(brokers)
         return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
 
