@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from dafka.protocol.replication import (
@@ -234,6 +236,24 @@ def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
                 assert isinstance(promise, WriteControl)
                 replica.written(promise.record)
     assert claims == [0.0, 0.5, 1.5, 3.5]
+
+
+def test_brokers_that_come_and_go_do_not_make_a_replica_claim_again_and_again() -> None:
+    preferred, other, leader = rank_nodes("log", REPLICAS)
+    replica = make_replica(preferred, (leader, other, preferred))
+    claims: list[float] = []
+    for number in range(2000):
+        now = number / 100
+        alive = (preferred, other) if number // 30 % 2 else (preferred,)
+        for action in replica.set_alive(alive, now):
+            assert isinstance(action, WriteControl)
+            claims.append(now)
+            for promise in replica.written(action.record):
+                assert isinstance(promise, WriteControl)
+                replica.written(promise.record)
+    waits = [after - before for before, after in pairwise(claims)]
+    assert waits[0] < 1.0
+    assert min(waits[-3:]) > 1.9
 
 
 def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> None:

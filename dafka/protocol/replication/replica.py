@@ -37,7 +37,8 @@ CLAIM_DOUBLINGS = 4
 """How often the wait for promises doubles."""
 
 RETURNED_DOUBLINGS = 2
-"""How many of these doublings are taken back when brokers come or go."""
+"""How many of these doublings are taken back when brokers come or go. Some stay: brokers that seem to come and go
+because they are slow must not make replicas claim so often that no claim gets its promises in time."""
 
 
 class Availability(Enum):
@@ -159,6 +160,7 @@ class Replica:
         self._now = float("-inf")
         self._end_before = 0
         self._next_claim_at: float | None = None
+        self._claim_until = float("-inf")
         self._ready_since: float | None = None
         self._ranked: dict[str, None] = {}
         self._cut_off_since: float | None = None
@@ -343,10 +345,8 @@ class Replica:
     def set_alive(self, brokers: Collection[str], now: float) -> list[ReplicaAction]:
         """Note which brokers are alive, as far as this one knows. It is among them."""
         if self._next_claim_at is not None and self._alive != frozenset(brokers):
-            # What has made claims wait longer and longer may be over. If it is not, brokers that seem to come and go
-            # because they are slow must not make replicas claim so often that no claim gets its promises in time.
-            claims_before = min(self._fruitless_claims, CLAIM_DOUBLINGS) - RETURNED_DOUBLINGS
-            self._next_claim_at = min(self._next_claim_at, now + self._claim_wait_s(max(claims_before, 0)))
+            # What has made claims wait longer and longer may be over.
+            self._next_claim_at = min(self._next_claim_at, max(now + self._claim_wait_s(0), self._claim_until))
         self._alive = frozenset(brokers)
         return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
 
@@ -389,10 +389,11 @@ class Replica:
             return []
         order = self._rank_living()
         if self._next_claim_at is None:
-            self._next_claim_at = now + order.index(self._broker) * self._settings.stagger_s
+            begin = now + order.index(self._broker) * self._settings.stagger_s
+            self._next_claim_at = max(begin, self._claim_until)
         if now < self._next_claim_at:
             return []
-        self._next_claim_at = now + self._claim_wait_s(self._fruitless_claims)
+        self._wait_for_promises()
         return self._claim_with(self.replicas)
 
     def may_lead(self, broker: str) -> bool:
@@ -423,6 +424,7 @@ class Replica:
         """Note who holds what the leader held when time was noted before; begin waits again if time jumps back."""
         if now < self._now:
             self._next_claim_at = self._ready_since = self._cut_off_since = None
+            self._claim_until = float("-inf")
             self._caught_up_at = dict.fromkeys(self._caught_up_at, now)
         if self.leading is not None:
             at = min(self._now, now)
@@ -442,6 +444,12 @@ class Replica:
         place = order.index(self._broker) if self._broker in order else len(order)
         timeout_s = self._settings.claim_timeout_s * 2.0 ** min(claims_before, CLAIM_DOUBLINGS)
         return timeout_s + place * self._settings.stagger_s
+
+    def _wait_for_promises(self) -> None:
+        """Leave time to a claim that is being made. Most of it is left even if brokers come and go meanwhile."""
+        self._next_claim_at = self._now + self._claim_wait_s(self._fruitless_claims)
+        claims_before = min(self._fruitless_claims, CLAIM_DOUBLINGS) - RETURNED_DOUBLINGS
+        self._claim_until = self._now + self._claim_wait_s(max(claims_before, 0))
 
     def _claim_with(self, replicas: tuple[str, ...]) -> list[ReplicaAction]:
         if self.may_append and self._late_for != self.leading:
@@ -487,7 +495,7 @@ class Replica:
         replica_sets, latest = self._possible_replica_sets(), self.latest.branch
         self._promise(claim)
         if claim.replicas:  # the claim gets as much time as one of this replica's
-            self._next_claim_at = self._now + self._claim_wait_s(self._fruitless_claims)
+            self._wait_for_promises()
             self._fruitless_claims += 1
         actions: list[ReplicaAction] = []
         if self.leading is not None:
