@@ -64,4 +64,4 @@ def accept_trailing(patch: pytest.MonkeyPatch) -> None:
 
 def drop_silent_peers(patch: pytest.MonkeyPatch) -> None:
     """Drop a peer as soon as its beacons are silent, although its connection lives."""
-    patch.setattr(ConnectionManager, "shows_life", lambda _self, _endpoint, _now: False)
+    patch.setattr(ConnectionManager, "shows_life", lambda *_args, **_options: False)

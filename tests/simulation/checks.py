@@ -314,7 +314,8 @@ class Checks:
             # A consumer that finds a dead producer late asks stores for it, and waits for it until discovery loses it.
             is_expected = consumer.machine.reassembler.gap_resolver.has_node(partition.address)
             return f"{consumer.name} still expects {partition.address}" if is_expected else None
-        if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
+        may_begin_late = not consumer.is_earliest or (consumer.since is not None and not self._is_stored(partition))
+        if may_begin_late and cursor is not None and position == 0 and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
             return None
@@ -328,8 +329,12 @@ class Checks:
 
     def has_ended(self, partition: Partition) -> bool:
         """Return whether a partition has no producer, and no store has records of it."""
+        return not self._cluster.is_alive(partition) and not self._is_stored(partition)
+
+    def _is_stored(self, partition: Partition) -> bool:
+        """Return whether a store has records of a partition. Retention may have dropped all."""
         logs = (store.disk.logs.get(partition) for store in self._cluster.stores.values())
-        return not self._cluster.is_alive(partition) and not any(log is not None and log.contents for log in logs)
+        return any(log is not None and log.contents for log in logs)
 
     def check_forgotten(self) -> None:
         """Check that every store has forgotten the partitions that have ended, unless it misses records of them."""

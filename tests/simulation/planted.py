@@ -503,7 +503,7 @@ PLANTED = [
     Planted(unanswered_question_is_never_repeated, 3, "not converged"),
     Planted(moved_node_is_not_followed, 389, "not converged"),
     Planted(two_at_an_endpoint_are_connected_twice, 189, "connected twice"),
-    Planted(never_beacons_again, 15, "acknowledged and not durable"),
+    Planted(never_beacons_again, 31, "not converged"),
     Planted(nodes_that_joined_are_not_announced, 0, "not converged"),
     Planted(restarted_tower_is_not_asked, 9, "not forgotten"),
     Planted(never_settles, 0, "busy"),
