@@ -446,7 +446,7 @@ class Replica:
         return timeout_s + place * self._settings.stagger_s
 
     def _wait_for_promises(self) -> None:
-        """Leave time to a claim that is being made. Most of it is left even if brokers come and go meanwhile."""
+        """Leave time to a claim that is being made. Some of it is left even if brokers come and go meanwhile."""
         self._next_claim_at = self._now + self._claim_wait_s(self._fruitless_claims)
         claims_before = min(self._fruitless_claims, CLAIM_DOUBLINGS) - RETURNED_DOUBLINGS
         self._claim_until = self._now + self._claim_wait_s(max(claims_before, 0))
