@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import trio
 
 from dafka.batches import BatchHeader, check_crc, decode_batch, encode_batch
 from dafka.config import Config
+from dafka.errors import NotLeaderError
 from dafka.protocol.logs import LogState
 from dafka.roles import Broker, serve_broker
 from dafka.testing import open_cluster
@@ -90,6 +91,17 @@ class Several:
 
         await wait_until(is_led)
         return sorted(self.logs(topic), key=lambda each: each[1].number)
+
+    async def append(self, topic: str, number: int, value: bytes) -> None:
+        """Append a record to a log, whoever leads it."""
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                for broker, log in self.logs(topic):
+                    with suppress(NotLeaderError):
+                        if log.number == number:
+                            await broker.append(log, make_batch(value)).wait_offset()
+                            return
+                await trio.sleep(0.01)
 
 
 async def wait_until(is_true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
