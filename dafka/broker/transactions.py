@@ -177,7 +177,7 @@ class Transactions:
             given.set()
 
     def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:
-        """Return actions. If the producer is told that participants take part, they are told first."""
+        """Return the steps of actions. Participants begin before the producer hears that they take part."""
         steps = list[Step]()
         for action in actions:
             if isinstance(action, Answer) and action.result is ErrorCode.NONE:

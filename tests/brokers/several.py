@@ -96,11 +96,11 @@ class Several:
         """Append a record to a log, whoever leads it."""
         with trio.fail_after(PATIENCE_S):
             while True:
-                for broker, log in self.logs(topic):
-                    with suppress(NotLeaderError):
-                        if log.number == number:
-                            await broker.append(log, make_batch(value)).wait_offset()
-                            return
+                led = [(broker, log) for broker, log in self.logs(topic) if log.number == number]
+                with suppress(NotLeaderError):
+                    for broker, log in led:
+                        await append(broker, log, value)
+                        return
                 await trio.sleep(0.01)
 
 

@@ -84,9 +84,11 @@ def main() -> int:
     result = {"seed": seed, "arguments": sys.argv[1:], **run.result}
     (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
     print(report(result))
-    if found.folder is None and not problems:
+    if problems or run.late:
+        return 1
+    if found.folder is None:
         shutil.rmtree(folder)
-    return 1 if problems or run.late else 0
+    return 0
 
 
 if __name__ == "__main__":

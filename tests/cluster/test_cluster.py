@@ -49,7 +49,7 @@ async def test_nothing_is_lost_when_a_broker_is_killed(tmp_path: Path) -> None:
 
 
 BRANCH = pytest.param(
-    "branch", marks=pytest.mark.xfail(reason="groups can stay behind the ends of logs after a split", strict=False)
+    "branch", marks=pytest.mark.xfail(reason="a group can leave out records after a split", strict=False)
 )
 """Not every run of this availability passes yet."""
 
