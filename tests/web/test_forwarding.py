@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,18 @@ import trio.testing
 from websockets.trio.client import ClientConnection
 
 from dafka import Config
-from dafka.batches import encode_batch
+from dafka.batches import check_crc, encode_batch
 from dafka.broker import Service, appending
 from dafka.broker.appending import AppendRefusedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.state_records import COORDINATORS_TOPIC
 from dafka.protocol.logs import Leadership, LogState
 from dafka.protocol.replication import NO_TIP, Branch, BranchRow, Tip
+from dafka.records import Partition
 from dafka.users import DEFAULT_ITERATIONS, MECHANISMS, Permissions, User, derive_credential, write_users
-from dafka.web.forwarding.broker_link import BrokerLink
-from dafka.web.forwarding.leaders import Leaders
+from dafka.web.forwarding.broker_link import BrokerLink, Reply
+from dafka.web.forwarding.leaders import LEADER_WAIT_S, Leaders
+from dafka.web.forwarding.remote_appends import RemoteAppend, RemoteAppends
 from dafka.web.forwarding.remote_reads import RemoteRead, RemoteReads
 from dafka.web.websocket.binary import encode_publish
 from tests.web.forwarding import TOPIC, Pair, log_of, open_pair
@@ -319,20 +320,49 @@ async def test_records_of_other_clients_are_not_sent_again_when_answers_are_lost
         assert log_of(pair.second).high_watermark == 1
 
 
+class SlowLeader:
+    """Stands for the leader of all logs and the connection to it. It answers each publish after a while."""
+
+    def __init__(self, answer_s: float, nursery: trio.Nursery) -> None:
+        self._answer_s = answer_s
+        self._nursery = nursery
+
+    def is_deleted(self, _log: LogState) -> bool:
+        return False
+
+    async def until_moved(self, _log: LogState, call: Callable[[SlowLeader], Awaitable[None]], deadline: float) -> None:
+        with trio.move_on_at(deadline):
+            await call(self)
+
+    def publish(self, _topic: str, _log: int, _data: bytes, notify: Callable[[], None]) -> Reply:
+        reply = Reply(notify)
+        reply.is_sent = True
+        self._nursery.start_soon(self._answer, reply)
+        return reply
+
+    async def _answer(self, reply: Reply) -> None:
+        await trio.sleep(self._answer_s)
+        reply.set(0)
+
+
 async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Records are always under way, so that no moment comes at which nothing waits for an answer."""
-    monkeypatch.setattr("dafka.web.forwarding.remote_appends.LEADER_WAIT_S", 0.4)
-    async with open_pair() as pair, open_client(pair.first) as client:
-        begun = trio.current_time()
-        waiting: deque[int] = deque()
-        while trio.current_time() < begun + 1.0:
-            waiting.append(await client.send("publish", topic=TOPIC, records=[{"value": "a"}]))
-            if len(waiting) > 20:
-                await client.expect("published", waiting.popleft())
-        for identifier in waiting:
-            await client.expect("published", identifier)
+    log = LogState(TOPIC, 0, Partition(TOPIC, "a" * 32), Partition(TOPIC, "a" * 32))
+    log.leadership = Leadership("b" * 32, 1, is_led=False)
+    batch = encode_batch(0, [b"a"], timestamps=5)
+    gone: list[RemoteAppend] = []
+    async with trio.open_nursery() as nursery:
+        leader: Any = SlowLeader(0.9 * LEADER_WAIT_S, nursery)
+        appends = RemoteAppends(log, leader, lambda *_: None, gone.append)
+        added = [appends.add([(check_crc(batch), batch)])]
+        nursery.start_soon(appends.run)
+        while trio.current_time() < 3 * LEADER_WAIT_S:
+            await trio.sleep(LEADER_WAIT_S / 20)
+            added.append(appends.add([(check_crc(batch), batch)]))
+    assert [await each.wait_offset() for each in added] == [0] * len(added)
+    assert gone == added
 
 
 async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
