@@ -43,7 +43,7 @@ class Several:
         storage = f"{self.scheme}:{self.folder / name}"
         quick: dict[str, Any] = {
             "heartbeat_ms": 100,
-            "leader_timeout_ms": 1000,
+            "leader_timeout_ms": 2000,
             "move_after_ms": 60_000,
             "mend_after_ms": 1000,
         }
@@ -92,14 +92,14 @@ class Several:
         await wait_until(is_led)
         return sorted(self.logs(topic), key=lambda each: each[1].number)
 
-    async def append(self, topic: str, number: int, value: bytes) -> None:
-        """Append a record to a log, whoever leads it."""
+    async def append(self, topic: str, number: int, *values: bytes) -> None:
+        """Append records to a log, whoever leads it."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 led = [(broker, log) for broker, log in self.logs(topic) if log.number == number]
                 with suppress(NotLeaderError):
                     for broker, log in led:
-                        await append(broker, log, value)
+                        await append(broker, log, *values)
                         return
                 await trio.sleep(0.01)
 

@@ -17,7 +17,7 @@ from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60.0
 
-QUICK = {"heartbeat_ms": 100, "leader_timeout_ms": 1000, "move_after_ms": 1000}
+QUICK = {"heartbeat_ms": 100, "leader_timeout_ms": 2000, "move_after_ms": 2000}
 """Settings of `[broker]` with which other brokers take over sooner than by default."""
 
 

@@ -95,9 +95,9 @@ def test_topics_have_replicas(cluster: RunningCluster, admin: AdminClient) -> No
     create(cluster, admin, NewTopic("placed", 2, replica_assignment=[[2, 0], [1, 2]]))
     for address in cluster.servers.split(","):
         topics = AdminClient({"bootstrap.servers": address}).list_topics(timeout=DEADLINE_S).topics
-        assert [len(each.replicas) for each in topics["two-replicas"].partitions.values()] == [2] * 4
-        placed = topics["placed"].partitions
         # Balancing may give a log a further replica at once, before it takes one away from a broker that has more.
+        assert all(len(each.replicas) in {2, 3} for each in topics["two-replicas"].partitions.values())
+        placed = topics["placed"].partitions
         assert {0, 2} <= set(placed[0].replicas)
         assert {1, 2} <= set(placed[1].replicas)
         assert all(each.leader in each.replicas for each in placed.values())

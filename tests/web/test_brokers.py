@@ -11,7 +11,7 @@ from dafka import Config
 from tests.web.running import DEADLINE_S, RunningWeb, open_webs
 from tests.web.websocket.clients import open_client
 
-FAST = Config().with_broker(heartbeat_ms=50, leader_timeout_ms=2000)
+FAST = Config().with_broker(heartbeat_ms=50, leader_timeout_ms=4000)
 
 
 async def create(webs: list[RunningWeb], topic: str, log_count: int, **fields: Any) -> None:
