@@ -131,6 +131,15 @@ def test_without_a_setting_more_than_half_of_the_stores_seen_must_confirm() -> N
     assert bench.member.quorum == 3
 
 
+def test_a_node_that_joins_again_remembers_how_many_stores_there_are() -> None:
+    bench = Bench(FIRST, stores=0)
+    bench.note(bench.member.note_stores(3, 0.0))
+    settings = GroupSettings(topics=(TOPIC,), lease_s=LEASE_S)
+    next_member = GroupMember("c", settings, bench.view, lambda partition: 0)
+    next_member.note_stores(1, 10.0)
+    assert next_member.quorum == 2
+
+
 def test_a_member_gives_way_when_its_program_has_saved() -> None:
     bench = Bench(SECOND)
     bench.hold()

@@ -162,7 +162,6 @@ class GroupMember:
         self._last_sent_at = float("-inf")
         self._lease_end: float | None = None
         self._acknowledged: dict[str, int] = {}
-        self._stores = 0
         self._stores_seen = 0
         self._quorum_version = -1
         self._surveyed_at = float("-inf")
@@ -190,7 +189,7 @@ class GroupMember:
             return self._settings.stores
         if self._quorum_version != self._view.version:
             self._quorum_version, self._stores_seen = self._view.version, self._view.stores
-        return max(self._stores, self._stores_seen, 1) // 2 + 1
+        return max(self._view.own_stores, self._stores_seen, 1) // 2 + 1
 
     def held(self) -> dict[Partition, int]:
         """Return the partitions whose records the program handles, each with its saved position."""
@@ -214,7 +213,7 @@ class GroupMember:
 
     def note_stores(self, count: int, now: float) -> list[GroupAction]:
         """Note how many stores are connected."""
-        self._stores = max(self._stores, count)
+        self._view.own_stores = max(self._view.own_stores, count)
         return self._advance(now)
 
     def partitions_known(self, partitions: Iterable[Partition], now: float) -> list[GroupAction]:
@@ -466,7 +465,7 @@ class GroupMember:
         record = MemberRecord(
             lease_ms=round(self._settings.lease_s * 1000),
             topics=self._settings.topics,
-            stores=self._stores,
+            stores=self._view.own_stores,
             is_full=is_full,
             is_leaving=self._is_leaving,
             claimed=frozenset(claimed),

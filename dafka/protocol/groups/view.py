@@ -58,6 +58,8 @@ class GroupView:
         malformed: How many records could not be read.
         version: A number that changes when members come, go, or change what they say but for positions.
         expired: Members that are over and have not said so themselves.
+        own_stores: The largest number of stores that this node has been connected to. A member that follows one that
+            was cut off must not take the stores that it still sees for all.
     """
 
     def __init__(self) -> None:
@@ -65,6 +67,7 @@ class GroupView:
         self.malformed = 0
         self.version = 0
         self.expired: frozenset[str] = frozenset()
+        self.own_stores = 0
         self._positions: dict[Partition, tuple[Position, str]] = {}
         self._over: set[str] = set()
 
