@@ -9,9 +9,11 @@ import pytest
 from dafka.protocol.replication import (
     Availability,
     Branch,
+    BranchRow,
     Claim,
     Lead,
     MoveHighWatermark,
+    Promise,
     Replica,
     ReplicaAction,
     ReplicaSettings,
@@ -263,6 +265,27 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
     replica.receive(other, Claim("log", Branch(1024, other), REPLICAS))
     found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
     assert found[0] == 10.5
+
+
+def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
+    preferred, other, leader = rank_nodes("log", REPLICAS)
+    replica = make_replica(preferred, (leader, other, preferred))
+    before = BranchRow("log", Branch(1024, leader), Tip(replica.latest.branch, 0), REPLICAS)
+    replica.receive(leader, before)
+    (action,) = replica.set_alive((preferred, other), 10.0)
+    assert isinstance(action, WriteControl)
+    (promise,) = replica.written(action.record)
+    assert isinstance(promise, WriteControl)
+    replica.written(promise.record)
+    replica.set_alive((preferred, other), 10.4)
+    branch = action.record.branch
+    (row,) = replica.receive(other, Promise("log", branch, Tip(before.branch, 5), (REPLICAS,), before.branch))
+    assert isinstance(row, WriteControl)
+    assert isinstance(row.record, BranchRow)
+    assert replica.written(row.record) == [Lead(row.record)]
+    assert not replica.may_append
+    times = (11.1, 12.3, 12.5)
+    assert next(now for now in times if replica.set_alive((preferred, other), now)) == 12.5
 
 
 def meet(sides: tuple[set[str], set[str]], group: Group) -> None:

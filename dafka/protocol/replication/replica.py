@@ -314,6 +314,7 @@ class Replica:
             return self._begin_if_promised()
         if self._promised is None or self._promised.branch != record.branch:
             return []  # another claim came while the row was written
+        self._wait_for_promises()  # time to read what is before the branch
         return self._begin_leading(record)
 
     def stored(self, branch: Branch, end_offset: int) -> list[ReplicaAction]:
