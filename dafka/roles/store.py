@@ -146,7 +146,8 @@ class Store(NodeRole):
         self._slow_commit_log = TokenBucket(1 / SLOW_COMMIT_REPEAT_S, 1, trio.current_time())
         self._writing_since: float | None = None
         self._refusal = ""
-        self._replies = FetchReplies(sockets, machine.responder, self._read)
+        cold_end = storage.cold_end if isinstance(storage, HasColdTier) else None
+        self._replies = FetchReplies(sockets, machine.responder, self._read, cold_end)
         self._positions = PositionReplies(sockets, machine.answers.positions, storage, machine.stored.durable_end)
         self._commits = CommitQueue(machine)
         self._arrived = trio.lowlevel.ParkingLot()

@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
+from dafka.records import Partition
+
 TIER_FILE = "tier.json"
 """The file that says where the cold tier is."""
 
@@ -92,6 +94,9 @@ class HasColdTier(Protocol):
 
     def tier_statistics(self) -> TierStatistics:
         """Return what the cold tier holds, and the counters since the storage was opened."""
+
+    def cold_end(self, partition: Partition) -> int:
+        """Return the sequence up to which the records of a partition are in the cold tier; 0 if none are."""
 
     def object_urls(self, topic: str | None = None) -> list[str]:
         """Return the URLs of the objects, all of them or those of a topic, in the order of their records."""

@@ -144,22 +144,37 @@ class FetchResponder:
         self._count += 1
         return True
 
-    def next_read(self, chunk_records_max: int = CHUNK_RECORDS_MAX) -> ReadRequest | None:
-        """Return what to read now, or None if there is nothing to answer. Call `complete_read` with the result."""
-        while (queue := self._verified or self._unverified) and queue:
-            key, ranges = queue.popitem(last=False)
-            queue[key] = ranges
-            each = ranges[0]
-            held = self._held(each.partition)
-            first = max(each.next_sequence, held.start)
-            count = min(min(each.end_sequence, held.stop) - first, chunk_records_max)
-            if count <= 0:
-                self._advance(each, None)
-            elif each.is_verified:
-                return ReadRequest(each.partition, first, count, each.requestor, range=each)
-            else:
-                count = min(count, UNVERIFIED_CHUNK_RECORDS_MAX)
-                return ReadRequest(each.partition, first, count, each.requestor, UNVERIFIED_DELAY_S, range=each)
+    def next_read(
+        self, chunk_records_max: int = CHUNK_RECORDS_MAX, is_wanted: Callable[[ReadRequest], bool] | None = None
+    ) -> ReadRequest | None:
+        """Return what to read now. Call `complete_read` with the result.
+
+        Args:
+            chunk_records_max: The maximum number of records of one read.
+            is_wanted: Returns whether a read may begin now; others get their turn before those that may not.
+
+        Returns:
+            What to read; None if there is nothing to answer, or nothing that is wanted.
+        """
+        for queue in (self._verified, self._unverified):
+            passed_over = 0
+            while passed_over < len(queue):
+                key = next(iter(queue))
+                queue.move_to_end(key)
+                each = queue[key][0]
+                held = self._held(each.partition)
+                first = max(each.next_sequence, held.start)
+                count = min(min(each.end_sequence, held.stop) - first, chunk_records_max)
+                if count <= 0:
+                    self._advance(each, None)
+                    continue
+                delay_s = 0.0
+                if not each.is_verified:
+                    count, delay_s = min(count, UNVERIFIED_CHUNK_RECORDS_MAX), UNVERIFIED_DELAY_S
+                request = ReadRequest(each.partition, first, count, each.requestor, delay_s, range=each)
+                if is_wanted is None or is_wanted(request):
+                    return request
+                passed_over += 1
         return None
 
     def complete_read(self, request: ReadRequest, batch: RecordBatch | None) -> wire.RecordRun | None:
