@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.chaos.ledger import ConsumerLedger, LedgerReader, ProducerLedger
 from tests.chaos.processes import Node
 from tests.chaos.proxy import Link
 from tests.chaos.timeline import Timeline
+from tests.ports import free_ports
 
 REAL_HOST = "127.0.0.1"
 """The host at which nodes listen."""
@@ -120,7 +120,7 @@ class Cluster:
 
 def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Cluster:
     """Return a cluster that is not started. Every second store is a file log; every second producer has a spool."""
-    ports = iter(_free_ports(2 + size.stores + size.producers + size.consumers))
+    ports = iter(free_ports(2 + size.stores + size.producers + size.consumers, REAL_HOST, KNOWN_HOST))
     links: dict[str, list[Link]] = {}
     common = {
         "DAFKA_BEACON_ADVERTISE": KNOWN_HOST,
@@ -176,20 +176,3 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         process = node(name, "-m", "tests.chaos.consumer_node", ",".join(TOPICS), str(ledger), **positions)
         consumers.append(ConsumerNode(process, ConsumerLedger(LedgerReader(ledger))))
     return Cluster(size.min_stores, tower, stores, producers, consumers, links)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports that are free at both hosts, and that the system does not assign to others."""
-    found: list[int] = []
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidate = 10_000 + (id(found) // 64) % 10_000
-    while len(found) < count:
-        candidate = candidate + 1 if candidate + 1 < low else 10_000
-        with socket.socket() as real, socket.socket() as known:
-            try:
-                real.bind((REAL_HOST, candidate))
-                known.bind((KNOWN_HOST, candidate))
-            except OSError:
-                continue
-        found.append(candidate)
-    return found

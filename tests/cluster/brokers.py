@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dafka.groups import single_exception
 from tests.chaos.processes import Node
 from tests.chaos.timeline import Timeline
-from tests.cluster.network import Network, Place, free_ports, open_network
+from tests.cluster.network import Network, Place, open_network
+from tests.ports import free_ports
 
 READY_S = 60.0
 """Seconds within which a broker must be ready, and all must know each other."""

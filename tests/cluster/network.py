@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -235,18 +232,6 @@ def deafen(name: str, others: Iterable[str]) -> set[Pair]:
 def mute(name: str, others: Iterable[str]) -> set[Pair]:
     """Return the pairs of a node that no other hears, and that hears them."""
     return {(name, other) for other in others if other != name}
-
-
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Return different ports that nobody uses, and that the system does not give to others."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found: list[int] = []
-    while len(found) < count:
-        candidate = random.randrange(10_000, low)
-        with socket.socket() as tried, suppress(OSError):
-            tried.bind((host, candidate))
-            found.append(candidate)
-    return found
 
 
 async def _run(*command: str) -> None:

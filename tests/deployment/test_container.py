@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cli.harness import wait_until
 from tests.listener.clients import Confluent, Message
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -36,13 +36,6 @@ def run(*arguments: str | Path, stdin: str = "") -> str:
     done = podman(*arguments, stdin=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

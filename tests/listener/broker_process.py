@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,12 +12,6 @@ from contextlib import contextmanager
 
 from dafka import Config
 from tests.listener.fixtures import run_broker
-
-
-def free_port() -> int:
-    """Return a port that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class BrokerProcess:

@@ -17,10 +17,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tests.listener.broker_process import BrokerProcess, free_port, open_broker_process
+from tests.listener.broker_process import BrokerProcess, open_broker_process
 from tests.listener.clients import Confluent
 from tests.listener.cutting_proxy import CuttingProxy, cut_connections
 from tests.listener.test_transactions import read_committed
+from tests.ports import free_port
 
 DEADLINE_S = 240
 TRANSACTION_RECORDS = 5

@@ -202,6 +202,7 @@ async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
         await publish(web, "orders", 20)
         found = (await web.get("/storage")).document
         assert found["stored_bytes"] > 0
+        assert found["cold"] is None
         assert 0 < found["free_bytes"] <= found["total_bytes"]
         assert next(each for each in found["topics"] if each["name"] == "orders")["records"] == 20
         assert (await web.get("/storage/verification")).document["state"] == "none"
@@ -214,6 +215,18 @@ async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
         assert (done["state"], done["damages"], done["error"]) == ("done", [], "")
         assert done["records_read"] >= 20
         assert done["finished_at"] >= done["started_at"]
+
+
+async def test_the_cold_tier_is_described(tmp_path: Path) -> None:
+    config = Config().with_cold(
+        storage=f"file://{tmp_path}/bucket", local_retention_bytes=100, segment_bytes=1000, interval_ms=50
+    )
+    async with open_web(f"filelog:{tmp_path}/log", config) as web:
+        await publish(web, "orders", 200)
+        found = await wait_until(lambda: web.get("/storage"), lambda found: bool(found["cold"]["objects"]))
+        assert found["cold"]["place"] == f"file://{tmp_path}/bucket"
+        assert found["cold"]["records"] > 0
+        assert (found["cold"]["damaged"], found["cold"]["trouble"]) == (0, "")
 
 
 async def test_damage_is_found_and_named_in_the_overview(tmp_path: Path) -> None:

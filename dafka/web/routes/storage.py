@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from dafka.storage import HasColdTier, TierStatistics
 from dafka.storage.base import Damage
 from dafka.web.errors import WebError
 from dafka.web.http.messages import AnyResponse, Request, respond
@@ -58,6 +59,20 @@ DAMAGE = Object(
     },
 )
 
+COLD_TIER = Object(
+    "ColdTier",
+    {
+        "place": Text("The URL of the object store, without options."),
+        "objects": Integer("Its objects."),
+        "records": Integer("Their records."),
+        "content_bytes": Integer("The size of the values, keys and headers of these records."),
+        "object_bytes": Integer("The size of the objects."),
+        "due_bytes": Integer("The size of the records that should have been moved by now."),
+        "damaged": Integer("Pieces of objects whose records cannot be read."),
+        "trouble": Text("Why the object store was not reached, or nothing was moved; empty if all is well."),
+    },
+)
+
 STORAGE = Object(
     "Storage",
     {
@@ -67,6 +82,7 @@ STORAGE = Object(
         "topics": Array(STORED_TOPIC, f"The {TOPICS_SHOWN} largest topics."),
         "repairs": Array(DAMAGE, "Damage that was removed when the storage was opened."),
         "trouble": Text("Why nothing can be stored; empty if all is well."),
+        "cold": Nullable(COLD_TIER),
     },
 )
 
@@ -106,6 +122,7 @@ async def describe_storage(request: Request) -> AnyResponse:
             "topics": [each._asdict() for each in topics[:TOPICS_SHOWN]],
             "repairs": [_describe_damage(each) for each in storage.repairs],
             "trouble": health.trouble,
+            "cold": _describe_tier(storage.tier_statistics()) if isinstance(storage, HasColdTier) else None,
         }
     )
 
@@ -175,6 +192,19 @@ def _measure_disk(location: str) -> tuple[int, int] | None:
 def hide_password(location: str) -> str:
     """Return the URL of a storage without the password in it."""
     return re.sub(r"(//[^/:@]*):[^/@]*@", r"\1:***@", location)
+
+
+def _describe_tier(tier: TierStatistics) -> dict[str, Any]:
+    return {
+        "place": tier.place,
+        "objects": tier.segments,
+        "records": tier.records,
+        "content_bytes": tier.content_bytes,
+        "object_bytes": tier.object_bytes,
+        "due_bytes": tier.due_bytes,
+        "damaged": tier.damaged,
+        "trouble": tier.request_error or tier.move_error,
+    }
 
 
 def _describe_verification(found: StorageVerification) -> dict[str, Any]:

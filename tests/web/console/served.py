@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,14 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.ports import free_port
+
 START_S = 60
 REQUEST_S = 60
-
-
-def free_port() -> int:
-    """Return a port that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class ServedBroker:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dafka.users import Permissions
+from tests.cli.harness import wait_until
 from tests.listener.secured import EVERYTHING, PASSWORD, write_user_file
 from tests.web.console.browser import Window, open_window
 from tests.web.console.served import ServedBroker, basic, serve_broker
@@ -132,6 +133,21 @@ def test_the_storage_is_verified(browser: Any, broker: ServedBroker) -> None:
         window.open("storage", "Storage")
         window.page.get_by_role("button", name="Verify the storage").click()
         window.page.get_by_text("No damage.").wait_for()
+
+
+def test_the_cold_tier_is_shown(browser: Any, tmp_path: Path) -> None:
+    config = tmp_path / "dafka.toml"
+    limits = "local_retention_bytes = 100\nsegment_bytes = 1000\ninterval_ms = 50"
+    config.write_text(f'[cold]\nstorage = "file://{tmp_path}/bucket"\n{limits}\n')
+    with serve_broker(tmp_path / "log", ("--config", str(config))) as broker:
+        broker.publish("orders", ({"value": f"record {number}"} for number in range(200)))
+        wait_until(lambda: broker.request("GET", "/storage")["cold"]["objects"] or None, lambda: "nothing was moved")
+        with open_window(browser, broker.url) as window:
+            window.open("storage", "Storage")
+            panel = window.page.get_by_role("region", name="Cold tier")
+            panel.get_by_text(f"file://{tmp_path}/bucket").wait_for()
+            panel.get_by_text("To be moved").wait_for()
+            assert window.find_faults() == []
 
 
 def test_a_user_logs_in_and_out(browser: Any, secured: ServedBroker) -> None:

@@ -20,8 +20,8 @@ import dafka.web
 from dafka import Config
 from dafka.protocol.logs import log_of_key
 from dafka.users import Permissions, create_token, read_users, write_users
-from tests.listener.broker_process import free_port
 from tests.listener.secured import write_user_file
+from tests.ports import free_port
 from tests.web.running import RunningWeb, open_web
 from tests.web.websocket.broker_process import BrokerProcess
 

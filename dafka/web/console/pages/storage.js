@@ -83,6 +83,20 @@ function Topics({ topics, total }) {
   <//>`;
 }
 
+function ColdTier({ tier }) {
+  const items = [
+    ["In use", bytes(tier.object_bytes), plural(tier.objects, "object")],
+    ["Contents", bytes(tier.content_bytes)],
+    ["Records", count(tier.records)],
+    ["To be moved", bytes(tier.due_bytes)],
+  ];
+  return html`<${Panel} title="Cold tier" id="cold" note=${html`<code class="break">${tier.place}</code>`}>
+    ${tier.trouble && html`<${Notice} kind="bad">${tier.trouble}<//>`}
+    ${tier.damaged > 0 && html`<${Notice} kind="bad">${plural(tier.damaged, "piece")} of objects cannot be read.<//>`}
+    <${Tiles} label="Figures of the cold tier" items=${items} />
+  <//>`;
+}
+
 export function StoragePage() {
   const view = useView("storage", { intervalMs: 3000 });
   if (!view.data) return html`<${Head} title="Storage" /><${Waiting} view=${view} what="the storage" />`;
@@ -97,6 +111,7 @@ export function StoragePage() {
   return html`<${Head} title="Storage" sub=${html`<code class="break">${found.location}</code>`} />
     ${found.trouble && html`<${Notice} kind="bad" urgent>${found.trouble}<//>`}
     <${Tiles} label="Figures of the storage" items=${items} />
+    ${found.cold && html`<${ColdTier} tier=${found.cold} />`}
     <${Verification} />
     ${found.repairs.length > 0 &&
     html`<${Panel} title="Repaired when it was opened" id="repairs" bare><${Damages} damages=${found.repairs} label="Repairs" /><//>`}
