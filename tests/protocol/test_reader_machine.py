@@ -6,7 +6,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ReaderMachine
 from dafka.protocol.actions import Action, Subscribe
-from dafka.protocol.machines.reader import GREETING_INTERVAL_S, PATIENCE_S, REFRESH_INTERVAL_S
+from dafka.protocol.machines.reader import GREETING_INTERVAL_S, PATIENCE_S, REFRESH_INTERVAL_S, SLOW_STORES_S
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command
@@ -145,6 +145,18 @@ def test_a_silent_store_is_waited_for_until_the_patience_ends() -> None:
         now = reader.deadline()
         reader.tick(now)
     assert now == pytest.approx(0.2 + PATIENCE_S)
+
+
+def test_a_store_that_is_known_to_answer_is_waited_for_longer() -> None:
+    reader = make_reader("hello")
+    reader.receive_subscriptions(subscription(Command.GET_POSITION, "SLOW"), 0.1)
+    connect(reader, "SLOW", 0.1)
+    reader.node_settled(0.2)
+    reader.tick(0.2 + PATIENCE_S)
+    reader.tick(0.1 + PATIENCE_S + SLOW_STORES_S)
+    assert not reader.is_ready
+    reader.tick(0.2 + PATIENCE_S + SLOW_STORES_S)
+    assert reader.is_ready
 
 
 def test_without_a_store_it_is_never_ready_and_rarely_ticks() -> None:

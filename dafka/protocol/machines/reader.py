@@ -37,6 +37,9 @@ REFRESH_INTERVAL_S = 5.0
 PATIENCE_S = 1.0
 """Seconds to wait for a new store to answer, and for discovered nodes to connect; libdafka's stores never answer."""
 
+SLOW_STORES_S = 4.0
+"""Seconds to wait longer for stores that are known to answer, but are slow."""
+
 _OWN_COMMANDS = (
     Command.DIRECT_RECORD,
     Command.DIRECT_HEAD,
@@ -323,11 +326,12 @@ class ReaderMachine:
 
     def _update_ready(self, now: float) -> None:
         stores, is_pending = self._gap_resolver.stores, bool(self._pending_peers.addresses)
-        if (
-            stores
-            and self._gap_resolver.is_settled
-            and self._heads_poll.is_answered(stores, now, is_pending=is_pending)
-        ):
+        if not stores or not self._gap_resolver.is_settled:
+            return
+        is_slow = self._heads_poll.unanswered(self._position_query.stores)
+        if is_slow and now < self._heads_poll.patience_until + SLOW_STORES_S:
+            return
+        if self._heads_poll.is_answered(stores, now, is_pending=is_pending):
             self._is_ready = True
 
     def _fetches(self, now: float) -> list[Action]:
