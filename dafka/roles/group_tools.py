@@ -129,7 +129,9 @@ async def find_ends(topics: Iterable[str], config: Config) -> dict[Partition, in
     Raises:
         DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
     """
-    async with open_reader(topics, ephemeral(config)) as reader:
+    if not (names := tuple(topics)):
+        return {}
+    async with open_reader(names, ephemeral(config)) as reader:
         await reader.wait_ready()
         return reader.ends()
 

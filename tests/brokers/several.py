@@ -92,15 +92,14 @@ class Several:
         await wait_until(is_led)
         return sorted(self.logs(topic), key=lambda each: each[1].number)
 
-    async def append(self, topic: str, number: int, *values: bytes) -> None:
-        """Append records to a log, whoever leads it."""
+    async def append(self, topic: str, number: int, *values: bytes) -> int:
+        """Append records to a log, whoever leads it. Return the offset of the first one."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 led = [(broker, log) for broker, log in self.logs(topic) if log.number == number]
                 with suppress(NotLeaderError):
                     for broker, log in led:
-                        await append(broker, log, *values)
-                        return
+                        return await append(broker, log, *values)
                 await trio.sleep(0.01)
 
 

@@ -33,13 +33,14 @@ async def test_a_log_goes_on_when_its_leader_stops(tmp_path: Path, scheme: str) 
     async with open_several(tmp_path, scheme) as several:
         first, *_ = await several.start_all(*NAMES)
         await first.create_topic("orders", 3).wait()
-        led = await several.wait_led("orders", 3)
-        for broker, log in led:
-            assert await append(broker, log, *values(10)) == 0
-        (stopped,) = [name for name, each in several.brokers.items() if each is led[0][0]]
+        for number in range(3):
+            assert await several.append("orders", number, *values(10)) == 0
+        (leader, _), *_ = await several.wait_led("orders", 3)
+        (stopped,) = [name for name, each in several.brokers.items() if each is leader]
         await several.stop(stopped)
+        for number in range(3):
+            assert await several.append("orders", number, b"later") == 10
         for broker, log in await several.wait_led("orders", 3):
-            assert await append(broker, log, b"later") == 10
             assert await read(broker, log) == [*values(10), b"later"]
         again = await several.start(stopped)
         (partition,) = {log.index_partition for _, log in several.logs("orders") if log.number == 0}
@@ -55,8 +56,7 @@ async def test_a_broker_that_comes_back_leads_the_logs_again_that_it_is_preferre
         await append(leader, log, *values(5))
         (name,) = [each for each, broker in several.brokers.items() if broker is leader]
         await several.stop(name)
-        ((other, log),) = await several.wait_led("orders")
-        await append(other, log, b"x")
+        await several.append("orders", 0, b"x")
         again = await several.start(name, move_after_ms=500)
         await wait_until(lambda: [broker for broker, _ in several.logs("orders")] == [again])
         ((leader, log),) = await several.wait_led("orders")
@@ -69,8 +69,8 @@ async def test_all_brokers_stop_and_start_again(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
         first, *_ = await several.start_all(*NAMES)
         await first.create_topic("orders", 4).wait()
-        for broker, log in await several.wait_led("orders", 4):
-            await append(broker, log, *values(log.number + 1))
+        for number in range(4):
+            await several.append("orders", number, *values(number + 1))
         for name in NAMES:
             await several.stop(name)
         await several.start_all(*NAMES)
@@ -137,8 +137,8 @@ async def test_a_broker_alone_shares_its_logs_with_those_that_come(tmp_path: Pat
     async with open_several(tmp_path) as several:
         first = await several.start("a")
         await first.create_topic("orders", 2).wait()
-        for broker, log in await several.wait_led("orders", 2):
-            await append(broker, log, *values(20))
+        for number in range(2):
+            await several.append("orders", number, *values(20))
         await several.start_all("b", "c")
         await wait_until(lambda: [len(log.leadership.in_sync) for _, log in several.logs("orders")] == [3, 3])
         await several.stop("a")
@@ -150,8 +150,8 @@ async def test_a_drained_broker_keeps_nothing(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
         first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
         await first.create_topic("orders", 8).wait()
-        for broker, log in await several.wait_led("orders", 8):
-            await append(broker, log, *values(10))
+        for number in range(8):
+            await several.append("orders", number, *values(10))
         drained = several.brokers["a"]
         drained.set_draining(is_draining=True)
 
@@ -273,13 +273,12 @@ async def test_a_deleted_topic_is_gone_everywhere_and_may_come_again(tmp_path: P
     async with open_several(tmp_path) as several:
         brokers = await several.start_all(*NAMES)
         await brokers[0].create_topic("orders", 2).wait()
-        for broker, log in await several.wait_led("orders", 2):
-            await append(broker, log, *values(10))
+        for number in range(2):
+            await several.append("orders", number, *values(10))
         await brokers[1].delete_topic("orders")
         await wait_until(lambda: not any(each.ends("orders") or "orders" in each.order.topics for each in brokers))
         await brokers[2].create_topic("orders").wait()
-        ((leader, log),) = await several.wait_led("orders")
-        assert await append(leader, log, b"x") == 0
+        assert await several.append("orders", 0, b"x") == 0
 
 
 async def test_followers_in_a_rack_let_clients_read(tmp_path: Path) -> None:

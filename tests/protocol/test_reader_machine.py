@@ -159,6 +159,15 @@ def test_a_store_that_is_known_to_answer_is_waited_for_longer() -> None:
     assert reader.is_ready
 
 
+def test_without_topics_no_store_is_waited_for_longer() -> None:
+    reader = make_reader()
+    reader.receive_subscriptions(subscription(Command.GET_POSITION, "STORE"), 0.1)
+    connect(reader, "STORE", 0.1)
+    reader.node_settled(0.2)
+    reader.tick(0.2 + PATIENCE_S)
+    assert reader.is_ready
+
+
 def test_without_a_store_it_is_never_ready_and_rarely_ticks() -> None:
     reader = make_reader("hello")
     reader.node_settled(0.2)

@@ -136,7 +136,8 @@ async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
         assert cluster.store is not None
         await producer.send_many(contents(0, 1000))
         await producer.wait_stored()
-        await wait_until(lambda: second.statistics().records_stored == 1000)
+        for store in (cluster.store, second):
+            await wait_until(lambda store=store: store.statistics().records_stored == 1000)  # type: ignore[misc]
         async with open_observer(config=cluster.config) as observer:
             found = await survey(observer)
         assert list(found.faults(0)) == []

@@ -328,7 +328,7 @@ class ReaderMachine:
         stores, is_pending = self._gap_resolver.stores, bool(self._pending_peers.addresses)
         if not stores or not self._gap_resolver.is_settled:
             return
-        is_slow = self._heads_poll.unanswered(self._position_query.stores)
+        is_slow = self._topics and self._heads_poll.unanswered(self._position_query.stores)
         if is_slow and now < self._heads_poll.patience_until + SLOW_STORES_S:
             return
         if self._heads_poll.is_answered(stores, now, is_pending=is_pending):
