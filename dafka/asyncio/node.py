@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
 
-from dafka.clients.hosted_node import HostedNode
+from dafka.clients.hosted_node import Call, HostedNode
 from dafka.errors import WrongContextError
 from dafka.protocol import Event
 from dafka.roles import EventFeed as TrioEventFeed
@@ -78,7 +78,11 @@ class Hosted(Generic[_RoleT]):
     async def _wait(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None] = lambda: None) -> _T:
         """Run an asynchronous function in the Trio thread. It is cancelled if the calling task is."""
         call = self._hosted.start(function, attempt)
-        await _wait_done(call.future, call.cancel)
+        return await self._wait_call(call, call.cancel)
+
+    async def _wait_call(self, call: Call[_T], cancel: Callable[[], object]) -> _T:
+        """Return the result of a call that was started. If this task is cancelled, call `cancel` and go on waiting."""
+        await _wait_done(call.future, cancel)
         if isinstance(call.future.exception(), trio.Cancelled):
             await _wait_done(self._hosted.closed, lambda: None)
             raise self._hosted.ended_error()

@@ -99,19 +99,27 @@ class Hosted(Generic[_RoleT]):
         """Run an asynchronous function in the Trio thread. It is cancelled if the time is over, and by Ctrl-C."""
         call = self._hosted.start(function, attempt)
         try:
-            error = call.future.exception(timeout_s)
+            call.future.exception(timeout_s)
         except TimeoutError:
             call.cancel()
-            error = call.future.exception()
-            if isinstance(error, CallCancelledError):
-                raise TimeoutError(f"this has not ended within {timeout_s:g} s") from None
+            if isinstance(call.future.exception(), CallCancelledError):
+                raise late_error(timeout_s) from None
         except BaseException:
             _cancel(call)
             raise
-        if isinstance(error, trio.Cancelled):
+        return self._result(call)
+
+    def _result(self, call: Call[_T]) -> _T:
+        """Wait for the result of a call that was started."""
+        if isinstance(call.future.exception(), trio.Cancelled):
             self._hosted.closed.exception()
             raise self._hosted.ended_error()
         return call.future.result()
+
+
+def late_error(timeout_s: float | None) -> TimeoutError:
+    """Return the error for a call that has not ended in time."""
+    return TimeoutError(f"this has not ended within {timeout_s:.3g} s")
 
 
 def _cancel(call: Call[_T]) -> None:

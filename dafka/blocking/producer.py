@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 from dafka import roles
-from dafka.blocking.node import Node
+from dafka.blocking.node import Node, late_error
+from dafka.clients.hosted_node import Call
 from dafka.config import Config
 from dafka.records import Header, Partition, ProducerRecord, Record
 from dafka.roles import ProducerStatistics
@@ -14,6 +18,12 @@ from dafka.roles import ProducerStatistics
 
 class Producer(Node[roles.Producer]):
     """A producer of one topic, opened by `open_producer`. Several threads may use it at the same time."""
+
+    def __init__(self, block: Callable[[], AbstractAsyncContextManager[roles.Producer]]) -> None:
+        """Open the producer. Programs call `open_producer` instead."""
+        self._sending = threading.Lock()
+        self._handed_over: Call[range] | None = None
+        super().__init__(block)
 
     @property
     def partition(self) -> Partition:
@@ -36,22 +46,69 @@ class Producer(Node[roles.Producer]):
     def send_many(
         self, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record], *, timeout_s: float | None = None
     ) -> range:
-        """Publish records in order, and return their sequences; see `dafka.Producer.send_many`."""
+        """Publish records in order, and return their sequences; see `dafka.Producer.send_many`.
+
+        Where publishing cannot fail and need not wait for ACKs, the Trio thread may publish them just after this has
+        returned, while the program makes the next ones.
+        """
         batch = self._role._make_batch(records)
-        send, attempt = partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch)
-        return self._wait(timeout_s, send, attempt)
+        self._hosted.thread.check_here()
+        left_s = _countdown(timeout_s)
+        if not self._sending.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise late_error(timeout_s)
+        try:
+            self._wait_published(left_s())
+            send, attempt = partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch)
+            if not self._role._cannot_refuse(batch):
+                return self._wait(left_s(), send, attempt)
+            first = self._role._machine.next_sequence
+            self._handed_over = self._hosted.start(send, attempt)
+            return range(first, first + len(batch))
+        finally:
+            self._sending.release()
 
     def wait_stored(self, *, timeout_s: float | None = None) -> None:
         """Wait until `[producer] min_stores` stores have acknowledged every record sent so far."""
-        self._wait(timeout_s, self._role.wait_stored)
+        left_s = _countdown(timeout_s)
+        self._wait_published(left_s())
+        self._wait(left_s(), self._role.wait_stored)
 
     def wait_acknowledged(self) -> None:
         """Wait for outstanding ACKs, as leaving the block does; see `dafka.Producer.wait_acknowledged`."""
+        self._wait_published()
         self._wait(None, self._role.wait_acknowledged)
 
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
         return self._ask(self._role.statistics)
+
+    def close(self) -> None:
+        """Leave the block, as its normal end does: wait for outstanding ACKs. May be called again.
+
+        Raises:
+            UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
+        """
+        with suppress(Exception):  # what ended the node is raised by closing it
+            self._wait_published()
+        super().close()
+
+    def _wait_published(self, timeout_s: float | None = None) -> None:
+        """Wait until the last batch that was handed over is published."""
+        if self._handed_over is None or self._hosted.thread.is_foreign():
+            return
+        try:
+            self._handed_over.future.exception(timeout_s)
+        except TimeoutError:
+            raise late_error(timeout_s) from None
+        self._result(self._handed_over)
+
+
+def _countdown(timeout_s: float | None) -> Callable[[], float | None]:
+    """Return a function that returns how many of these seconds are left; None for no limit."""
+    if timeout_s is None:
+        return lambda: None
+    end = time.monotonic() + timeout_s
+    return lambda: max(end - time.monotonic(), 0.0)
 
 
 def open_producer(

@@ -181,11 +181,19 @@ class Producer(NodeRole):
     def _make_batch(self, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record]) -> RecordBatch:
         return make_batch(self.partition, records, round(time.time() * 1000), self._content_bytes_max)
 
+    def _takes_at_once(self, batch: RecordBatch) -> bool:
+        """Return whether publishing a batch needs no wait for ACKs, and no other thread."""
+        is_short = len(batch) <= RUN_RECORDS_MAX and batch.content_bytes <= RUN_BYTES_MAX
+        return is_short and self._machine.has_room() and not self._sockets.compresses_aside(batch)
+
+    def _cannot_refuse(self, batch: RecordBatch) -> bool:
+        """Return whether publishing a batch next can neither fail nor wait for ACKs. Any thread may ask."""
+        return self._spool is None and not self._is_named and self._takes_at_once(batch)
+
     def _send_nowait(self, batch: RecordBatch) -> range | None:
         """Publish a batch as `_send_batch` does, and return None if it would have to wait."""
-        is_free = not (self._sending.locked() or self._publishing.locked() or self._spool is not None)
-        is_short = len(batch) <= RUN_RECORDS_MAX and batch.content_bytes <= RUN_BYTES_MAX
-        if not (is_free and is_short and self._machine.has_room()) or self._sockets.compresses_aside(batch):
+        is_locked = self._sending.locked() or self._publishing.locked()
+        if is_locked or self._spool is not None or not self._takes_at_once(batch):
             return None
         self._check_open()
         self._check_stored()

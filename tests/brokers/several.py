@@ -92,14 +92,15 @@ class Several:
         await wait_until(is_led)
         return sorted(self.logs(topic), key=lambda each: each[1].number)
 
-    async def append(self, topic: str, number: int, *values: bytes) -> int:
-        """Append records to a log, whoever leads it. Return the offset of the first one."""
+    async def append(self, topic: str, number: int, *values: bytes) -> None:
+        """Append records to a log, whoever leads it, and again if its leader changes meanwhile: see `distinct`."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 led = [(broker, log) for broker, log in self.logs(topic) if log.number == number]
                 with suppress(NotLeaderError):
                     for broker, log in led:
-                        return await append(broker, log, *values)
+                        await append(broker, log, *values)
+                        return
                 await trio.sleep(0.01)
 
 
@@ -130,6 +131,11 @@ async def append(broker: Broker, log: LogState, *values: bytes) -> int:
     """Append records, and wait until enough replicas have them. Return the offset of the first one."""
     with trio.fail_after(PATIENCE_S):
         return await broker.append(log, make_batch(*values)).wait_offset()
+
+
+def distinct(found: list[bytes]) -> list[bytes]:
+    """Return values without those that `Several.append` has appended again."""
+    return list(dict.fromkeys(found))
 
 
 async def read(broker: Broker, log: LogState) -> list[bytes]:

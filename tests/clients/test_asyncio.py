@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -79,6 +80,61 @@ def test_a_cancelled_call_loses_no_record(config: Config) -> None:
                 except TimeoutError:
                     pass
         assert received == contents(0, 300)
+
+    asyncio.run(program())
+
+
+def test_batches_of_several_tasks_have_the_sequences_that_are_returned(config: Config) -> None:
+    sent: dict[int, bytes] = {}
+
+    async def send(producer: dafka.asyncio.Producer, task: int) -> None:
+        for number in range(100):
+            values = [b"%d %d %d" % (task, number, each) for each in range(5000 if number == 50 else 5)]
+            sent.update(zip(await producer.send_many(values), values, strict=True))
+
+    async def program() -> None:
+        async with asyncio.timeout(DEADLINE_S), dafka.asyncio.open_consumer(["hello"], config) as consumer:
+            async with dafka.asyncio.open_producer("hello", config) as producer, asyncio.TaskGroup() as tasks:
+                for number in range(3):
+                    tasks.create_task(send(producer, number))
+            found: list[bytes | None] = []
+            while len(found) < 3 * (99 * 5 + 5000):
+                found += (await consumer.next_batch()).values
+            assert dict(enumerate(found)) == sent
+
+    asyncio.run(program())
+
+
+def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
+    async def hold(producer: dafka.asyncio.Producer) -> None:
+        """Let the producer publish nothing for a moment, as while it begins a new partition."""
+
+        async def wait() -> None:
+            async with producer._role._publishing:
+                held.set_result(None)
+                await trio.sleep(0.5)
+
+        held = Future[None]()
+        producer._hosted.start(wait)
+        await asyncio.wrap_future(held)
+
+    async def program() -> None:
+        producer = await dafka.asyncio.open_producer("hello", config)
+        await producer.wait_settled()
+        await hold(producer)
+        assert await producer.send_many([b"1", b"2"]) == range(2)
+        assert (await producer.statistics()).records == 0
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.send_many([b"no"]), 0.01)
+        await producer.wait_stored()
+        statistics = await producer.statistics()
+        assert (statistics.records, statistics.unacknowledged) == (2, 0)
+        await hold(producer)
+        assert await producer.send_many([b"3"]) == range(2, 3)
+        assert (await producer.statistics()).records == 2
+        await producer.aclose()
+        async with dafka.asyncio.open_consumer(["hello"], config) as consumer:
+            assert [(await consumer.next_record()).value for _ in range(3)] == [b"1", b"2", b"3"]
 
     asyncio.run(program())
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,61 @@ def test_events_end_with_the_node(config: Config) -> None:
     watcher.join()
     assert any(isinstance(event, events.PeerJoined) for event in found)
     assert list(consumer.events) == found
+
+
+def test_batches_of_several_threads_have_the_sequences_that_are_returned(config: Config) -> None:
+    sent: dict[int, bytes] = {}
+
+    def send(thread: int) -> None:
+        for number in range(100):
+            values = [b"%d %d %d" % (thread, number, each) for each in range(5000 if number == 50 else 5)]
+            sent.update(zip(producer.send_many(values, timeout_s=DEADLINE_S), values, strict=True))
+
+    with blocking.open_consumer(["hello"], config) as consumer:
+        with blocking.open_producer("hello", config) as producer:
+            threads = [threading.Thread(target=send, args=(number,)) for number in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        found: list[bytes | None] = []
+        while len(found) < 3 * (99 * 5 + 5000):
+            found += consumer.next_batch(timeout_s=DEADLINE_S).values
+    assert dict(enumerate(found)) == sent
+
+
+def hold(producer: blocking.Producer) -> Future[None]:
+    """Let a producer publish nothing for a moment, as while it begins a new partition."""
+
+    async def wait() -> None:
+        async with producer._role._publishing:
+            held.set()
+            await trio.sleep(0.5)
+
+    held = threading.Event()
+    future = producer._hosted.start(wait).future
+    held.wait()
+    return future
+
+
+def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
+    producer = blocking.open_producer("hello", config)
+    producer.wait_settled(timeout_s=DEADLINE_S)
+    holding = hold(producer)
+    assert producer.send_many([b"1", b"2"]) == range(2)
+    for wait in (partial(producer.send_many, [b"3"]), producer.wait_stored):
+        with pytest.raises(TimeoutError, match=r"within 0\.01 s"):
+            wait(timeout_s=0.01)
+    assert not holding.done()
+    producer.wait_stored(timeout_s=DEADLINE_S)
+    statistics = producer.statistics()
+    assert (statistics.records, statistics.unacknowledged) == (2, 0)
+    holding = hold(producer)
+    assert producer.send_many([b"3"]) == range(2, 3)
+    assert not holding.done()
+    producer.close()
+    with blocking.open_consumer(["hello"], config) as consumer:
+        assert [consumer.next_record(timeout_s=DEADLINE_S).value for _ in range(3)] == [b"1", b"2", b"3"]
 
 
 def test_exceptions_keep_their_types(config: Config) -> None:
