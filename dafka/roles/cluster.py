@@ -29,6 +29,7 @@ from dafka.protocol.replication import (
     BRANCHES_TOPIC,
     BROKERS_TOPIC,
     Acknowledge,
+    Availability,
     BrokerDescription,
     Brokers,
     ControlRecord,
@@ -490,7 +491,8 @@ class Cluster:
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark
             self._notify(state)
-        if (is_led or is_readable) and len(replica.table.rows) != self._row_counts.get(log.name):
+        can_part = replica.availability is Availability.BRANCH
+        if can_part and (is_led or is_readable) and len(replica.table.rows) != self._row_counts.get(log.name):
             self._row_counts[log.name] = len(replica.table.rows)
             state.forks = replica.table.forks(Tip(branch, SEQUENCE_MAX))
         if found != state.leadership:

@@ -314,6 +314,25 @@ async def test_ends_of_epochs(cluster: FakeCluster, epoch: int, expected: tuple[
     assert await find_end(cluster, epoch) == (ErrorCode.NONE, *expected)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (5, (ErrorCode.NONE, 5, 10)),
+        (2, (ErrorCode.NONE, 0, 3)),
+        (0, (ErrorCode.NONE, 0, 6)),
+        (4, (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)),
+        (9, (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)),
+    ],
+)
+async def test_branches_that_are_not_known_yet_are_waited_for(
+    cluster: FakeCluster, epoch: int, expected: tuple[int, int, int]
+) -> None:
+    cluster.log.forks = {2: (0, 3)}
+    assert await find_end(cluster, epoch) == expected
+    found = await read(cluster, 2, last_fetched_epoch=epoch)
+    assert found.error_code == expected[0]
+
+
 async def find_end(cluster: FakeCluster, epoch: int, current: int = -1) -> tuple[int, int, int]:
     partition = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[partition])])

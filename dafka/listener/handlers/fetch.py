@@ -25,7 +25,7 @@ from dafka.kafka.protocol.messages.logs import (
 from dafka.kafka.topics import TopicPartition
 from dafka.listener.cluster_view import NO_NODE, ClusterView
 from dafka.listener.counters import count_records
-from dafka.listener.handlers.leaders import LEADER_ERRORS, find_epoch_end, find_reader_error
+from dafka.listener.handlers.leaders import LEADER_ERRORS, find_epoch_end, find_read_error, find_reader_error
 from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import LogState
 from dafka.storage.plugin_helpers import now_ms
@@ -133,7 +133,7 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
     log, known = wanted.log, wanted.partition.current_leader_epoch
     if log is None:
         return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    error = find_reader_error(log, known)
+    error = find_reader_error(log, known) or find_read_error(log, wanted.partition.last_fetched_epoch)
     if not error:
         epoch = log.leadership.epoch
         part = await _read_log(client, request, wanted, log, bytes_max)

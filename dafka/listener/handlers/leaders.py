@@ -38,6 +38,11 @@ def find_reader_error(log: LogState, epoch: int) -> ErrorCode:
     return ErrorCode.NONE if is_readable else error
 
 
+def find_read_error(log: LogState, epoch: int) -> ErrorCode:
+    """Return why this broker cannot tell yet where the records end that a client has read in an epoch."""
+    return ErrorCode.NONE if log.knows_epoch(epoch) else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
 def find_epoch_end(log: LogState, epoch: int) -> tuple[int, int] | None:
     """Return where the records of a leader epoch end.
 

@@ -72,7 +72,8 @@ class LogState:
         markers: Ends of transactions that get their offsets with the next records.
         leadership: Who leads the log.
         epochs: The leader epochs of the log with their first offsets, in their order.
-        forks: By the epoch of each branch that the log does not continue, the epoch and the end of what they share.
+        forks: By the epoch of each known branch that the log does not continue, the epoch and the end of what they
+            share. None if clients read only what all branches have.
         is_replicated: Whether other brokers keep the log, too, or did. They acknowledge index records, so that each
             append has one, and the high watermark follows what they acknowledge.
         healing: Runs and batches of other branches that get their offsets with the next records.
@@ -96,7 +97,7 @@ class LogState:
     markers: list[MarkerEntry] = attrs.field(factory=list)
     leadership: Leadership = attrs.field(factory=lambda: Leadership(""))
     epochs: list[tuple[int, int]] = attrs.field(factory=lambda: [(0, 0)])
-    forks: Mapping[int, tuple[int, int]] = attrs.field(factory=dict)
+    forks: Mapping[int, tuple[int, int]] | None = None
     is_replicated: bool = False
     healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
     behind: dict[str, int] = attrs.field(factory=dict)
@@ -124,6 +125,12 @@ class LogState:
         """Return the leader epoch in which an offset was given."""
         return self.epochs[max(bisect_right(self.epochs, offset, key=lambda each: each[1]) - 1, 0)][0]
 
+    def knows_epoch(self, epoch: int) -> bool:
+        """Return whether `end_of_epoch` can tell: it cannot if an epoch is that of a branch which is not known yet."""
+        if self.forks is None or epoch <= self.epochs[0][0] or epoch in self.forks:
+            return True
+        return any(each == epoch for each, _ in self.epochs)
+
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
         """Return where the records of a leader epoch end, as Kafka's OffsetForLeaderEpoch has it.
 
@@ -134,7 +141,7 @@ class LogState:
             The largest epoch of the log that is not larger, and the offset after its last record. If the log parts from
             the branch of the epoch, what they share. None if there is no such epoch.
         """
-        if epoch in self.forks:
+        if self.forks and epoch in self.forks:
             return self.forks[epoch]
         number = bisect_right(self.epochs, epoch, key=lambda each: each[0]) - 1
         if number < 0:

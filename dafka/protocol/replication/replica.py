@@ -255,6 +255,11 @@ class Replica:
         )
 
     @property
+    def availability(self) -> Availability:
+        """What the sides of a split may do."""
+        return self._settings.availability
+
+    @property
     def may_serve(self) -> bool:
         """Whether no other replica can have begun to lead, as far as the signs of life tell."""
         is_connected = 2 * len(self._alive & set(self.replicas)) > len(self.replicas)
