@@ -2,9 +2,10 @@
 
     python -m tests.storage.compaction_loop URL ROUNDS RECORDS KEYS SEED
 
-The rounds go on until there are as many as asked for, and as many records. After each, every record that is held must
-be the one that was appended, every sequence must be held or compacted, and of each key the last record must be there. A
-last pass, which is not killed, must remove everything that is superseded. See `crash_loop`.
+Every second writer is killed while it appends and compacts, and every other one while it only compacts. The rounds go
+on until there are as many as asked for, and as many records. After each, every record that is held must be the one that
+was appended, every sequence must be held or compacted, and of each key the last record must be there. A last pass,
+which is not killed, must remove everything that is superseded. See `crash_loop`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import sys
 import time
 from array import array
+from math import inf
 
 import attrs
 import trio
@@ -28,11 +30,8 @@ PARTITION = Partition("prices", "A" * 32)
 
 BATCH_RECORDS = 1000
 
-RECORDS_PER_S = 100_000
-"""About how many records a writer appends and compacts in a second. It is killed within three times that time."""
-
-OPENING_S = 0.1
-"""How long it may take until a writer has begun to compact."""
+COMPACTING_S = 3.0
+"""Within how many seconds after its last append a writer is killed."""
 
 VALUE = b":" + b"x" * 80
 
@@ -68,6 +67,7 @@ async def write(url: str, seed: int, keys: int, records: int, report: Report) ->
             await storage.append([make_batch(end, count, keys)])
             end += count
             report({"end": end})
+        report({"end": end, "is_done": True})
 
 
 async def compact(storage: Storage, choose: random.Random, keys: int) -> None:
@@ -174,12 +174,15 @@ def main(url: str, rounds: int, records: int, keys: int, seed: int) -> None:
     number = 0
     while number < rounds or expected.end < records:
         choose = random.Random(seed + number)
-        count = choose.randint(0, 2 * max(records // rounds, BATCH_RECORDS))
+        count = choose.randint(0, 3 * max(records // rounds, BATCH_RECORDS))
+        is_appending = number % 2 == 0
+        killed_at = expected.end + choose.randint(0, count) if is_appending else inf
         writer = run_writer(url, seed + number, keys, count)
-        first_report = writer.wait_report()
-        time.sleep(choose.uniform(0, OPENING_S + 3 * count / RECORDS_PER_S))
+        reports = writer.wait_until(lambda found, at=killed_at: found["end"] >= at or "is_done" in found)  # type: ignore[misc]
+        if not is_appending:
+            time.sleep(choose.uniform(0, COMPACTING_S))
         writer.kill()
-        _, messages = writer.wait(first_report)
+        _, messages = writer.wait(reports)
         expected.end = max([expected.end, *(message["end"] for message in messages)])
         _, messages = Child(lambda report: trio.run(expected.check, url, report)).wait()
         if not messages:

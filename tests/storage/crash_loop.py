@@ -141,14 +141,23 @@ class Child:
             line += byte
         return line
 
+    def wait_until(self, is_reached: Callable[[dict[str, Any]], bool]) -> bytes:
+        """Return its reports up to the first one for which a function is true, or up to its end."""
+        reports = b""
+        while line := self.wait_report():
+            reports += line
+            if is_reached(json.loads(line)):
+                break
+        return reports
+
     def kill(self) -> None:
         """Kill the process."""
         os.kill(self._process, signal.SIGKILL)
 
-    def wait(self, first_report: bytes = b"") -> tuple[int, list[dict[str, Any]]]:
-        """Return its exit status, and the complete lines that it reported since the last read."""
+    def wait(self, reports: bytes = b"") -> tuple[int, list[dict[str, Any]]]:
+        """Return its exit status, and these reports with the complete lines that it reported since the last read."""
         with os.fdopen(self._reading, "rb") as pipe:
-            data = first_report + pipe.read()
+            data = reports + pipe.read()
         _, status = os.waitpid(self._process, 0)
         return status, [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
