@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 import attrs
 
 from dafka.broker.coordinators import Coordinators
-from dafka.broker.group_positions import GroupPositions
+from dafka.broker.group_positions import follow_branches, name_branch
 from dafka.broker.participants import Participants
-from dafka.broker.slots import CoordinatorError, Slot
+from dafka.broker.slots import CoordinatorError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import (
     CommitRequest,
@@ -44,7 +44,6 @@ class Groups:
         self._broker = broker
         self._coordinators = coordinators
         self._participants = participants
-        self._positions = GroupPositions(broker)
 
     def coordinators(self) -> list[GroupCoordinator]:
         """Return the coordinators of all groups here, for reading. What they say may not be durable yet."""
@@ -96,7 +95,7 @@ class Groups:
         try:
             slot = self._coordinators.find(request.group_id)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
-                lambda token: slot.groups.commit_offsets(token, self._name_branches(slot, request), now_ms())
+                lambda token: slot.groups.commit_offsets(token, self._name_branches(request), now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -112,7 +111,7 @@ class Groups:
             if refused:
                 await slot.settle()
                 return dict.fromkeys(request.offsets, refused)
-            named = self._name_branches(slot, request)
+            named = self._name_branches(request)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
                 lambda token: slot.groups.commit_transaction_offsets(token, named, producer.producer_id, now_ms())
             )
@@ -141,7 +140,7 @@ class Groups:
         slot = self._coordinators.find(group_id)
         found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
         await slot.settle()
-        return {place: self._positions.follow_branches(place, fetched) for place, fetched in found.items()}
+        return {place: follow_branches(self._broker, place, fetched) for place, fetched in found.items()}
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets, except those of topics that the group reads."""
@@ -206,10 +205,6 @@ class Groups:
             return error.error_code
         return errors[group_id]
 
-    def _name_branches(self, slot: Slot, request: CommitRequest) -> CommitRequest:
-        before, now = slot.groups.fetch_offsets(request.group_id, request.offsets), now_ms()
-        offsets = {
-            place: self._positions.name_branch(place, each, before[place], now)
-            for place, each in request.offsets.items()
-        }
+    def _name_branches(self, request: CommitRequest) -> CommitRequest:
+        offsets = {place: name_branch(self._broker, place, each) for place, each in request.offsets.items()}
         return attrs.evolve(request, offsets=offsets)

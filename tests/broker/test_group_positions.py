@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.group_positions import FOLLOWED_WITHIN_MS, GroupPositions
+from dafka.broker.group_positions import follow_branches, name_branch
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import FetchedOffset, OffsetToCommit
 from dafka.kafka.topics import TopicPartition
@@ -58,33 +58,16 @@ def fetched(offset: int, epoch: int) -> FetchedOffset:
     ],
 )
 def test_groups_go_on_where_branches_part(position: FetchedOffset, found: FetchedOffset) -> None:
-    assert GroupPositions(make_broker(*ROWS)).follow_branches(PLACE, position) == found
+    assert follow_branches(make_broker(*ROWS), PLACE, position) == found
     for broker in (make_broker(), make_broker(*ROWS, availability="majority")):
-        assert GroupPositions(broker).follow_branches(PLACE, position) == position
-
-
-def name(broker: Any, offset: int, epoch: int = -1) -> int:
-    """Return the epoch of a position of a group that has not committed any."""
-    committed = OffsetToCommit(offset, epoch)
-    return GroupPositions(broker).name_branch(PLACE, committed, fetched(-1, -1), 0).leader_epoch
+        assert follow_branches(broker, PLACE, position) == position
 
 
 def test_positions_get_the_epoch_of_the_branch_that_clients_read() -> None:
     broker = make_broker(*ROWS)
-    assert [name(broker, offset) for offset in (0, 100, 101, 150, 151)] == [0, 0, 1025, 1025, 2049]
-    assert name(make_broker(*ROWS[:2]), 120) == 1024
-    assert name(broker, 120, 1024) == 1024
-    assert name(make_broker(*ROWS, availability="majority"), 120) == -1
-
-
-def test_clients_may_read_the_branch_before_for_some_minutes() -> None:
-    positions = GroupPositions(make_broker(*ROWS))
-
-    def name_at(time_ms: int, before: int) -> int:
-        return positions.name_branch(PLACE, OffsetToCommit(160), fetched(110, before), time_ms).leader_epoch
-
-    assert name_at(1000, 1024) == 1024
-    assert name_at(1000, 1025) == 1025
-    assert name_at(1000, 7) == 2049
-    assert name_at(1000 + FOLLOWED_WITHIN_MS - 1, 1024) == 1024
-    assert name_at(1000 + FOLLOWED_WITHIN_MS, 1024) == 2049
+    told = [name_branch(broker, PLACE, OffsetToCommit(offset)).leader_epoch for offset in (0, 100, 101, 150, 151)]
+    assert told == [0, 0, 1025, 1025, 2049]
+    during_the_split = make_broker(*ROWS[:2])
+    assert name_branch(during_the_split, PLACE, OffsetToCommit(120)).leader_epoch == 1024
+    assert name_branch(broker, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
+    assert name_branch(make_broker(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1

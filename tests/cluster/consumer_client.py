@@ -36,6 +36,7 @@ class Options:
     group: str
     member: str
     folder: str
+    names_epochs: bool = False
     settings: dict[str, Any] = attrs.field(factory=dict)
 
 
@@ -121,9 +122,10 @@ class ConsumerClient:
         self._committed.update(done)
 
     def _epoch_of(self, log: int) -> int:
-        """Return the leader epoch of what was read last. Half of the logs say none, as simple clients do."""
+        """Return the leader epoch of what was read last; in half of the logs none, as simple clients do, if allowed."""
         epoch = self._epochs.get(log)
-        return -1 if epoch is None or log % 2 == 0 else epoch
+        is_named = log % 2 == 1 or self._options.names_epochs
+        return -1 if epoch is None or not is_named else epoch
 
     def _note_commit(self, begun: float, offsets: dict[int, int], *, is_done: bool) -> None:
         group, member = self._options.group, self._options.member

@@ -134,7 +134,8 @@ class Run:
         for group in range(size.groups):
             for member in range(size.members):
                 name = f"group-{group}-{member}"
-                own = {"group": f"group-{group}", "member": name}
+                # Members reach both sides of a split: where these have branches, a position must name its own.
+                own = {"group": f"group-{group}", "member": name, "names_epochs": size.availability == "branch"}
                 self._readers.append(await start_client(cluster, consumer_client, name, common | own))
         self._readers.append(await start_client(cluster, reader_client, "reader", common | {"logs": size.logs}))
         for node in (*self._producers, *self._readers):
