@@ -47,9 +47,8 @@ class ConsumerClient:
         self._options = options
         self._history = HistoryWriter(Path(options.folder), options.member)
         self._runs = Runs(self._write)
-        self._positions: dict[int, int] = {}
-        self._epochs: dict[int, int | None] = {}
-        self._committed: dict[int, int] = {}
+        self._positions: dict[int, tuple[int, int | None]] = {}
+        self._committed: dict[int, tuple[int, int | None]] = {}
         self._is_ready = False
         self.is_stopped = False
         self._consumer = Consumer(
@@ -94,14 +93,15 @@ class ConsumerClient:
             self._history.add("bad", now(), self._options.member, log, offset, text, log=log)
         else:
             self._runs.add(record, offset)
-        self._positions[log] = offset + 1
-        self._epochs[log] = message.leader_epoch()
+        self._positions[log] = offset + 1, message.leader_epoch()
 
     def _write(self, producer: int, log: int, first: int, count: int, offset: int) -> None:
         self._history.add("read", now(), self._options.member, log, offset, producer, first, count, log=log)
 
     def _commit(self) -> None:
-        offsets = {log: each for log, each in self._positions.items() if self._committed.get(log) != each}
+        # An offset that is read again in another branch is another position.
+        due = {log: each for log, each in self._positions.items() if self._committed.get(log) != each}
+        offsets = {log: offset for log, (offset, _) in due.items()}
         if not offsets:
             return
         begun = now()
@@ -110,7 +110,8 @@ class ConsumerClient:
         self._history.flush()
         topic = self._options.topic
         given = [
-            TopicPartition(topic, log, offset, leader_epoch=self._epoch_of(log)) for log, offset in offsets.items()
+            TopicPartition(topic, log, offset, leader_epoch=self._told_epoch(log, epoch))
+            for log, (offset, epoch) in due.items()
         ]
         try:
             answered = self._consumer.commit(offsets=given, asynchronous=False)
@@ -119,13 +120,12 @@ class ConsumerClient:
             return
         done = {each.partition: offsets[each.partition] for each in answered if each.error is None}
         self._note_commit(begun, done, is_done=True)
-        self._committed.update(done)
+        self._committed.update((log, due[log]) for log in done)
 
-    def _epoch_of(self, log: int) -> int:
-        """Return the leader epoch of what was read last; in half of the logs none, as simple clients do, if allowed."""
-        epoch = self._epochs.get(log)
-        is_named = log % 2 == 1 or self._options.names_epochs
-        return -1 if epoch is None or not is_named else epoch
+    def _told_epoch(self, log: int, epoch: int | None) -> int:
+        """Return the leader epoch to commit; in half of the logs none, as simple clients do, unless it is needed."""
+        is_told = log % 2 == 1 or self._options.names_epochs
+        return -1 if epoch is None or not is_told else epoch
 
     def _note_commit(self, begun: float, offsets: dict[int, int], *, is_done: bool) -> None:
         group, member = self._options.group, self._options.member
