@@ -22,6 +22,9 @@ from tests.cluster.consumer_client import _OF_CONSUMERS
 from tests.cluster.history import HistoryWriter, Runs, now, unpack
 from tests.cluster.producer_client import QUICK
 
+TRUNCATED = 3
+"""The exit status if a log went on in another branch than the one that was being read."""
+
 READY = "reader is ready"
 
 TAIL = 100
@@ -56,6 +59,7 @@ class ReaderClient:
         self._history = HistoryWriter(Path(options.folder), options.name)
         self._runs = Runs(self._write)
         self._ends = [0] * options.logs
+        self._is_truncated = False
         self.is_stopped = False
         self._consumer = Consumer(
             {
@@ -82,12 +86,12 @@ class ReaderClient:
                 time.sleep(PAUSE_S)
         self._consumer.close()
 
-    def read_all(self) -> bool:
-        """Read every log once, and return whether each was read to its end."""
+    def read_all(self) -> int:
+        """Read every log once, and return 0 if each was read to its end, `TRUNCATED`, or 1."""
         print(READY, flush=True)
         done = [self._read(log, 0, self._options.whole_s) for log in range(self._options.logs)]
         self._consumer.close()
-        return all(done)
+        return TRUNCATED if self._is_truncated else 0 if all(done) else 1
 
     def _ask_end(self, log: int) -> None:
         begun = now()
@@ -107,7 +111,7 @@ class ReaderClient:
         end: int | None = None
         is_done = False
         deadline = begun + limit_s
-        while not is_done and now() < deadline and not self.is_stopped:
+        while not (is_done or self.is_stopped or self._is_truncated) and now() < deadline:
             for message in self._consumer.consume(BATCH, 0.02):
                 end = self._take(log, message)
                 if message.error() is None:
@@ -130,6 +134,7 @@ class ReaderClient:
         if error is not None:
             self._history.add("note", now(), self._options.name, f"log {log}: {error}")
             self._ends[log] = 0
+            self._is_truncated = self._options.is_whole and error.code() == KafkaError._AUTO_OFFSET_RESET
             return None
         record = unpack(message.value())
         if record is None or record[1] != log:
@@ -162,7 +167,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     if options.is_whole:
-        return 0 if client.read_all() else 1
+        return client.read_all()
     client.watch()
     return 0
 

@@ -233,14 +233,20 @@ async def wait_settled(cluster: BrokerCluster, logs: int, replicas: int) -> dict
 
 
 async def read_contents(cluster: BrokerCluster, logs: int) -> None:
-    """Read every log from its first record to its end."""
+    """Read every log from its first record to its end; again if a log goes on in another branch meanwhile."""
     place = await cluster.network.add(CONTENTS)
     options = {"servers": cluster.servers, "topic": TOPIC, "folder": str(cluster.folder), "logs": logs}
     options |= {"name": CONTENTS, "is_whole": True}
     command = [sys.executable, "-m", reader_client.__name__, json.dumps(options)]
-    read = await trio.run_process([*place.prefix, *command], check=False, capture_stdout=True)
+    status = reader_client.TRUNCATED
+    with trio.move_on_after(CONVERGED_S):
+        while status == reader_client.TRUNCATED:
+            for path in cluster.folder.glob(f"{CONTENTS}.*"):
+                path.unlink()
+            read = await trio.run_process([*place.prefix, *command], check=False, capture_stdout=True)
+            status = read.returncode
     cluster.timeline.note("all logs were read")
-    if read.returncode:
+    if status:
         cluster.timeline.problem("a log could not be read to its end")
 
 

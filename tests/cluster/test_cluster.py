@@ -48,12 +48,6 @@ async def test_nothing_is_lost_when_a_broker_is_killed(tmp_path: Path) -> None:
     assert run.result["records"]["acknowledged"] > 0
 
 
-BRANCH = pytest.param(
-    "branch", marks=pytest.mark.xfail(reason="a group can leave out records after a split", strict=False)
-)
-"""Not every run of this availability passes yet."""
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [each for each in FAULTS if each not in NETWORK_FAULTS])
 async def test_nothing_is_lost_by_a_fault_of_processes(kind: str, tmp_path: Path) -> None:
@@ -62,7 +56,7 @@ async def test_nothing_is_lost_by_a_fault_of_processes(kind: str, tmp_path: Path
 
 @pytest.mark.long
 @needs_namespaces
-@pytest.mark.parametrize("availability", ["majority", BRANCH])
+@pytest.mark.parametrize("availability", ["majority", "branch"])
 @pytest.mark.parametrize("kind", NETWORK_FAULTS)
 async def test_nothing_is_lost_by_a_fault_of_the_network(kind: str, availability: str, tmp_path: Path) -> None:
     size = attrs.evolve(SMALL, is_split=True, availability=availability)
