@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from dafka.batches import encode_batch
+from dafka.config import Config
 from dafka.errors import NotLeaderError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import ApiKey, encode_response
@@ -39,6 +40,7 @@ from dafka.listener.handlers import begin_produce
 from dafka.listener.handlers.descriptions import describe_producers
 from dafka.listener.handlers.fetch import fetch
 from dafka.listener.handlers.offsets import delete_records, find_epoch_ends, list_offsets
+from dafka.protocol.replication import EPOCH_STEP
 from tests.listener.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 LATEST, EARLIEST = -1, -2
@@ -314,23 +316,36 @@ async def test_ends_of_epochs(cluster: FakeCluster, epoch: int, expected: tuple[
     assert await find_end(cluster, epoch) == (ErrorCode.NONE, *expected)
 
 
+TOLD = (ErrorCode.NONE, 0, 6)
+UNTOLD = (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+
+
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [
-        (5, (ErrorCode.NONE, 5, 10)),
+        (0, TOLD),
         (2, (ErrorCode.NONE, 0, 3)),
-        (0, (ErrorCode.NONE, 0, 6)),
-        (4, (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)),
-        (9, (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)),
+        (5, (ErrorCode.NONE, 5, 10)),
+        (1, UNTOLD),
+        (EPOCH_STEP + 1, UNTOLD),
+        (EPOCH_STEP + 7, (ErrorCode.NONE, 5, 10)),
     ],
 )
-async def test_branches_that_are_not_known_yet_are_waited_for(
+async def test_branches_that_may_still_be_told_are_waited_for(
     cluster: FakeCluster, epoch: int, expected: tuple[int, int, int]
 ) -> None:
     cluster.log.forks = {2: (0, 3)}
+    cluster.broker.brokers.heard(SECOND, trio.current_time())
     assert await find_end(cluster, epoch) == expected
-    found = await read(cluster, 2, last_fetched_epoch=epoch)
-    assert found.error_code == expected[0]
+    assert (await read(cluster, 2, last_fetched_epoch=epoch)).error_code == expected[0]
+
+
+async def test_branches_of_brokers_that_stay_dead_are_not_waited_for(cluster: FakeCluster) -> None:
+    cluster.log.forks = {}
+    patience_s = Config().broker.mend_after_ms / 1000
+    for silent_s, expected in ((0.9 * patience_s, UNTOLD), (patience_s, TOLD)):
+        cluster.broker.brokers.heard(SECOND, trio.current_time() - silent_s)
+        assert await find_end(cluster, 1) == expected
 
 
 async def find_end(cluster: FakeCluster, epoch: int, current: int = -1) -> tuple[int, int, int]:

@@ -133,7 +133,7 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
     log, known = wanted.log, wanted.partition.current_leader_epoch
     if log is None:
         return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    error = find_reader_error(log, known) or find_read_error(log, wanted.partition.last_fetched_epoch)
+    error = find_reader_error(log, known) or find_read_error(client, log, wanted.partition.last_fetched_epoch)
     if not error:
         epoch = log.leadership.epoch
         part = await _read_log(client, request, wanted, log, bytes_max)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import trio
+
 from dafka.kafka.errors import ErrorCode
+from dafka.listener.handlers.registry import Client
 from dafka.protocol.logs import LogState
+from dafka.protocol.replication import EPOCH_STEP
 
 LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 """The errors of clients that do not know the leader."""
@@ -38,9 +42,24 @@ def find_reader_error(log: LogState, epoch: int) -> ErrorCode:
     return ErrorCode.NONE if is_readable else error
 
 
-def find_read_error(log: LogState, epoch: int) -> ErrorCode:
-    """Return why this broker cannot tell yet where the records end that a client has read in an epoch."""
-    return ErrorCode.NONE if log.knows_epoch(epoch) else ErrorCode.UNKNOWN_LEADER_EPOCH
+def find_read_error(client: Client, log: LogState, epoch: int) -> ErrorCode:
+    """Return why this broker cannot tell yet where the records end that a client has read.
+
+    Args:
+        client: The client.
+        log: The log.
+        epoch: The leader epoch of the last record that it has read; -1 if it does not say.
+
+    Returns:
+        UNKNOWN_LEADER_EPOCH if the log's branch of this epoch is not known, and may still be told; else NONE. What a
+        broker has not told that is dead for `[broker] mend_after_ms` is not waited for.
+    """
+    if log.knows_epoch(epoch):
+        return ErrorCode.NONE
+    brokers, patience_s = client.service.broker.brokers, client.service.config.broker.mend_after_ms / 1000
+    leader = brokers.find_number(epoch % EPOCH_STEP)
+    is_told = leader is None or brokers.silent_s(leader.address, trio.current_time()) >= patience_s
+    return ErrorCode.NONE if is_told else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def find_epoch_end(log: LogState, epoch: int) -> tuple[int, int] | None:

@@ -96,7 +96,7 @@ def _find_epoch_end(client: Client, topic: str, asked: OffsetForLeaderPartition)
         return OffsetForLeaderPartitionResult(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=asked.partition
         )
-    error = find_leader_error(log, asked.current_leader_epoch) or find_read_error(log, asked.leader_epoch)
+    error = find_leader_error(log, asked.current_leader_epoch) or find_read_error(client, log, asked.leader_epoch)
     found = None if error else find_epoch_end(log, asked.leader_epoch)
     epoch, end = found or (_NONE, _NONE)
     return OffsetForLeaderPartitionResult(

@@ -13,6 +13,7 @@ from dafka.protocol.replication.brokers import (
 from dafka.protocol.replication.placement import BrokerSpace, choose_replicas
 from dafka.protocol.replication.records import (
     BRANCHES_TOPIC,
+    EPOCH_STEP,
     NO_BRANCH,
     NO_TIP,
     Branch,
@@ -40,6 +41,7 @@ from dafka.protocol.replication.replica import (
 __all__ = [
     "BRANCHES_TOPIC",
     "BROKERS_TOPIC",
+    "EPOCH_STEP",
     "NO_BRANCH",
     "NO_TIP",
     "Acknowledge",

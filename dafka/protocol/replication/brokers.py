@@ -98,6 +98,10 @@ class Brokers:
         """Note a sign of life of a broker."""
         self._heard[address] = now
 
+    def silent_s(self, address: str, now: float) -> float:
+        """Return for how many seconds another broker has given no sign of life; infinity if it never has."""
+        return now - self._heard.get(address, float("-inf"))
+
     def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
         """Find out who is alive, and return whether that has changed.
 
