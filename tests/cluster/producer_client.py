@@ -113,7 +113,7 @@ class ProducerClient:
                 "bootstrap.servers": self._options.servers,
                 "enable.idempotence": True,
                 "acks": "all",
-                "linger.ms": 5,
+                "linger.ms": 20,
                 "compression.type": self._options.compression,
                 "message.timeout.ms": 0,
                 "queue.buffering.max.messages": 2 * WAITING_MAX,

@@ -31,6 +31,12 @@ CONVERGED_S = 60.0
 
 END_S = 60.0
 
+BURST_S = 0.05
+"""Seconds of records that a producer sends to one log before it goes to the next, as sticky partitioners do."""
+
+BURST_MIN = 50
+"""The fewest records that it sends to one log before it goes to the next."""
+
 QUIET_S = 12.0
 """Replicas that stay where they are for so long have been balanced: brokers look for moves every five seconds."""
 
@@ -115,7 +121,7 @@ class Run:
                 nursery.start_soon(node.terminate, END_S)
         cluster.timeline.note(f"producers have ended after {trio.current_time() - ended:.1f} s")
         await wait_in_sync(cluster, size.logs, size.replicas)
-        await read_contents(cluster, size.logs)
+        await read_contents(cluster, size.logs, max(CONVERGED_S, trio.current_time() - begun))
         await self._end_readers(cluster)
         found = await wait_settled(cluster, size.logs, size.replicas)
         self._replicas = {log: sorted(f"broker-{number}" for number in numbers) for log, numbers in found.items()}
@@ -129,7 +135,8 @@ class Run:
         common = {"servers": cluster.servers, "topic": TOPIC, "folder": str(self._folder)}
         for number in range(size.producers):
             numbers = {"number": number, "logs": size.logs, "value_bytes": size.value_bytes}
-            options = {**common, **numbers, "rate": size.rate / size.producers}
+            rate = size.rate / size.producers
+            options = {**common, **numbers, "rate": rate, "burst": max(BURST_MIN, round(rate * BURST_S))}
             self._producers.append(await start_client(cluster, producer_client, f"producer-{number}", options))
         for group in range(size.groups):
             for member in range(size.members):
@@ -232,14 +239,14 @@ async def wait_settled(cluster: BrokerCluster, logs: int, replicas: int) -> dict
     raise TimeoutError(f"brokers still move replicas {SETTLE_S:.0f} s after the last fault")
 
 
-async def read_contents(cluster: BrokerCluster, logs: int) -> None:
+async def read_contents(cluster: BrokerCluster, logs: int, within_s: float = CONVERGED_S) -> None:
     """Read every log from its first record to its end; again if a log goes on in another branch meanwhile."""
     place = await cluster.network.add(CONTENTS)
     options = {"servers": cluster.servers, "topic": TOPIC, "folder": str(cluster.folder), "logs": logs}
     options |= {"name": CONTENTS, "is_whole": True}
     command = [sys.executable, "-m", reader_client.__name__, json.dumps(options)]
     status = reader_client.TRUNCATED
-    with trio.move_on_after(CONVERGED_S):
+    with trio.move_on_after(within_s):
         while status == reader_client.TRUNCATED:
             for path in cluster.folder.glob(f"{CONTENTS}.*"):
                 path.unlink()
