@@ -92,7 +92,7 @@ class Coordinators:
     def any_leader(self) -> str:
         """Return the address of a broker that leads any slot; empty if none is known."""
         leaders = (log.leadership.leader for log in self._broker.order.logs(COORDINATORS_TOPIC))
-        return next((each for each in leaders if each and self._broker.brokers.is_alive(each)), "")
+        return next(filter(self._broker.brokers.is_alive, leaders), "")
 
     def log_of(self, name: str) -> LogState | None:
         """Return the log of a group or transactional id; None if it is not known yet."""
@@ -105,8 +105,7 @@ class Coordinators:
             return None
         if log.leadership.is_led:
             return brokers.own
-        leader = log.leadership.leader
-        return brokers.find(leader) if leader and brokers.is_alive(leader) else None
+        return brokers.find(log.leadership.leader or log.leadership.presumed_leader)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the slots whose logs this broker leads, until cancelled.

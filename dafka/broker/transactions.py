@@ -20,7 +20,7 @@ from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import InitProducerResult, Producer, Transaction
 from dafka.storage.plugin_helpers import now_ms
 
-ID_WAIT_S = 5.0
+ID_WAIT_S = 1.0
 """How long to wait for the id of a producer that another broker gives."""
 
 DRAWN_IDS = 2**52

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -19,7 +19,7 @@ NO_NODE = -1
 
 @attrs.frozen
 class Node:
-    """A living broker, and where clients of Kafka reach it.
+    """A broker, and where clients of Kafka reach it.
 
     Attributes:
         number: Its number.
@@ -40,7 +40,8 @@ class LogView:
 
     Attributes:
         error_code: NONE, or LEADER_NOT_AVAILABLE.
-        leader: The leader; `NO_NODE` if there is none that clients can reach.
+        leader: The leader; `NO_NODE` if there is none that clients can reach. A broker that does not hear most of the
+            replicas names the last one that it knew, as Kafka's brokers do when they are cut off.
         epoch: The leader epoch; one less while there is no leader that clients can reach. Some clients look where the
             epoch that they know ends only when they hear of a later one together with its leader.
         replicas: The brokers that keep the log.
@@ -66,7 +67,7 @@ class ClusterView:
     Attributes:
         brokers: The brokers.
         own: The broker that the client is connected to.
-        nodes: The living brokers that clients can reach, by number.
+        nodes: The brokers that clients are told of, by number; see `Brokers.listed`.
         cluster_id: The id of the cluster. It is the address of the broker with the smallest number, living or not, so
             that it is the same at each broker, and stays while brokers with larger numbers come and go.
     """
@@ -79,19 +80,31 @@ class ClusterView:
         own = brokers.own
         self.own = Node(own.number, *endpoint, own.rack or None)
         self._nodes = {own.number: self.own}
-        for each in brokers.living():
+        for each in known:
             found = split_listener(each.kafka_listener)
             if found is not None:
                 self._nodes.setdefault(each.number, Node(each.number, *found, each.rack or None))
-        self.nodes = sorted(self._nodes.values(), key=lambda node: node.number)
+        self.nodes = self.list_nodes()
 
     @property
     def controller(self) -> int:
-        """The living broker with the smallest number, to which clients send what may go to any broker."""
+        """The listed broker with the smallest number, to which clients send what may go to any broker."""
         return self.nodes[0].number
 
+    def list_nodes(self, leaders: Collection[int] = ()) -> list[Node]:
+        """Return the brokers that clients are told of, by number.
+
+        Args:
+            leaders: The numbers of the leaders that a response names. They are among these brokers.
+
+        Returns:
+            The brokers.
+        """
+        listed = {each.number for each in self.brokers.listed()}.union(leaders)
+        return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
+
     def find_node(self, address: str) -> Node | None:
-        """Return the broker with an address; None if it is not alive, or clients cannot reach it."""
+        """Return the broker with an address; None if it is not known, or has no listener for clients of Kafka."""
         number = self._numbers.get(address)
         return None if number is None else self._nodes.get(number)
 
@@ -129,7 +142,7 @@ class ClusterView:
         numbers = {each.leader_id for each in leaders if each is not None}
         return [
             NodeEndpoint(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
-            for each in self.nodes
+            for each in self.list_nodes(numbers)
             if each.number in numbers
         ]
 
@@ -146,7 +159,7 @@ class ClusterView:
         leadership = log.leadership
         if not rack or not leadership.is_led or not leadership.is_follower_readable or self.own.rack == rack:
             return NO_NODE
-        nodes = [self.find_node(each) for each in leadership.in_sync]
+        nodes = [self.find_node(each) for each in leadership.in_sync if self.brokers.is_alive(each)]
         near = [each.number for each in nodes if each is not None and each.rack == rack]
         return near[log.number % len(near)] if near else NO_NODE
 
@@ -155,7 +168,10 @@ class ClusterView:
         return [self._numbers[each] for each in addresses if each in self._numbers]
 
     def _leader_of(self, log: LogState) -> str:
-        return self.brokers.own.address if log.leadership.is_led else log.leadership.leader
+        leadership = log.leadership
+        if leadership.is_led:
+            return self.brokers.own.address
+        return leadership.leader if self.brokers.is_alive(leadership.leader) else leadership.presumed_leader
 
 
 def split_listener(listener: str) -> tuple[str, int] | None:

@@ -62,7 +62,7 @@ async def test_cluster_id_stays_when_its_broker_dies() -> None:
     brokers.own = BrokerDescription(address=OWN, number=3)
     found = await describe_metadata(cluster.client(ApiKey.METADATA, 9), MetadataRequest(topics=[]))
     assert (found.cluster_id, found.controller_id) == (SECOND, 1)
-    cluster.live()
+    cluster.live(THIRD)
     found = await describe_metadata(cluster.client(ApiKey.METADATA, 9), MetadataRequest(topics=[]))
     assert (found.cluster_id, found.controller_id) == (SECOND, 3)
 
@@ -93,6 +93,19 @@ async def test_leader_that_clients_cannot_reach_is_not_available(cluster: FakeCl
     )
     (part,) = described.topics[0].partitions
     assert (part.error_code, part.leader_id, part.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE, [1])
+
+
+async def test_a_broker_that_is_cut_off_names_the_last_leader_that_it_knew(cluster: FakeCluster) -> None:
+    """Clients that ask it would otherwise take all logs for leaderless, and stop publishing to those that have leaders."""
+    cluster.live()
+    cluster.follow("", epoch=7, presumed_leader=SECOND)
+    found = await describe_metadata(
+        cluster.client(ApiKey.METADATA, 9), MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    )
+    [part] = found.topics[0].partitions
+    assert (part.error_code, part.leader_id, part.leader_epoch) == (ErrorCode.NONE, 1, 7)
+    assert [each.node_id for each in found.brokers] == [0, 1]
+    assert part.offline_replicas == [1]
 
 
 async def test_a_new_epoch_is_told_together_with_its_leader(cluster: FakeCluster) -> None:

@@ -22,6 +22,24 @@ def test_a_broker_without_signs_of_life_is_dead() -> None:
     assert brokers.alive == {"a", "c"}
 
 
+def test_a_broker_that_is_cut_off_goes_on_listing_the_others() -> None:
+    brokers = Brokers(BrokerDescription(address="a"), timeout_s=1.0)
+    for number, each in enumerate(("b", "c", "d"), 1):
+        brokers.note(BrokerDescription(address=each, number=number))
+        brokers.heard(each, 10.0)
+    brokers.check_alive(10.1)
+    for each in ("b", "c"):
+        brokers.heard(each, 11.0)
+    brokers.check_alive(11.5)
+    assert [each.address for each in brokers.listed()] == ["a", "b", "c"]  # d has died
+    brokers.check_alive(13.0)
+    assert brokers.alive == {"a"}
+    assert [each.address for each in brokers.listed()] == ["a", "b", "c"]  # a is cut off
+    brokers.heard("b", 13.0)
+    brokers.check_alive(13.1)
+    assert [each.address for each in brokers.listed()] == ["a", "b"]
+
+
 def test_nobody_is_dead_because_this_broker_was_held_up() -> None:
     brokers = know_two()
     brokers.heard("b", 10.0)

@@ -47,7 +47,7 @@ async def _elect(client: Client, log: LogState | None, request: ElectLeadersRequ
     if request.election_type == PREFERRED:
         return await client.service.elections.elect_preferred(log, max(request.timeout_ms, 0) / 1000)
     # An unclean election would lose records that were acknowledged.
-    has_leader = client.view_cluster().find_leader(log) is not None
+    has_leader = log.leadership.is_led or log.leadership.leader
     return ErrorCode.ELECTION_NOT_NEEDED if has_leader else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 

@@ -33,17 +33,19 @@ async def describe_metadata(client: Client, request: MetadataRequest) -> Metadat
         may_create = request.allow_auto_topic_creation and client.service.config.kafka.auto_create_topics == "on"
         found = [await _find(client, each, may_create=may_create) for each in request.topics or ()]
     cluster = client.view_cluster()
+    topics = [
+        _describe(cluster, each, broker.logs(each.name)) if isinstance(each, Topic) else each
+        for each in (broker.topics.values() if is_for_all else found)
+    ]
+    leaders = {log.leader_id for topic in topics for log in topic.partitions}
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
-            for each in cluster.nodes
+            for each in cluster.list_nodes(leaders)
         ],
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller,
-        topics=[
-            _describe(cluster, each, broker.logs(each.name)) if isinstance(each, Topic) else each
-            for each in (broker.topics.values() if is_for_all else found)
-        ],
+        topics=topics,
     )
 
 
@@ -88,7 +90,7 @@ def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> M
 
 @handles(DescribeClusterRequest)
 async def describe_cluster(client: Client, _request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer with the living brokers."""
+    """Answer with the brokers that clients are told of."""
     cluster = client.view_cluster()
     return DescribeClusterResponse(
         throttle_time_ms=0,

@@ -36,6 +36,8 @@ class Leadership:
 
     Attributes:
         leader: The address of the leader; empty if there is none at present.
+        presumed_leader: The last known leader, if this broker does not hear most of the replicas and cannot know
+            whether there is another leader by now. Otherwise empty.
         epoch: The leader epoch.
         is_led: Whether this broker leads the log, and may append to it.
         replicas: The brokers that keep the log.
@@ -49,6 +51,7 @@ class Leadership:
     replicas: tuple[str, ...] = ()
     in_sync: tuple[str, ...] = ()
     is_follower_readable: bool = False
+    presumed_leader: str = ""
 
 
 @attrs.define(eq=False)

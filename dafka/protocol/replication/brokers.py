@@ -57,6 +57,7 @@ class Brokers:
         self._known: dict[str, BrokerDescription] = {}
         self._heard: dict[str, float] = {}
         self._alive = frozenset((own.address,))
+        self._listed = self._alive
 
     def all(self) -> list[BrokerDescription]:
         """Return all brokers by number, living or not."""
@@ -65,6 +66,14 @@ class Brokers:
     def living(self) -> list[BrokerDescription]:
         """Return the living brokers by number."""
         return [each for each in self.all() if each.address in self._alive]
+
+    def listed(self) -> list[BrokerDescription]:
+        """Return the brokers that clients are told of, by number.
+
+        These are the living ones. While this broker hears fewer than half of those that it has listed, it goes on
+        listing them: more likely it is cut off than they are dead.
+        """
+        return [each for each in self.all() if each.address in self._listed]
 
     def is_alive(self, address: str) -> bool:
         """Return whether a broker is alive."""
@@ -93,6 +102,7 @@ class Brokers:
         self._known.pop(address, None)
         self._heard.pop(address, None)
         self._alive -= {address}
+        self._listed -= {address}
 
     def heard(self, address: str, now: float) -> None:
         """Note a sign of life of a broker."""
@@ -117,6 +127,8 @@ class Brokers:
         self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock may be set back
         living = {each for each in self._known if now - self._heard.get(each, float("-inf")) < self._timeout_s}
         before, self._alive = self._alive, frozenset(living | {self.own.address})
+        if 2 * len(self._alive & self._listed) >= len(self._listed):
+            self._listed = self._alive
         return before != self._alive
 
 

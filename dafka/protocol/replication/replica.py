@@ -262,8 +262,12 @@ class Replica:
     @property
     def may_serve(self) -> bool:
         """Whether no other replica can have begun to lead, as far as the signs of life tell."""
-        is_connected = 2 * len(self._alive & set(self.replicas)) > len(self.replicas)
-        return is_connected or self._settings.availability is Availability.BRANCH
+        return self.hears_majority or self._settings.availability is Availability.BRANCH
+
+    @property
+    def hears_majority(self) -> bool:
+        """Whether more than half of the replicas are alive, as far as this broker knows."""
+        return 2 * len(self._alive & set(self.replicas)) > len(self.replicas)
 
     # What happens
 
@@ -688,7 +692,7 @@ class Replica:
     def _is_cut_off(self, now: float) -> bool:
         """Return whether this replica is the leader for others, and has not heard of most of them for some time."""
         is_led = self.leader == self._broker and self._settings.availability is Availability.MAJORITY
-        if not is_led or 2 * len(self._alive & set(self.replicas)) > len(self.replicas):
+        if not is_led or self.hears_majority:
             self._cut_off_since = None
             return False
         if self._cut_off_since is None:
