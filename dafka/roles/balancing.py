@@ -128,7 +128,8 @@ class Balancing:
                 continue
             now = trio.current_time()
             placed = list(self._place_all())
-            for change in self._balancer.advance(self._brokers.all(), self._brokers.alive, placed, now):
+            brokers = self._brokers
+            for change in self._balancer.advance(brokers.all(), brokers.alive, placed, now, brokers.unwritable):
                 self._change(change.log, change.replicas)
             for log in self._logs:
                 self.prefer_leaders(log)

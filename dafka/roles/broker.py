@@ -86,8 +86,12 @@ class Appended:
         Raises:
             NotLeaderError: Another broker leads the log now, which may have the records or not.
         """
-        await self.durable.wait()
         log = self.log
+        while log.is_replicated and not self.durable.is_set():
+            with self.broker.watching([log]) as advanced:
+                self._check_leadership()  # a broker that cannot write leads no more where others can
+                await advanced.wait()
+        await self.durable.wait()
         offset = self.find_offset()
         if not log.is_replicated or not all_replicas or offset is None:
             return -1 if offset is None else offset
@@ -99,10 +103,13 @@ class Appended:
 
     def find_offset(self) -> int | None:
         """Return the offset of the first record; None if it has none. Raises `NotLeaderError`."""
+        self._check_leadership()
+        return self.log.index.find(OWN, self.first_sequence)
+
+    def _check_leadership(self) -> None:
         log = self.log
         if log.is_replicated and (log.leadership.epoch != self.epoch or not log.leadership.is_led):
             raise NotLeaderError(f"another broker leads the log {log.number} of {log.topic}", log.leadership.leader)
-        return log.index.find(OWN, self.first_sequence)
 
 
 class Broker(Store):
@@ -161,6 +168,11 @@ class Broker(Store):
     def brokers(self) -> Brokers:
         """The brokers of the cluster."""
         return self.cluster.brokers
+
+    @property
+    def can_write(self) -> bool:
+        """Whether the storage takes records: the last attempt to write has not failed, such as on a full disk."""
+        return not self._refusal
 
     # Topics
 
@@ -590,6 +602,11 @@ class Broker(Store):
     def acknowledge(self, partition: Partition, end: int) -> None:
         """Tell the leader of a log that its index is held up to a sequence."""
         self._node.act(self._broker_machine.acknowledge(partition, end))
+
+    def expect_records(self, partition: Partition, end: int) -> None:
+        """Fetch records of a partition up to a sequence that other brokers have; 0: at least one more than is here."""
+        now = trio.current_time()
+        self._node.act(self._broker_machine.expect_records(partition, end, now))
 
     def ask_heads(self, topics: Iterable[str]) -> None:
         """Ask other stores what they have of topics."""

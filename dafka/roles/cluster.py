@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -45,7 +45,13 @@ from dafka.protocol.replication import (
     encode_control,
     rank_nodes,
 )
-from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs, is_useless
+from dafka.protocol.replication.replicated_logs import (
+    FetchRecords,
+    LogAction,
+    ReplicatedLog,
+    ReplicatedLogs,
+    is_useless,
+)
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.roles.balancing import Balancing
 from dafka.roles.branch_reading import read_index
@@ -260,22 +266,28 @@ class Cluster:
             self._show_life(trio.current_time())
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
+            self.brokers.note_storage(self._broker.address, can_write=self._broker.can_write)
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
-                self.act(self.logs.set_alive(self.brokers.alive, now))
+                self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
                 self._refresh_all(self.logs)
                 self.leading.heal_later(self.logs)
             else:
                 advanced = self.logs.restless
                 self.act(self.logs.advance(now))
                 self._refresh_all(advanced)
+            self.act(self.logs.fetch_waited_for())
             await trio.sleep(heartbeat_s)
 
     def _show_life(self, now: float) -> None:
-        """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it."""
+        """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it.
+
+        It is a HEAD of this broker's description. While its storage takes no records, and it can describe nothing, the
+        HEAD stays one record behind.
+        """
         self._shown_at = now
         own = Partition(BROKERS_TOPIC, self._broker.address)
-        end = self._broker.durable_end_of(own)
-        if end:
+        end = self._broker.durable_end_of(own) - (not self._broker.can_write)
+        if end > 0:
             self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
 
     def _show_life_if_due(self) -> None:
@@ -283,11 +295,11 @@ class Cluster:
         if now - self._shown_at >= self._settings.heartbeat_ms / 1000:
             self._show_life(now)
 
-    def heard(self, brokers: Iterable[str]) -> None:
-        """Note signs of life of brokers."""
+    def heard(self, signs: Mapping[str, bool]) -> None:
+        """Note signs of life of brokers, each with whether its storage takes records."""
         now = trio.current_time()
-        for each in brokers:
-            self.brokers.heard(each, now)
+        for broker, can_write in signs.items():
+            self.brokers.heard(broker, now, can_write=can_write)
 
     def describe(self, **changes: Any) -> None:
         """Tell the other brokers what has changed about this one."""
@@ -443,6 +455,8 @@ class Cluster:
             elif isinstance(action, Acknowledge):
                 end = log.held.acknowledged_end(action.branch)
                 self._broker.acknowledge(log.index_partition(action.branch), end)
+            elif isinstance(action, FetchRecords):
+                self._broker.expect_records(action.partition, action.end_sequence)
             elif isinstance(action, MoveHighWatermark):
                 self.leading.move_high_watermark(log, action.offset)
             elif isinstance(action, Lead) and self._nursery is not None:
@@ -499,6 +513,9 @@ class Cluster:
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
                 self.leading.heal_later([log])
+            if is_led != state.leadership.is_led:
+                change = "leads" if is_led else "leads no more"
+                _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, branch.epoch)
             state.leadership = found
             self._notify(state)
             self._leaderships.pop(state, trio.Event()).set()

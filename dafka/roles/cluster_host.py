@@ -26,6 +26,10 @@ class Host(Protocol):
     order: LogOrder
     storage: Storage
 
+    @property
+    def can_write(self) -> bool:
+        """Whether its storage takes records."""
+
     async def wait_settled(self) -> None:
         """Wait until the node has found the nodes of a running cluster, and is connected to them."""
 
@@ -34,6 +38,9 @@ class Host(Protocol):
 
     def acknowledge(self, partition: Partition, end: int) -> None:
         """Tell the leader of a log that its index is held up to a sequence."""
+
+    def expect_records(self, partition: Partition, end: int) -> None:
+        """Fetch records of a partition up to a sequence that other brokers have; 0: at least one more than is here."""
 
     def ask_heads(self, topics: Iterable[str]) -> None:
         """Ask other stores what they have of topics."""

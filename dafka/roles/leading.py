@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 
 from dafka.errors import StorageError
-from dafka.protocol.logs import INDEX_TOPIC, BatchEntry, LogState, ProducerEntry, RunEntry
+from dafka.protocol.logs import BatchEntry, LogState, ProducerEntry, RunEntry
 from dafka.protocol.replication import Branch, BranchRow, Brokers
 from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.records import Partition
@@ -25,7 +25,7 @@ PLACED_RECORDS = 100_000
 """How many records of a producer get their offsets together when a broker begins to lead a log."""
 
 HELD_S = 0.2
-"""Seconds until other stores are asked again for what a new leader lacks."""
+"""Seconds until a new leader looks again whether it leads still, while it waits for what is before its branch."""
 
 
 class Leading:
@@ -65,8 +65,6 @@ class Leading:
         self._healed: dict[str, tuple[Branch, dict[Branch, int]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._lacking: dict[str, trio.Event] = {}
-        self._to_ask: set[str] = set()
-        self._asking = trio.Event()
         self._to_heal: dict[ReplicatedLog, None] = {}
         self._healable = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -78,7 +76,6 @@ class Leading:
         """Heal and follow logs until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._ask)
             nursery.start_soon(self._heal)
             nursery.start_soon(self._follow)
 
@@ -141,8 +138,7 @@ class Leading:
             while not self._holds(log, row):
                 if log.replica.leading != row.branch:
                     return
-                self._to_ask |= {log.topic, INDEX_TOPIC}
-                self._asking.set()
+                self._act(self._logs.fetch_lacking([log]))
                 with trio.move_on_after(HELD_S):
                     await self._lacking.setdefault(log.name, trio.Event()).wait()
             state = self._order.find_log(log.topic, log.number)
@@ -167,14 +163,6 @@ class Leading:
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self._refresh(log)
             self.heal_later([log])
-
-    async def _ask(self) -> None:
-        """Ask other stores for what new leaders lack, for all logs together."""
-        while True:
-            await self._asking.wait()
-            topics, self._to_ask, self._asking = self._to_ask, set(), trio.Event()
-            self._host.ask_heads(topics)
-            await trio.sleep(HELD_S)
 
     def _holds(self, log: ReplicatedLog, row: BranchRow) -> bool:
         chain = log.replica.table.chain(row.parent)

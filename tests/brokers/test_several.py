@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from dafka.errors import NotLeaderError
+from dafka.errors import NotLeaderError, StorageError
 from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
 from dafka.protocol.replication import BROKERS_TOPIC
 from dafka.roles import Broker, open_producer, open_reader
@@ -46,6 +48,54 @@ async def test_a_log_goes_on_when_its_leader_stops(tmp_path: Path, scheme: str) 
         (partition,) = {log.index_partition for _, log in several.logs("orders") if log.number == 0}
         await wait_until(lambda: again.durable_end_of(partition) > 0)
         assert len(several.brokers) == 3
+
+
+@contextmanager
+def full_disk(*brokers: Broker) -> Iterator[None]:
+    """Let all writes of some brokers fail during a block."""
+
+    async def fail(_batches: object) -> None:
+        raise StorageError("no space left on the disk")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for each in brokers:
+            patch.setattr(each.storage, "append", fail)
+        yield
+
+
+async def test_others_lead_while_a_leader_cannot_write(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*NAMES)
+        await first.create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, b"before")
+        with full_disk(leader):
+            waiting = leader.append(log, make_batch(b"waits"))
+            with trio.fail_after(PATIENCE_S), pytest.raises(NotLeaderError):
+                await waiting.wait_offset()
+            await wait_until(lambda: any(broker is not leader for broker, _ in several.logs("orders")))
+            await several.append("orders", 0, b"meanwhile")
+            assert not log.leadership.is_led
+        ((_, led),) = await several.wait_led("orders")
+        await wait_for_high_watermark(led, 3)
+        for broker, each in await several.wait_led("orders"):
+            assert distinct(await read(broker, each)) == [b"before", b"meanwhile", b"waits"]
+
+
+async def test_a_log_can_be_read_while_no_replica_can_write(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        brokers = await several.start_all(*NAMES)
+        await brokers[0].create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, b"before")
+        with full_disk(*brokers):
+            leader.append(log, make_batch(b"waits"))
+            await wait_until(lambda: len(leader.brokers.unwritable) == 3)
+            await wait_until(lambda: log.leadership.is_led)
+            assert await read(leader, log) == [b"before"]
+        await several.append("orders", 0, b"after")
+        ((broker, each),) = await several.wait_led("orders")
+        assert distinct(await read(broker, each))[:2] == [b"before", b"waits"]
 
 
 async def test_a_broker_that_comes_back_leads_the_logs_again_that_it_is_preferred_for(tmp_path: Path) -> None:

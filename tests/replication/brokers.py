@@ -90,7 +90,7 @@ class KeptLog:
         if replica.set_preferences((), broker.balancer.unfit(self.name)):
             self.wake_up()
         if has_changed:
-            self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock))
+            self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
         elif self.is_restless or not replica.is_settled:
             self.wake_up()
             self.is_restless = False
@@ -340,7 +340,8 @@ class Broker:
         others = [each for each in world.brokers.values() if each is not self]
         self.brokers.own = self.describe()
         for other in others:
-            world.send(self, other, partial(other.hear, self.brokers.own))
+            world.send(self, other, partial(other.hear, self.brokers.own, can_write=not self.is_full))
+        self.brokers.note_storage(self.name, can_write=not self.is_full)
         has_changed = self.brokers.check_alive(self.clock)
         for kept in self.logs.values():
             kept.let_time_pass(has_changed=has_changed)
@@ -362,14 +363,15 @@ class Broker:
 
     def _balance(self) -> None:
         placed = [each.placed() for each in self.logs.values()]
-        for change in self.balancer.advance(self.brokers.all(), self.brokers.alive, placed, self.clock):
+        brokers = self.brokers
+        for change in self.balancer.advance(brokers.all(), brokers.alive, placed, self.clock, brokers.unwritable):
             kept = self.logs[change.log]
             kept.act(kept.wake_up().change_replicas(change.replicas))
 
-    def hear(self, other: BrokerDescription) -> None:
+    def hear(self, other: BrokerDescription, *, can_write: bool) -> None:
         """Take in a sign of life."""
         self.brokers.note(other)
-        self.brokers.heard(other.address, self.clock)
+        self.brokers.heard(other.address, self.clock, can_write=can_write)
 
     def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
         """Take in an acknowledgement."""

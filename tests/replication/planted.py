@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -263,6 +264,15 @@ class WaitsForNobody(Replica):
         return True
 
 
+class StaysWithFullLeaders(Replica):
+    """Takes a leader whose disk is full for one that leads."""
+
+    def set_alive(
+        self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
+    ) -> list[ReplicaAction]:
+        return super().set_alive(brokers, now)
+
+
 PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, AcknowledgesDespitePromise, 0),
     (Availability.MAJORITY, HidesItsTip, 0),
@@ -291,6 +301,8 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, ResumesDespitePromise, 0),
     (Availability.MAJORITY, CountsTheDead, 0),
     (Availability.MAJORITY, IgnoresRows, 533),
+    (Availability.MAJORITY, StaysWithFullLeaders, 0),
+    (Availability.BRANCH, StaysWithFullLeaders, 0),
     (Availability.BRANCH, SharesEpochs, 0),
     (Availability.BRANCH, PromisesOnlyOnce, 15),
 ]

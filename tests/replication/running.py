@@ -11,11 +11,12 @@ from tests.replication.world import World
 
 FAULTS_S = 15.0
 SPLIT_S = 10.0
-HEALING_S = 20.0
-REBALANCING_S = 40.0
-PRODUCING_S = FAULTS_S + SPLIT_S + HEALING_S / 2
-ONE_MOMENT_S = 1.0
 SETTLING_S = 9.0
+ONE_MOMENT_S = 1.0
+FULL_S = 4.0
+HEALING_S = 24.0
+REBALANCING_S = 40.0
+PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + FULL_S
 
 
 def run_seed(seed: int, availability: Availability, make_replica: Callable[..., Replica] = Replica) -> World:
@@ -50,6 +51,8 @@ def run_seed(seed: int, availability: Availability, make_replica: Callable[..., 
     world.run_until(FAULTS_S + SPLIT_S + SETTLING_S)
     world.check_tables(age_s=1.0)
     _check_progress(world, "all replicas are connected")
+    _fill_disk_of_leader(world)
+    _check_progress(world, "the disk of one broker is full")
     world.run_until(FAULTS_S + SPLIT_S + HEALING_S)
     for _ in range(int(REBALANCING_S) if world.balances else 0):
         if not _is_balancing(world):
@@ -111,6 +114,14 @@ def _split_for_long(world: World) -> None:
         world.down |= {(one, other) for one in side for other in others}
     if world.draw.random() < 0.7:
         world.down |= {(other, one) for one in side for other in others}
+
+
+def _fill_disk_of_leader(world: World) -> None:
+    """Let the disk of a broker be full that leads a log, and give the others time to take its logs over."""
+    log = world.draw.choice(sorted(world.histories))
+    leaders = [each for each in world.brokers.values() if each.is_up and each.logs[log].led is not None]
+    world.draw.choice(leaders).full_until = world.now + FULL_S + ONE_MOMENT_S
+    world.run_until(world.now + FULL_S)
 
 
 class Faults:

@@ -20,7 +20,8 @@ class BrokerTopics:
     """The topics that brokers write for each other.
 
     Attributes:
-        brokers: Where brokers describe themselves. HEADs of it are signs of life.
+        brokers: Where brokers describe themselves. HEADs of it are signs of life. One that stays behind the broker's
+            own records says that its storage takes no further ones.
         index: The indexes of logs.
         rewritten: The topics whose partitions are written again from time to time, so that what was before says nothing
             any more; the index is one of them.
@@ -36,12 +37,12 @@ class ClusterSigns:
     """What was heard of other brokers since it was last asked for.
 
     Attributes:
-        heard: The brokers that have given a sign of life.
+        heard: The brokers that have given a sign of life, each with whether its storage takes records.
         acknowledgements: By partition of an index and by broker, the sequence after the last acknowledged record.
         repeats: The partitions of indexes whose leaders may have missed acknowledgements.
     """
 
-    heard: set[str] = attrs.field(factory=set)
+    heard: dict[str, bool] = attrs.field(factory=dict)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     repeats: set[Partition] = attrs.field(factory=set)
 
@@ -111,6 +112,25 @@ class BrokerMachine(StoreMachine):
         """Tell the leader of a log that its index is held up to a sequence, with all records that it names."""
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
 
+    def expect_records(self, partition: Partition, end: int, now: float) -> list[Action]:
+        """Fetch records of a partition that other brokers are known to have.
+
+        Args:
+            partition: The partition.
+            end: The sequence after the last one; 0 if all that is known is that there are more than here.
+            now: The time.
+
+        Returns:
+            The actions.
+        """
+        if self._is_written_here(partition) or not self._follow_partition(partition, now, is_live=False):
+            return []
+        if end:
+            self.reassembler.note_known_end(partition, end)
+        else:
+            self.reassembler.expect_more(partition)
+        return self._due_fetches(now)
+
     def store_own(self, partition: Partition, end: int) -> None:
         """Note that records of a partition of this node's own are durable that were not appended by `append_own`."""
         if partition not in self.reassembler.cursors:
@@ -134,7 +154,7 @@ class BrokerMachine(StoreMachine):
             # While there is much to receive, what a broker sends to show that it lives waits behind its records.
             address = message.batch.partition.address
             if message.requestor is None and BRANCH_MARK in address:
-                self.signs.heard.add(owner_of(address))
+                self.signs.heard[owner_of(address)] = True
             return False
         if isinstance(message, wire.Ack):
             if message.subject == self._topics.index and message.address:
@@ -143,10 +163,15 @@ class BrokerMachine(StoreMachine):
             return True
         if isinstance(message, wire.Head):
             if message.subject == self._topics.brokers:
-                self.signs.heard.add(message.address)
+                self.signs.heard[message.address] = self._reaches_end(message)
             elif message.subject == self._topics.index:
                 self.signs.repeats.add(Partition(message.subject, message.address))
         return False
+
+    def _reaches_end(self, head: wire.Head) -> bool:
+        """Return whether a broker's sign of life says that its storage takes records; see `Cluster._show_life`."""
+        cursor = self.reassembler.cursors.get(Partition(head.subject, head.address))
+        return cursor is None or head.sequence + 1 >= cursor.known_end
 
     def _must_keep(self, partition: Partition) -> bool:
         return partition.topic not in self._topics.rewritten and super()._must_keep(partition)

@@ -50,6 +50,7 @@ class FetchPlanner:
         self._deadlines: list[tuple[float, int, _Page]] = []
         self._ticket = itertools.count()
         self._record_bytes: dict[Partition, int] = {}
+        self._open: set[Partition] = set()
         self._answered_at = float("-inf")
         self._renewals = 0
         self._renewed_at = float("-inf")
@@ -88,6 +89,10 @@ class FetchPlanner:
         """Note how large the records of a partition are; the size of its pages depends on it."""
         self._record_bytes[partition] = max(content_bytes // count, 1)
 
+    def open_end(self, partition: Partition) -> None:
+        """Fetch whole pages of a partition until nothing is missing: it has more records than are known."""
+        self._open.add(partition)
+
     def plan_fetch(self, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         """Return the first sequence and the count to fetch now, or None."""
         gap = cursor.first_gap()
@@ -105,7 +110,7 @@ class FetchPlanner:
         size = self._page_size(partition)
         if first >= gap[1] or page.asked_end - cursor.next_sequence > size // 2:
             return None
-        count = min(size, gap[1] - first)
+        count = size if partition in self._open else min(size, gap[1] - first)
         if first == page.progress:
             page.asked_at = now
             self._delay(page, now)
@@ -140,6 +145,7 @@ class FetchPlanner:
         """Note that no records of a partition are missing."""
         self._active.pop(partition, None)
         self._waiting.pop(partition, None)
+        self._open.discard(partition)
 
     def forget_partition(self, partition: Partition) -> None:
         """Forget a partition."""

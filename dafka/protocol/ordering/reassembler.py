@@ -128,6 +128,13 @@ class Reassembler:
         self.cursors[partition].note_known_end(end_sequence)
         self._changed[partition] = None
 
+    def expect_more(self, partition: Partition) -> None:
+        """Fetch what follows in a followed partition: at least one more record exists than is known."""
+        cursor = self.cursors[partition]
+        if cursor.first_gap() is None:
+            self._planner.open_end(partition)
+            self.note_known_end(partition, cursor.next_sequence + 1)
+
     def drop_batch(self, batch: RecordBatch) -> None:
         """Remember records as missing: there is no room for them now."""
         cursor = self.cursors[batch.partition]

@@ -166,7 +166,12 @@ class Balancer:
         return self._replaced
 
     def advance(
-        self, brokers: Iterable[BrokerDescription], alive: Collection[str], logs: Iterable[PlacedLog], now: float
+        self,
+        brokers: Iterable[BrokerDescription],
+        alive: Collection[str],
+        logs: Iterable[PlacedLog],
+        now: float,
+        unwritable: frozenset[str] = frozenset(),
     ) -> list[ReplicaChange]:
         """Return the logs whose replicas are to be changed next.
 
@@ -175,12 +180,13 @@ class Balancer:
             alive: The living ones.
             logs: All logs of the cluster; those that are led elsewhere serve to count the replicas of each broker.
             now: The time in seconds.
+            unwritable: The living brokers whose storages take no records.
 
         Returns:
             The changes, which the caller makes at once. One that fails is asked for again some time later.
         """
         found = sorted(logs, key=lambda log: log.name)
-        cluster = self._survey(list(brokers), frozenset(alive), found, now)
+        cluster = self._survey(list(brokers), frozenset(alive), unwritable, found, now)
         led = [each for each in found if each.leader == self._own and not each.is_fixed]
         self._forget_answered(led, now)
         changes = [
@@ -208,14 +214,19 @@ class Balancer:
     # What is known
 
     def _survey(
-        self, brokers: list[BrokerDescription], alive: frozenset[str], logs: list[PlacedLog], now: float
+        self,
+        brokers: list[BrokerDescription],
+        alive: frozenset[str],
+        unwritable: frozenset[str],
+        logs: list[PlacedLog],
+        now: float,
     ) -> _Cluster:
         alive |= {self._own}
         known = {each.address for each in brokers} | {each for log in logs for each in log.replicas}
         dead = known - alive
         self._dead_since = {each: min(self._dead_since.get(each, now), now) for each in dead}
         gone = frozenset(each for each in dead if now - self._dead_since[each] >= self._settings.mend_after_s)
-        full = frozenset(each.address for each in brokers if each.free_bytes < self._settings.full_bytes)
+        full = unwritable | {each.address for each in brokers if each.free_bytes < self._settings.full_bytes}
         leaving = frozenset(each.address for each in brokers if each.is_draining)
         self._unfit = full | leaving
         self._replaced = gone | leaving

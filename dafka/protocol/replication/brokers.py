@@ -58,6 +58,8 @@ class Brokers:
         self._heard: dict[str, float] = {}
         self._alive = frozenset((own.address,))
         self._listed = self._alive
+        self._failing: set[str] = set()
+        self._unwritable: frozenset[str] = frozenset()
 
     def all(self) -> list[BrokerDescription]:
         """Return all brokers by number, living or not."""
@@ -92,6 +94,11 @@ class Brokers:
         """The addresses of the living brokers."""
         return self._alive
 
+    @property
+    def unwritable(self) -> frozenset[str]:
+        """The addresses of the living brokers whose storages take no records, such as on a full disk."""
+        return self._unwritable
+
     def note(self, broker: BrokerDescription) -> None:
         """Take in how another broker describes itself."""
         if broker.address != self.own.address:
@@ -104,16 +111,24 @@ class Brokers:
         self._alive -= {address}
         self._listed -= {address}
 
-    def heard(self, address: str, now: float) -> None:
-        """Note a sign of life of a broker."""
+    def heard(self, address: str, now: float, *, can_write: bool = True) -> None:
+        """Note a sign of life of a broker, and whether it says that its storage takes records."""
         self._heard[address] = now
+        self.note_storage(address, can_write=can_write)
+
+    def note_storage(self, address: str, *, can_write: bool) -> None:
+        """Note whether the storage of a broker takes records."""
+        if can_write:
+            self._failing.discard(address)
+        else:
+            self._failing.add(address)
 
     def silent_s(self, address: str, now: float) -> float:
         """Return for how many seconds another broker has given no sign of life; infinity if it never has."""
         return now - self._heard.get(address, float("-inf"))
 
     def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
-        """Find out who is alive, and return whether that has changed.
+        """Find out who is alive and can write, and return whether that has changed.
 
         Args:
             now: The time.
@@ -126,10 +141,12 @@ class Brokers:
             self._heard = {each: at + stalled_s for each, at in self._heard.items()}
         self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock may be set back
         living = {each for each in self._known if now - self._heard.get(each, float("-inf")) < self._timeout_s}
-        before, self._alive = self._alive, frozenset(living | {self.own.address})
+        before = self._alive, self._unwritable
+        self._alive = frozenset(living | {self.own.address})
+        self._unwritable = self._alive & self._failing
         if 2 * len(self._alive & self._listed) >= len(self._listed):
             self._listed = self._alive
-        return before != self._alive
+        return before != (self._alive, self._unwritable)
 
 
 def encode_broker(broker: BrokerDescription) -> bytes:

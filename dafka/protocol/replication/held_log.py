@@ -144,13 +144,17 @@ class HeldLog:
             if sequence and held.index_end >= sequence + REWRITE_RECORDS:
                 yield branch, sequence
 
-    def missing(self) -> list[Partition]:
-        """Return the partitions of which records are named, and not held."""
-        firsts = (held.waiting[0] for held in self._branches.values() if held.waiting)
-        return [partition for record in firsts for partition in self._missing(record)]
+    def known_ends(self) -> dict[Branch, int]:
+        """Return the offset up to which the index of each branch is held, with or without the records that it names."""
+        return {branch: held.known_offset for branch, held in self._branches.items()}
 
-    def _missing(self, record: _IndexRecord) -> list[Partition]:
-        return [partition for partition, end in record.needed.items() if self._durable_end(partition) < end]
+    def missing(self) -> dict[Partition, int]:
+        """Return the partitions of which records are named, and not held, each with the sequence after the last one."""
+        firsts = (held.waiting[0] for held in self._branches.values() if held.waiting)
+        return {partition: end for record in firsts for partition, end in self._missing(record)}
+
+    def _missing(self, record: _IndexRecord) -> list[tuple[Partition, int]]:
+        return [(partition, end) for partition, end in record.needed.items() if self._durable_end(partition) < end]
 
 
 def _ended_runs(held: _HeldBranch, entry: Entry) -> Iterator[RunEntry]:

@@ -136,6 +136,7 @@ class Replica:
         self._number = number
         self._settings = settings
         self._alive: frozenset[str] = frozenset()
+        self._able = self._alive
         self._unfit: frozenset[str] = frozenset()
         self._held = {self._first: 0}
         self._preferred: tuple[str, ...] = ()
@@ -262,7 +263,8 @@ class Replica:
     @property
     def may_serve(self) -> bool:
         """Whether no other replica can have begun to lead, as far as the signs of life tell."""
-        return self.hears_majority or self._settings.availability is Availability.BRANCH
+        is_replaced = self._broker in self._alive - self._able and self._has_enough(self._able)
+        return not is_replaced and (self.hears_majority or self._settings.availability is Availability.BRANCH)
 
     @property
     def hears_majority(self) -> bool:
@@ -352,12 +354,24 @@ class Replica:
         self._acks[broker] = max(end_offset, self._acks.get(broker, 0))
         return self._move_high_watermark()
 
-    def set_alive(self, brokers: Collection[str], now: float) -> list[ReplicaAction]:
-        """Note which brokers are alive, as far as this one knows. It is among them."""
+    def set_alive(
+        self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
+    ) -> list[ReplicaAction]:
+        """Note which brokers are alive, as far as this one knows. It is among them.
+
+        Args:
+            brokers: The brokers.
+            now: The time.
+            unwritable: Those of them whose storages take no records: they can neither promise nor acknowledge.
+
+        Returns:
+            The actions.
+        """
         if self._next_claim_at is not None and self._alive != frozenset(brokers):
             # What has made claims wait longer and longer may be over.
             self._next_claim_at = min(self._next_claim_at, max(now + self._claim_wait_s(0), self._claim_until))
         self._alive = frozenset(brokers)
+        self._able = self._alive - unwritable
         return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
 
     @property
@@ -407,8 +421,8 @@ class Replica:
         return self._claim_with(self.replicas)
 
     def may_lead(self, broker: str) -> bool:
-        """Return whether a replica is alive, and neither drained nor full."""
-        return broker in self._alive and broker not in self._unfit
+        """Return whether a replica is alive, can write, and is neither drained nor full."""
+        return broker in self._able and broker not in self._unfit
 
     def take_over(self) -> list[ReplicaAction]:
         """Claim the log from another leader, if this replica is preferred and holds the latest branch."""
@@ -548,7 +562,7 @@ class Replica:
             return False
         replicas = set(claim.replicas)
         if self._settings.availability is Availability.BRANCH:
-            return self._promises.keys() >= (self._alive & replicas)
+            return self._promises.keys() >= (self._able & replicas)
         return 2 * len(self._promises.keys() & replicas) > len(replicas)
 
     def _is_promised_by_former_replicas(self) -> bool:
@@ -670,24 +684,26 @@ class Replica:
             return -1
         if self._settings.availability is Availability.MAJORITY:
             return sorted((acks.get(each, -1) for each in replicas), reverse=True)[len(replicas) // 2]
-        living = self._alive & set(replicas)
-        return min(end for each, end in acks.items() if each == self._broker or each in living)
+        able = self._able & set(replicas)
+        return min(end for each, end in acks.items() if each == self._broker or each in able)
 
     # Whether to claim
 
     def _should_claim(self, now: float) -> bool:
         replicas = self.replicas
-        living = self._alive & set(replicas)
         is_led = self.may_append and not self._has_rival() and not self._is_deserted(replicas)
         is_led = is_led and not self._should_follow_others()
-        if self._broker not in living or is_led:
-            return False
-        if self._settings.availability is Availability.MAJORITY and 2 * len(living) <= len(replicas):
+        if self._broker not in self._able.intersection(replicas) or is_led or not self._has_enough(self._able):
             return False
         leader = self.leader
-        if leader in {"", self._broker} or leader not in self._alive:
+        if leader in {"", self._broker} or leader not in self._able:
             return True  # a leader that has restarted, or that lacks records before its branch, begins another one
         return self._has_rival() or self._is_due_to_move(leader, now)
+
+    def _has_enough(self, brokers: frozenset[str]) -> bool:
+        """Return whether enough replicas are among some brokers to begin a branch."""
+        count = len(brokers & set(self.replicas))
+        return count > 0 if self._settings.availability is Availability.BRANCH else 2 * count > len(self.replicas)
 
     def _is_cut_off(self, now: float) -> bool:
         """Return whether this replica is the leader for others, and has not heard of most of them for some time."""
@@ -735,8 +751,8 @@ class Replica:
         return now - self._ready_since >= wait_s
 
     def _rank_living(self) -> list[str]:
-        """Return the living replicas in the order in which they are preferred as leaders."""
-        order = [each for each in self.rank_replicas() if each in self._alive]
+        """Return the living replicas that can write in the order in which they are preferred as leaders."""
+        order = [each for each in self.rank_replicas() if each in self._able]
         return sorted(order, key=lambda each: each in self._unfit)
 
     def rank_replicas(self) -> list[str]:

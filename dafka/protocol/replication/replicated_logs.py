@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import starmap
 from typing import NamedTuple
 
 import attrs
@@ -19,11 +20,24 @@ def is_useless(record: ControlRecord, epoch: int) -> bool:
     return not isinstance(record, BranchRow) and record.branch.epoch < epoch
 
 
+@attrs.frozen
+class FetchRecords:
+    """Fetch records that a log consists of and that this broker lacks.
+
+    Attributes:
+        partition: Their partition.
+        end_sequence: The sequence after the last one; 0 if all that is known is that there are more than here.
+    """
+
+    partition: Partition
+    end_sequence: int = 0
+
+
 class LogAction(NamedTuple):
     """What the machine of a log asks for."""
 
     log: ReplicatedLog
-    action: ReplicaAction
+    action: ReplicaAction | FetchRecords
 
 
 @attrs.define(eq=False)
@@ -79,7 +93,9 @@ class ReplicatedLogs:
         self._logs: dict[str, ReplicatedLog] = {}
         self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
         self._alive: frozenset[str] = frozenset((address,))
+        self._unwritable: frozenset[str] = frozenset()
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
+        self._lacking: dict[ReplicatedLog, None] = {}
         self._restless: dict[ReplicatedLog, None] = {}
         self._changed: dict[ReplicatedLog, None] = {}
         self._advanced_at = float("-inf")
@@ -114,7 +130,8 @@ class ReplicatedLogs:
         is_own = broker == self._address
         replica = self._wake_up(log)
         found = replica.written(record) if is_own else replica.receive(broker, record)
-        return self._actions(log, found)
+        actions = self._actions(log, found)
+        return [*actions, *self.fetch_lacking([log])] if isinstance(record, BranchRow) else actions
 
     def has_control(self, name: str) -> bool:
         """Return whether there are control records of a log."""
@@ -151,7 +168,8 @@ class ReplicatedLogs:
 
     def resume(self, log: ReplicatedLog, now: float) -> list[LogAction]:
         """Begin to take part: lead the log if this broker does, or claim it if nobody does."""
-        return self._actions(log, [*log.replica.resume(), *log.replica.set_alive(self._alive, now)])
+        found = [*log.replica.resume(), *log.replica.set_alive(self._alive, now, self._unwritable)]
+        return [*self._actions(log, found), *self.fetch_lacking([log])]
 
     def remove(self, name: str) -> None:
         """Remove a log whose topic is deleted."""
@@ -160,6 +178,7 @@ class ReplicatedLogs:
         if log is not None:
             self._restless.pop(log, None)
             self._changed.pop(log, None)
+            self._lacking.pop(log, None)
             self._forget_waiting(log)
 
     def drop(self, log: ReplicatedLog) -> None:
@@ -193,7 +212,7 @@ class ReplicatedLogs:
             for branch, end_offset in log.held.advance():
                 actions += self._actions(log, self._wake_up(log).stored(branch, end_offset))
             self._wait(log)
-        return changed, actions
+        return changed, actions + self.fetch_lacking(changed.keys() & self._lacking.keys())
 
     def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
         """Take in the acknowledgement of index records by another replica.
@@ -223,13 +242,15 @@ class ReplicatedLogs:
         found = self.find_partition(partition)
         return [] if found is None else self._actions(found[0], found[0].replica.repeat_acknowledgement())
 
-    def set_alive(self, brokers: Collection[str], now: float) -> list[LogAction]:
-        """Note which brokers are alive."""
+    def set_alive(
+        self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
+    ) -> list[LogAction]:
+        """Note which brokers are alive, and which of these cannot write; see `Replica.set_alive`."""
         returned = set(brokers) - self._alive
-        self._alive = frozenset(brokers)
+        self._alive, self._unwritable = frozenset(brokers), unwritable
         actions: list[LogAction] = []
         for log in list(self._logs.values()):
-            found = self._wake_up(log).set_alive(self._alive, now)
+            found = self._wake_up(log).set_alive(self._alive, now, unwritable)
             if log.replica.leader in returned:
                 found += log.replica.repeat_acknowledgement()
             actions += self._actions(log, found)
@@ -300,6 +321,37 @@ class ReplicatedLogs:
     def _wait(self, log: ReplicatedLog) -> None:
         for partition in log.held.missing():
             self._waiting.setdefault(partition, set()).add(log)
+
+    def fetch_waited_for(self) -> list[LogAction]:
+        """Fetch what indexes name, or logs consist of, and what has not come by itself. Call it from time to time."""
+        return self.fetch_lacking({*self._lacking, *(log for logs in self._waiting.values() for log in logs)})
+
+    def fetch_lacking(self, logs: Iterable[ReplicatedLog]) -> list[LogAction]:
+        """Fetch what this broker, as a replica, lacks of logs up to the beginnings of their latest branches.
+
+        Other brokers do not know what it lacks, and those that have written it may be dead.
+        """
+        actions: list[LogAction] = []
+        for log in logs:
+            found = [LogAction(log, each) for each in self._find_lacking(log)]
+            actions += found
+            if found:
+                self._lacking[log] = None
+            else:
+                self._lacking.pop(log, None)
+        return actions
+
+    def _find_lacking(self, log: ReplicatedLog) -> Iterator[FetchRecords]:
+        replica = log.replica
+        if self._address not in replica.replicas:
+            return
+        yield from starmap(FetchRecords, log.held.missing().items())
+        row = replica.latest
+        if not replica.is_complete(row.branch):
+            known = log.held.known_ends()
+            for branch, end_offset in replica.table.chain(row.parent) or ():
+                if known.get(branch, 0) < end_offset:
+                    yield FetchRecords(log.index_partition(branch))
 
     def _forget_waiting(self, log: ReplicatedLog) -> None:
         for waiting in self._waiting.values():
