@@ -99,29 +99,23 @@ async def measure_metadata(logs: int) -> tuple[float, float]:
                 for each in admin.create_topics(new, operation_timeout=60, request_timeout=60).values():
                     each.result(DEADLINE_S)
 
-            def wait_complete(servers: str) -> tuple[float, dict[str, dict[int, int]]]:
-                """Return when a broker knew the leaders of all logs, and these."""
-                admin = AdminClient({"bootstrap.servers": servers})
-                found: dict[str, dict[int, int]] = {}
-                for name in names:
-                    while len(found.get(name, ())) < logs // count:
-                        found[name] = leaders_of(admin, name)
-                return time.perf_counter(), found
+            admins = [AdminClient({"bootstrap.servers": each.servers}) for each in cluster.running()]
+
+            def wait_same() -> None:
+                """Wait until all brokers know the same leaders of all logs."""
+                while not all(is_known(name) for name in names):
+                    time.sleep(0.05)
+
+            def is_known(name: str) -> bool:
+                first, *others = [leaders_of(admin, name) for admin in admins]
+                return len(first) == logs // count and all(each == first for each in others)
 
             begun = time.perf_counter()
             await trio.to_thread.run_sync(create)
             created = time.perf_counter() - begun
-            known: list[tuple[float, dict[str, dict[int, int]]]] = []
-
-            async def ask(servers: str) -> None:
-                known.append(await trio.to_thread.run_sync(wait_complete, servers))
-
             with trio.fail_after(DEADLINE_S):
-                async with trio.open_nursery() as nursery:
-                    for each in cluster.running():
-                        nursery.start_soon(ask, each.servers)
-            assert all(found == known[0][1] for _, found in known), "brokers know different leaders"
-            return created, max(at for at, _ in known) - begun
+                await trio.to_thread.run_sync(wait_same)
+            return created, time.perf_counter() - begun
 
 
 def main(records: int, rounds: int, logs: int, metadata_logs: int) -> None:

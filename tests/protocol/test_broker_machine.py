@@ -6,6 +6,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
+from dafka.protocol.actions import Publish
 from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics
 from dafka.records import Partition, RecordBatch
 
@@ -49,5 +50,29 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
     machine: BrokerMachine, message: wire.BatchedMessage, heard: set[str]
 ) -> None:
     machine.receive([message], 0.0)
-    assert machine.take_signs().heard == heard
+    assert machine.take_signs().heard.keys() == heard
     assert not machine.take_signs()
+
+
+def test_a_head_behind_its_records_says_that_a_broker_cannot_write(machine: BrokerMachine) -> None:
+    said = []
+    for sequence in (3, 2, 4):
+        machine.receive([wire.Head(OTHER, "$brokers", sequence)], 0.0)
+        said.append(machine.take_signs().heard[OTHER])
+    assert said == [True, False, True]
+
+
+def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:
+    def fetch(end: int) -> list[tuple[int, int]]:
+        found = machine.expect_records(Partition("$logs", LOG), end, 0.0)
+        fetches = [each.message for each in found if isinstance(each, Publish)]
+        return [(each.sequence, each.count) for each in fetches if isinstance(each, wire.Fetch)]
+
+    assert fetch(0) == [(0, Config().fetch.page_records_first)]
+    assert fetch(0) == []
+    machine.receive([wire.RecordRun(RecordBatch(Partition("$logs", LOG), 0, [b"x", b"y"]), OWN)], 0.1)
+    assert fetch(5) == [(2, 3)]
+
+
+def test_a_broker_fetches_nothing_that_only_it_writes(machine: BrokerMachine) -> None:
+    assert machine.expect_records(Partition("orders", OWN), 5, 0.0) == []

@@ -52,6 +52,30 @@ def test_a_page_has_no_more_records_than_are_missing() -> None:
     assert make_planner().plan_fetch(A, missing(12, first=8), 0.0) == (8, 4)
 
 
+def test_a_page_without_a_known_end_is_whole() -> None:
+    planner, cursor = make_planner(), missing(9, first=8)
+    planner.open_end(A)
+    assert planner.plan_fetch(A, cursor, 0.0) == (8, 10)
+    arrive(cursor, 8, 12)
+    assert planner.plan_fetch(A, cursor, 0.1) is None
+    cursor.note_known_end(14)
+    assert planner.plan_fetch(A, cursor, 0.2) == (12, 2)
+
+
+def test_partitions_that_nobody_answers_give_their_places_to_others() -> None:
+    planner = make_planner(partitions_max=2)
+    proven = missing(20)
+    arrive(proven, 0, 1)
+    for each in (A, B):
+        assert planner.plan_fetch(each, proven, 0.0) is not None
+    planner.expire_pages(10.0)
+    for each in (A, B):
+        planner.plan_fetch(each, proven, 10.0)
+    assert planner.plan_fetch(C, missing(5), 10.1) == (0, 5)
+    planner.mark_complete(C)
+    assert planner.next_waiting() in {A, B}
+
+
 @pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])
 def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) -> None:
     planner = make_planner()

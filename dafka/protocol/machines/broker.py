@@ -127,7 +127,7 @@ class BrokerMachine(StoreMachine):
             return []
         if end:
             self.reassembler.note_known_end(partition, end)
-        else:
+        elif self.next_sequence(partition) == self.stored.durable_end(partition):  # else more is about to be stored
             self.reassembler.expect_more(partition)
         return self._due_fetches(now)
 

@@ -8,6 +8,9 @@ a queue, and a partition whose FETCH no node answers goes to its end.
 Partitions share the limit on records in flight: pages get smaller as more partitions are fetched. While any answers
 arrive, a page without progress does not count as unanswered, because its answer may be queued behind them; fetching it
 again would only make that queue longer.
+
+A partition that no node answers gives its place to one that was not asked for yet, so that records that only absent
+nodes have do not keep others from being fetched.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ class FetchPlanner:
     def __init__(self, config: FetchConfig) -> None:
         self._config = config
         self._active: dict[Partition, _Page] = {}
-        self._waiting: OrderedDict[Partition, int] = OrderedDict()
+        self._waiting: OrderedDict[Partition, None] = OrderedDict()
+        self._unanswered: OrderedDict[Partition, int] = OrderedDict()
         self._deadlines: list[tuple[float, int, _Page]] = []
         self._ticket = itertools.count()
         self._record_bytes: dict[Partition, int] = {}
@@ -73,9 +77,8 @@ class FetchPlanner:
                 page.asked_end = page.progress
                 page.deadline = now + self._wait(page.attempts)
                 expired.append(page.partition)
-                if self._waiting:
-                    del self._active[page.partition]
-                    self._waiting[page.partition] = page.attempts
+                if self._waiting or self._unanswered:
+                    self._give_place(page)
                     continue
             self._watch(page)
         return expired
@@ -83,7 +86,7 @@ class FetchPlanner:
     def attempts(self, partition: Partition) -> int:
         """Return how many consecutive FETCHes of a partition's page went unanswered."""
         page = self._active.get(partition)
-        return page.attempts if page is not None else self._waiting.get(partition, 0)
+        return page.attempts if page is not None else self._unanswered.get(partition, 0)
 
     def note_record_size(self, partition: Partition, content_bytes: int, count: int) -> None:
         """Note how large the records of a partition are; the size of its pages depends on it."""
@@ -145,6 +148,7 @@ class FetchPlanner:
         """Note that no records of a partition are missing."""
         self._active.pop(partition, None)
         self._waiting.pop(partition, None)
+        self._unanswered.pop(partition, None)
         self._open.discard(partition)
 
     def forget_partition(self, partition: Partition) -> None:
@@ -154,14 +158,15 @@ class FetchPlanner:
 
     def next_waiting(self) -> Partition | None:
         """Return the first partition in the queue if there is room to fetch it, or None."""
-        if not self._waiting or len(self._active) >= self._config.partitions_max:
-            return None
-        return next(iter(self._waiting))
+        return self._first_waiting() if len(self._active) < self._config.partitions_max else None
+
+    def _first_waiting(self) -> Partition | None:
+        return next(iter(self._waiting or self._unanswered), None)
 
     def unanswered_partitions(self, attempts_min: int) -> list[Partition]:
         """Return the partitions whose last FETCHes, at least so many in a row, no node has answered."""
         active = [partition for partition, page in self._active.items() if page.attempts >= attempts_min]
-        return active + [partition for partition, attempts in self._waiting.items() if attempts >= attempts_min]
+        return active + [partition for partition, attempts in self._unanswered.items() if attempts >= attempts_min]
 
     def active_partitions(self) -> list[Partition]:
         """Return the partitions that are being fetched."""
@@ -173,18 +178,31 @@ class FetchPlanner:
         Partitions whose records have arrived before have a reserve, because names of partitions may be invented. They
         never take the place of the first partition in the queue, which would otherwise wait until they are answered.
         """
-        is_first = not self._waiting or next(iter(self._waiting)) == partition
+        attempts = self._unanswered.get(partition, 0)
+        is_first = self._first_waiting() in {None, partition}
         is_full = len(self._active) >= self._config.partitions_max
         is_reserve_free = len(self._active) < 2 * self._config.partitions_max
-        has_reserve = is_full and cursor.is_proven and self._waiting and is_reserve_free
+        has_reserve = is_full and cursor.is_proven and self._waiting and is_reserve_free and not attempts
+        if is_full and is_first and not attempts:
+            unanswered = next((page for page in self._active.values() if page.attempts), None)
+            if unanswered is not None:
+                self._give_place(unanswered)
+                is_full = False
         if not has_reserve and (is_full or not is_first):
-            self._waiting.setdefault(partition, 0)
+            if not attempts:
+                self._waiting[partition] = None
             return None
-        attempts = self._waiting.pop(partition, 0)
+        self._waiting.pop(partition, None)
+        self._unanswered.pop(partition, None)
         page = _Page(partition, cursor.next_sequence, attempts, now + self._wait(attempts))
         self._active[partition] = page
         self._watch(page)
         return page
+
+    def _give_place(self, page: _Page) -> None:
+        """Let a partition that was not answered wait, behind all that were not asked for yet."""
+        del self._active[page.partition]
+        self._unanswered[page.partition] = page.attempts
 
     def _patient_until(self, page: _Page) -> float:
         """Return how long to wait for a page: its answer may be queued behind others, for a limited time."""

@@ -413,7 +413,10 @@ class Replica:
             return []
         order = self._rank_living()
         if self._next_claim_at is None:
-            begin = now + order.index(self._broker) * self._settings.stagger_s
+            place = order.index(self._broker)
+            if not self.is_complete(self.latest.branch):
+                place += len(order)  # those that need not fetch anything first take over sooner
+            begin = now + place * self._settings.stagger_s
             self._next_claim_at = max(begin, self._claim_until)
         if now < self._next_claim_at:
             return []
