@@ -50,8 +50,10 @@ class HeadAnnouncer:
             for partition, (due, number) in list(self._due.items()):
                 if due > now:
                     continue
-                heads.append(wire.Head(partition.address, partition.topic, self._durable_end(partition) - 1))
-                if number + 1 < len(HEAD_WAITS_S):
+                end = self._durable_end(partition)
+                if end:  # otherwise it was deleted after its last records were published
+                    heads.append(wire.Head(partition.address, partition.topic, end - 1))
+                if end and number + 1 < len(HEAD_WAITS_S):
                     self._due[partition] = now + HEAD_WAITS_S[number + 1], number + 1
                 else:
                     del self._due[partition]

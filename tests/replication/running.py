@@ -51,8 +51,8 @@ def run_seed(seed: int, availability: Availability, make_replica: Callable[..., 
     world.run_until(FAULTS_S + SPLIT_S + SETTLING_S)
     world.check_tables(age_s=1.0)
     _check_progress(world, "all replicas are connected")
-    _fill_disk_of_leader(world)
-    _check_progress(world, "the disk of one broker is full")
+    if _fill_disk_of_leader(world):
+        _check_progress(world, "the disk of one broker is full")
     world.run_until(FAULTS_S + SPLIT_S + HEALING_S)
     for _ in range(int(REBALANCING_S) if world.balances else 0):
         if not _is_balancing(world):
@@ -116,12 +116,17 @@ def _split_for_long(world: World) -> None:
         world.down |= {(other, one) for one in side for other in others}
 
 
-def _fill_disk_of_leader(world: World) -> None:
-    """Let the disk of a broker be full that leads a log, and give the others time to take its logs over."""
+def _fill_disk_of_leader(world: World) -> bool:
+    """Let the disk of a broker be full that leads a log, and give the others time to take its logs over.
+
+    Returns:
+        Whether they can: each log has three replicas or more.
+    """
     log = world.draw.choice(sorted(world.histories))
-    leaders = [each for each in world.brokers.values() if each.is_up and each.logs[log].led is not None]
-    world.draw.choice(leaders).full_until = world.now + FULL_S + ONE_MOMENT_S
+    leader = next(each for each in world.brokers.values() if each.is_up and each.logs[log].led is not None)
+    leader.full_until = world.now + FULL_S + ONE_MOMENT_S
     world.run_until(world.now + FULL_S)
+    return all(len(each.replica.replicas) > 2 for each in leader.logs.values())
 
 
 class Faults:

@@ -39,7 +39,7 @@ class BalancerSettings:
 
     mend_after_s: float = 60.0
     full_bytes: int = 0
-    moves_max: int = 4
+    moves_max: int = 2
 
 
 @attrs.frozen

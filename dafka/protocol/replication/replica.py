@@ -33,10 +33,10 @@ from dafka.protocol.replication.records import (
     next_epoch,
 )
 
-CLAIM_DOUBLINGS = 4
+CLAIM_DOUBLINGS = 3
 """How often the wait for promises doubles."""
 
-RETURNED_DOUBLINGS = 2
+RETURNED_DOUBLINGS = 1
 """How many of these doublings are taken back when brokers come or go. Some stay: brokers that seem to come and go
 because they are slow must not make replicas claim so often that no claim gets its promises in time."""
 
@@ -62,7 +62,7 @@ class ReplicaSettings:
     """
 
     availability: Availability = Availability.MAJORITY
-    claim_timeout_s: float = 0.5
+    claim_timeout_s: float = 1.0
     stagger_s: float = 0.25
     move_after_s: float = 30.0
 
