@@ -27,6 +27,8 @@ from tests.cluster.brokers import BrokerCluster, open_cluster
 
 BROKERS = (1, 2, 3, 4)
 CONTENT = bytes(range(100))
+BATCH = 500
+LINGER_MS = 200
 TOPIC_LOGS = 1000
 DEADLINE_S = 120.0
 
@@ -39,8 +41,20 @@ class Measured(NamedTuple):
 
 
 def produce(servers: str, topic: str, logs: int, records: int) -> float:
-    """Send records to all logs in turn, in bursts, and return how many are acknowledged in a second."""
-    producer = Producer({"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 5})
+    """Send batches to all logs in turn, of the same size however busy the machine is.
+
+    Returns:
+        How many records are acknowledged in a second.
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": LINGER_MS,
+            "batch.num.messages": BATCH,
+        }
+    )
     for log in range(logs):
         producer.produce(topic, CONTENT, partition=log)
     assert producer.flush(60) == 0
@@ -48,7 +62,7 @@ def produce(servers: str, topic: str, logs: int, records: int) -> float:
     for number in range(records):
         while True:
             try:
-                producer.produce(topic, CONTENT, partition=number // 100 % logs)
+                producer.produce(topic, CONTENT, partition=number // BATCH % logs)
                 break
             except BufferError:
                 producer.poll(0.001)

@@ -32,7 +32,7 @@ CONVERGED_S = 60.0
 END_S = 60.0
 
 CLIENT_NICENESS = "10"
-"""librdkafka polls without a pause while requests wait for a broker that does not answer, and takes a whole processor."""
+"""librdkafka polls without a pause while requests wait for a broker that does not answer."""
 
 BURST_S = 0.05
 """Seconds of records that a producer sends to one log before it goes to the next, as sticky partitioners do."""

@@ -96,7 +96,7 @@ async def test_leader_that_clients_cannot_reach_is_not_available(cluster: FakeCl
 
 
 async def test_a_broker_that_is_cut_off_names_the_last_leader_that_it_knew(cluster: FakeCluster) -> None:
-    """Clients that ask it would otherwise take all logs for leaderless, and stop publishing to those that have leaders."""
+    """Clients that ask it would otherwise take all logs for leaderless, and stop publishing."""
     cluster.live()
     cluster.follow("", epoch=7, presumed_leader=SECOND)
     found = await describe_metadata(

@@ -19,11 +19,12 @@ from dafka.protocol.replication import (
     ReplicaSettings,
     Tip,
     WriteControl,
+    next_epoch,
     rank_nodes,
 )
 
 REPLICAS = ("b0", "b1", "b2")
-SETTINGS = ReplicaSettings(move_after_s=30.0)
+SETTINGS = ReplicaSettings(claim_timeout_s=0.5, move_after_s=30.0)
 
 
 def make_replica(broker: str, replicas: tuple[str, ...] = REPLICAS) -> Replica:
@@ -58,6 +59,53 @@ def test_a_preferred_replica_takes_over_after_some_time() -> None:
     replicas = (last, other, preferred)
     assert claimed_at(make_replica(preferred, replicas), [0.0, 29.9, 30.0]) == 30.0
     assert claimed_at(make_replica(other, replicas), [0.0, 29.9, 100.0]) is None
+
+
+def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
+    first, second, third = rank_nodes("log", REPLICAS)
+    row = BranchRow("log", Branch(next_epoch(0, 2), third), Tip(Branch(0, third), 10), REPLICAS)
+
+    def claims_at(broker: str, held: dict[Branch, int]) -> float:
+        """Return when a replica claims the log whose leader has died."""
+        replica = make_replica(broker, (third, first, second))
+        replica.set_alive(REPLICAS, 0.0)
+        replica.receive(third, row)
+        replica.restore_held(held)
+        replica.set_alive(REPLICAS, 9.0)
+        for now in (10 + each / 4 for each in range(100)):
+            actions = replica.set_alive({first, second}, now)
+            if any(isinstance(each, WriteControl) and isinstance(each.record, Claim) for each in actions):
+                return now
+        raise AssertionError("it has not claimed the log")
+
+    whole = {Branch(0, third): 10, row.branch: 10}
+    assert claims_at(first, whole) < claims_at(second, whole)
+    assert claims_at(second, whole) < claims_at(first, {Branch(0, third): 5})
+
+
+def test_a_leader_that_cannot_write_is_replaced() -> None:
+    leader, other, last = rank_nodes("log", REPLICAS)
+    replicas = (leader, other, last)
+
+    def claims(broker: str, unwritable: set[str]) -> bool:
+        replica = make_replica(broker, replicas)
+        times = (each / 4 for each in range(8))
+        found = [each for now in times for each in replica.set_alive(REPLICAS, now, frozenset(unwritable))]
+        return any(isinstance(each, WriteControl) and isinstance(each.record, Claim) for each in found)
+
+    assert not claims(other, set())
+    assert claims(other, {leader})
+    assert not claims(leader, {leader})
+    assert not claims(other, {leader, last})
+
+
+def test_a_leader_that_cannot_write_serves_only_while_others_cannot_either() -> None:
+    leader = make_replica("b0")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0, frozenset({"b0"}))
+    assert not leader.may_serve
+    leader.set_alive(REPLICAS, 1.0, frozenset({"b0", "b1"}))
+    assert leader.may_serve
 
 
 def test_a_leader_that_is_drained_is_replaced_soon() -> None:
