@@ -395,6 +395,9 @@ class BrokerConfig:
     """How long a broker that has come back holds everything until it leads the logs again that it is preferred for."""
     mend_after_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a broker may be away until others keep its logs in its place."""
+    copy_rate_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
+    """The size of the records that a broker fetches in a second at most to become a further replica of logs. What logs
+    need to go on is not limited. 0: no limit."""
     full_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
     """A broker with less free space than this gets no further replicas, and hands the logs that it leads to others."""
     secret_file: str = attrs.field(default="", validator=check_text)

@@ -172,6 +172,9 @@ async def serve_broker(
             def has_index(partition: Partition) -> bool:
                 return broker.cluster.logs.find_partition(partition) is not None
 
+            def is_joining(partition: Partition) -> bool:
+                return broker.cluster.logs.is_joining(partition)
+
             machine = BrokerMachine(
                 identity,
                 config,
@@ -181,6 +184,7 @@ async def serve_broker(
                 lambda partition: owner_of(partition.address) == identity,
                 keeps,
                 has_index,
+                is_joining,
             )
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True

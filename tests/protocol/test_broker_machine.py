@@ -28,6 +28,7 @@ def machine() -> BrokerMachine:
         is_own=lambda partition: partition.address.startswith(OWN),
         keeps=lambda partition: True if "/" in partition.address else None,
         has_index=lambda _: False,
+        is_joining=lambda _: False,
     )
 
 

@@ -76,6 +76,37 @@ def test_partitions_that_nobody_answers_give_their_places_to_others() -> None:
     assert planner.next_waiting() in {A, B}
 
 
+def test_the_rate_of_some_partitions_is_limited() -> None:
+    planner, cursor = make_planner(), missing(1000)
+    planner.limit_rate({A}.__contains__, 1000)
+    planner.note_record_size(A, 10, 1)
+    assert planner.plan_fetch(A, cursor, 0.0) == (0, 25)
+    assert planner.plan_fetch(A, cursor, 0.0) is None, "the first page has not arrived"
+    arrive(cursor, 0, 25)
+    assert planner.plan_fetch(A, cursor, 0.0) == (25, 25)
+    arrive(cursor, 25, 50)
+    assert planner.plan_fetch(A, cursor, 0.1) is None, "a second allows for a hundred records"
+    assert planner.expire_pages(0.6) == [A]
+    assert planner.attempts(A) == 0
+    assert planner.plan_fetch(A, cursor, 0.6) == (50, 25)
+    planner.note_record_size(B, 10, 1)
+    assert planner.plan_fetch(B, missing(1000), 0.6) == (0, 50)
+
+
+def test_a_partition_that_is_held_back_gives_its_place_to_another_one() -> None:
+    planner, cursor = make_planner(partitions_max=1), missing(1000)
+    planner.limit_rate({A}.__contains__, 100)
+    planner.note_record_size(A, 10, 1)
+    for first in (0, 2):
+        assert planner.plan_fetch(A, cursor, 0.0) == (first, 2)
+        arrive(cursor, first, first + 2)
+    assert planner.plan_fetch(A, cursor, 0.0) is None
+    assert planner.plan_fetch(B, missing(5), 0.0) == (0, 5)
+    planner.mark_complete(B)
+    assert planner.next_waiting() == A
+    assert planner.plan_fetch(A, cursor, 1.0) == (4, 2)
+
+
 @pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])
 def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) -> None:
     planner = make_planner()

@@ -83,6 +83,21 @@ def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
     assert claims_at(second, whole) < claims_at(first, {Branch(0, third): 5})
 
 
+def test_a_new_replica_joins_until_it_has_all_before_the_branch_that_it_belongs_to() -> None:
+    replica = make_replica("b2", ("b0", "b1"))
+    row = BranchRow("log", Branch(next_epoch(0, 0), "b0"), Tip(Branch(0, "b0"), 10), REPLICAS)
+    replica.receive("b0", row)
+    replica.set_alive(REPLICAS, 0.0)
+    assert replica.is_joining
+    replica.set_alive(("b0", "b2"), 1.0)
+    assert not replica.is_joining, "it is needed for a majority"
+    replica.set_alive(REPLICAS, 2.0)
+    replica.stored(Branch(0, "b0"), 10)
+    assert replica.is_joining
+    replica.stored(row.branch, 10)
+    assert not replica.is_joining
+
+
 def test_a_leader_that_cannot_write_is_replaced() -> None:
     leader, other, last = rank_nodes("log", REPLICAS)
     replicas = (leader, other, last)

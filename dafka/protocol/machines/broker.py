@@ -69,6 +69,7 @@ class BrokerMachine(StoreMachine):
         keeps: Returns whether this broker keeps a partition; None if it is one of a producer, for which the limits of
             peers count.
         has_index: Returns whether a partition is the index of a replicated log, which is acknowledged by `acknowledge`.
+        is_joining: Returns whether a partition is fetched only so that this broker becomes a further replica of a log.
 
     Attributes:
         signs: What was heard of other brokers.
@@ -86,8 +87,10 @@ class BrokerMachine(StoreMachine):
         is_own: Callable[[Partition], bool],
         keeps: Callable[[Partition], bool | None],
         has_index: Callable[[Partition], bool],
+        is_joining: Callable[[Partition], bool],
     ) -> None:
         super().__init__(address, config, ends, earliest, idle_s, is_own)
+        self.reassembler.limit_rate(is_joining, config.broker.copy_rate_bytes)
         self.signs = ClusterSigns()
         self._topics = topics
         self._keeps = keeps

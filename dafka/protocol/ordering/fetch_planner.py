@@ -10,7 +10,7 @@ arrive, a page without progress does not count as unanswered, because its answer
 again would only make that queue longer.
 
 A partition that no node answers gives its place to one that was not asked for yet, so that records that only absent
-nodes have do not keep others from being fetched.
+nodes have do not keep others from being fetched. So does one that waits because its rate is limited.
 """
 
 from __future__ import annotations
@@ -18,19 +18,34 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict
+from collections.abc import Callable
 
 from dafka.config import FetchConfig
 from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
 
 RENEWALS_MAX = 256
 """FETCHes repeated in one second because a peer has only now connected."""
 
+LIMITED_PAGE_S = 0.25
+"""Seconds that a page of a partition whose rate is limited takes at that rate."""
+
 
 class _Page:
     """The records of one partition that were fetched last, and how long there has been no progress."""
 
-    __slots__ = ("asked_at", "asked_end", "asked_first", "attempts", "deadline", "partition", "progress", "ticket")
+    __slots__ = (
+        "asked_at",
+        "asked_end",
+        "asked_first",
+        "attempts",
+        "deadline",
+        "is_held_back",
+        "partition",
+        "progress",
+        "ticket",
+    )
 
     def __init__(self, partition: Partition, progress: int, attempts: int, deadline: float) -> None:
         self.partition = partition
@@ -38,6 +53,7 @@ class _Page:
         self.attempts = attempts
         self.deadline = deadline
         self.ticket = 0
+        self.is_held_back = False
         self.asked_at = 0.0
         self.asked_first = progress
         self.asked_end = progress
@@ -55,9 +71,22 @@ class FetchPlanner:
         self._ticket = itertools.count()
         self._record_bytes: dict[Partition, int] = {}
         self._open: set[Partition] = set()
+        self._is_limited: Callable[[Partition], bool] = lambda _partition: False
+        self._limit = TokenBucket(0.0, 0.0, 0.0)
+        self._limit_bytes_per_s = 0
         self._answered_at = float("-inf")
         self._renewals = 0
         self._renewed_at = float("-inf")
+
+    def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
+        """Limit the rate at which some partitions are fetched, all of them together.
+
+        Args:
+            is_limited: Returns whether a partition is one of them at present.
+            bytes_per_s: The size of the records that are fetched in a second.
+        """
+        self._is_limited, self._limit_bytes_per_s = is_limited, bytes_per_s
+        self._limit = TokenBucket(bytes_per_s, bytes_per_s * LIMITED_PAGE_S, 0.0)
 
     def deadline(self) -> float:
         """Return when to call `expire_pages`."""
@@ -114,6 +143,10 @@ class FetchPlanner:
         if first >= gap[1] or page.asked_end - cursor.next_sequence > size // 2:
             return None
         count = size if partition in self._open else min(size, gap[1] - first)
+        if self._limit_bytes_per_s and self._is_limited(partition):
+            count = self._take_limited(page, cursor, count, now)
+            if not count:
+                return None
         if first == page.progress:
             page.asked_at = now
             self._delay(page, now)
@@ -184,9 +217,9 @@ class FetchPlanner:
         is_reserve_free = len(self._active) < 2 * self._config.partitions_max
         has_reserve = is_full and cursor.is_proven and self._waiting and is_reserve_free and not attempts
         if is_full and is_first and not attempts:
-            unanswered = next((page for page in self._active.values() if page.attempts), None)
-            if unanswered is not None:
-                self._give_place(unanswered)
+            idle = next((page for page in self._active.values() if page.attempts or page.is_held_back), None)
+            if idle is not None:
+                self._give_place(idle)
                 is_full = False
         if not has_reserve and (is_full or not is_first):
             if not attempts:
@@ -199,8 +232,23 @@ class FetchPlanner:
         self._watch(page)
         return page
 
+    def _take_limited(self, page: _Page, cursor: Cursor, count: int, now: float) -> int:
+        """Return how many records of a page may be fetched at the limited rate; 0 if it has to wait."""
+        if page.asked_end > cursor.next_sequence:
+            return 0  # what was asked for arrives first
+        record_bytes = self._record_bytes.get(page.partition, 1)
+        wait_s = -self._limit.spend(now, 0.0) / self._limit_bytes_per_s
+        page.is_held_back = wait_s > 0
+        if page.is_held_back:
+            page.deadline = now + wait_s
+            self._watch(page)
+            return 0
+        found = max(min(count, int(self._limit_bytes_per_s * LIMITED_PAGE_S / record_bytes)), 1)
+        self._limit.spend(now, found * record_bytes)
+        return found
+
     def _give_place(self, page: _Page) -> None:
-        """Let a partition that was not answered wait, behind all that were not asked for yet."""
+        """Let a partition wait that was not answered or is held back, behind all that were not asked for yet."""
         del self._active[page.partition]
         self._unanswered[page.partition] = page.attempts
 

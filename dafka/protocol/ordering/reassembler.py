@@ -8,7 +8,7 @@ fetched when there is room again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from dafka import wire
 from dafka.config import FetchConfig
@@ -70,6 +70,10 @@ class Reassembler:
         self.cursors[partition] = Cursor(next_sequence)
         if since is not None:
             self._unproven[partition] = since
+
+    def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
+        """Limit the rate at which some partitions are fetched; see `FetchPlanner.limit_rate`."""
+        self._planner.limit_rate(is_limited, bytes_per_s)
 
     def pause(self, selected: Iterable[Partition | str]) -> None:
         """Fetch nothing of these partitions and topics, which the caller follows anew if they are being fetched."""

@@ -213,6 +213,16 @@ class Replica:
         """What this replica has acknowledged last. A leader's followers may hear of it: see `acknowledged`."""
         return self._acknowledged
 
+    @property
+    def is_joining(self) -> bool:
+        """Whether this broker copies the log to become a replica, and the others can do without it meanwhile."""
+        replicas = self.replicas
+        others = self._alive.intersection(replicas) - {self._broker}
+        if self._broker not in replicas or 2 * len(others) <= len(replicas):
+            return False
+        row = self.table.rows.get(self.tip().branch)
+        return row is None or self._broker not in row.replicas
+
     def in_sync(self, max_lag: int = 0, within_s: float = 0.0) -> tuple[str, ...]:
         """Return the living replicas that hold the log, as far as the leader knows.
 

@@ -307,6 +307,11 @@ class ReplicatedLogs:
         found = self.find_partition(partition)
         return None if found is None else self._address in found[0].replica.replicas
 
+    def is_joining(self, partition: Partition) -> bool:
+        """Return whether a partition is fetched only so that this broker becomes a further replica of a log."""
+        found = self.find_partition(partition)
+        return found is not None and found[0].replica.is_joining
+
     def rows(self, name: str) -> list[BranchRow]:
         """Return the branch table of a log, by epoch."""
         log = self._logs.get(name)
