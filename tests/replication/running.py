@@ -123,7 +123,10 @@ def _fill_disk_of_leader(world: World) -> bool:
         Whether they can: each log has three replicas or more.
     """
     log = world.draw.choice(sorted(world.histories))
-    leader = next(each for each in world.brokers.values() if each.is_up and each.logs[log].led is not None)
+    leaders = [each for each in world.brokers.values() if each.is_up and each.logs[log].led is not None]
+    if not leaders:
+        raise Violation(f"nobody leads {log}")
+    leader = leaders[0]
     leader.full_until = world.now + FULL_S + ONE_MOMENT_S
     world.run_until(world.now + FULL_S)
     return all(len(each.replica.replicas) > 2 for each in leader.logs.values())
