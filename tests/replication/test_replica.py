@@ -57,7 +57,7 @@ def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
 def test_a_preferred_replica_takes_over_after_some_time() -> None:
     preferred, other, last = rank_nodes("log", REPLICAS)
     replicas = (last, other, preferred)
-    assert claimed_at(make_replica(preferred, replicas), [0.0, 29.9, 30.0]) == 30.0
+    assert claimed_at(make_replica(preferred, replicas), [0.0, 29.9, 60.0]) == 60.0
     assert claimed_at(make_replica(other, replicas), [0.0, 29.9, 100.0]) is None
 
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka.protocol.rendezvous import rank_nodes
+from dafka.protocol.rendezvous import rank_nodes, weigh_node
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.records import (
     NO_BRANCH,
@@ -41,6 +41,10 @@ RETURNED_DOUBLINGS = 1
 because they are slow must not make replicas claim so often that no claim gets its promises in time."""
 
 
+JOINING_WAIT_S = 3.0
+"""How much later a replica claims that is still copying a log which it has never had, in seconds."""
+
+
 class Availability(Enum):
     """What the sides of a split may do."""
 
@@ -58,7 +62,8 @@ class ReplicaSettings:
         availability: What the sides of a split may do.
         claim_timeout_s: How long a claim waits for promises until another one is made, in seconds.
         stagger_s: How much later each less preferred replica claims.
-        move_after_s: How long the preferred replica must have been ready before it takes over from another leader.
+        move_after_s: How long the preferred replica must have been ready before it takes over from another leader. It
+            waits up to twice as long, each log for another time, so that it does not take over all logs at once.
     """
 
     availability: Availability = Availability.MAJORITY
@@ -135,6 +140,7 @@ class Replica:
         self._broker = broker
         self._number = number
         self._settings = settings
+        self._move_after_s = settings.move_after_s * (1 + weigh_node(log, broker)[0] / 256)
         self._alive: frozenset[str] = frozenset()
         self._able = self._alive
         self._unfit: frozenset[str] = frozenset()
@@ -218,7 +224,8 @@ class Replica:
         """Whether this broker copies the log to become a replica, and the others can do without it meanwhile."""
         replicas = self.replicas
         others = self._alive.intersection(replicas) - {self._broker}
-        if self._broker not in replicas or 2 * len(others) <= len(replicas):
+        is_needed = self.latest.branch.leader == self._broker or 2 * len(others) <= len(replicas)
+        if self._broker not in replicas or is_needed:
             return False
         row = self.table.rows.get(self.tip().branch)
         return row is None or self._broker not in row.replicas
@@ -423,11 +430,10 @@ class Replica:
             return []
         order = self._rank_living()
         if self._next_claim_at is None:
-            place = order.index(self._broker)
-            if not self.is_complete(self.latest.branch):
-                place += len(order)  # those that need not fetch anything first take over sooner
-            begin = now + place * self._settings.stagger_s
-            self._next_claim_at = max(begin, self._claim_until)
+            wait_s = order.index(self._broker) * self._settings.stagger_s
+            if not self.is_complete(self.latest.branch):  # those that need not fetch anything first take over sooner
+                wait_s += JOINING_WAIT_S if self.is_joining else len(order) * self._settings.stagger_s
+            self._next_claim_at = max(now + wait_s, self._claim_until)
         if now < self._next_claim_at:
             return []
         self._wait_for_promises()
@@ -760,7 +766,7 @@ class Replica:
         if self._ready_since is None:
             self._ready_since = now
         is_urgent = leader in self._unfit and self._broker not in self._unfit
-        wait_s = self._settings.claim_timeout_s if is_urgent else self._settings.move_after_s
+        wait_s = self._settings.claim_timeout_s if is_urgent else self._move_after_s
         return now - self._ready_since >= wait_s
 
     def _rank_living(self) -> list[str]:
