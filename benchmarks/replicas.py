@@ -6,7 +6,9 @@ cost with R replicas to R times its cost with one. Then the time after which eac
 10,000 logs. Brokers, with file logs that wait for the disk, and clients are processes of their own. Run on a quiet
 machine:
 
-    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [METADATA_LOGS]
+    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [METADATA_LOGS] [BATCH]
+
+A batch of the producer has BATCH records, however busy the machine is: what a batch costs weighs more in small ones.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from tests.cluster.brokers import BrokerCluster, open_cluster
 
 BROKERS = (1, 2, 3, 4)
 CONTENT = bytes(range(100))
-BATCH = 500
 LINGER_MS = 200
 TOPIC_LOGS = 1000
 DEADLINE_S = 120.0
@@ -40,7 +41,7 @@ class Measured(NamedTuple):
     cost_us: float
 
 
-def produce(servers: str, topic: str, logs: int, records: int) -> float:
+def produce(servers: str, topic: str, logs: int, records: int, batch: int) -> float:
     """Send batches to all logs in turn, of the same size however busy the machine is.
 
     Returns:
@@ -52,7 +53,7 @@ def produce(servers: str, topic: str, logs: int, records: int) -> float:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": LINGER_MS,
-            "batch.num.messages": BATCH,
+            "batch.num.messages": batch,
         }
     )
     for log in range(logs):
@@ -62,7 +63,7 @@ def produce(servers: str, topic: str, logs: int, records: int) -> float:
     for number in range(records):
         while True:
             try:
-                producer.produce(topic, CONTENT, partition=number // BATCH % logs)
+                producer.produce(topic, CONTENT, partition=number // batch % logs)
                 break
             except BufferError:
                 producer.poll(0.001)
@@ -77,19 +78,19 @@ def processor_s(cluster: BrokerCluster) -> float:
     return sum(each.node.cpu_s for each in cluster.brokers.values())
 
 
-async def measure_cost(brokers: int, records: int, logs: int) -> Measured:
+async def measure_cost(brokers: int, records: int, logs: int, batch: int) -> Measured:
     """Measure brokers that each keep all logs."""
     with tempfile.TemporaryDirectory(prefix=".replicas-", dir=Path.cwd()) as folder:
         async with open_cluster(Path(folder), brokers, is_quick=False) as cluster:
             await cluster.create_topic("measured", logs, brokers)
-            await run_client(cluster, logs, records // 10)
+            await run_client(cluster, logs, records // 10, batch)
             before = processor_s(cluster)
-            rate = await run_client(cluster, logs, records)
+            rate = await run_client(cluster, logs, records, batch)
             return Measured(rate, (processor_s(cluster) - before) / records * 1e6)
 
 
-async def run_client(cluster: BrokerCluster, logs: int, records: int) -> float:
-    program = [sys.executable, __file__, "client", cluster.servers, "measured", str(logs), str(records)]
+async def run_client(cluster: BrokerCluster, logs: int, records: int, batch: int) -> float:
+    program = [sys.executable, __file__, "client", cluster.servers, "measured", *map(str, (logs, records, batch))]
     found = await trio.run_process(program, capture_stdout=True)
     return float(json.loads(found.stdout))
 
@@ -132,12 +133,13 @@ async def measure_metadata(logs: int) -> tuple[float, float]:
             return created, time.perf_counter() - begun
 
 
-def main(records: int, rounds: int, logs: int, metadata_logs: int) -> None:
+def main(records: int, rounds: int, logs: int, metadata_logs: int, batch: int) -> None:
     found: dict[int, list[Measured]] = {brokers: [] for brokers in BROKERS}
     for _ in range(rounds):
         for brokers in BROKERS:
-            found[brokers].append(trio.run(measure_cost, brokers, records, logs))
-    print(f"{records:,} records of {len(CONTENT)} bytes, {logs} logs, acks=all, medians of {rounds} rounds")
+            found[brokers].append(trio.run(measure_cost, brokers, records, logs, batch))
+    sizes = f"{records:,} records of {len(CONTENT)} bytes, {batch:,} in a batch"
+    print(f"{sizes}, {logs} logs, acks=all, medians of {rounds} rounds")
     for brokers in BROKERS:
         rate = statistics.median(each.rate for each in found[brokers])
         cost = statistics.median(each.cost_us for each in found[brokers])
@@ -154,7 +156,7 @@ def main(records: int, rounds: int, logs: int, metadata_logs: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["client"]:
-        print(json.dumps(produce(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))
+        print(json.dumps(produce(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]))))
     else:
         given = [int(text) for text in sys.argv[1:]]
-        main(*(*given, *(500_000, 3, 12, 10_000)[len(given) :]))
+        main(*(*given, *(500_000, 3, 12, 10_000, 5000)[len(given) :]))
