@@ -51,9 +51,11 @@ class HeadAnnouncer:
                 if due > now:
                     continue
                 end = self._durable_end(partition)
-                if end:  # otherwise it was deleted after its last records were published
-                    heads.append(wire.Head(partition.address, partition.topic, end - 1))
-                if end and number + 1 < len(HEAD_WAITS_S):
+                if not end:  # it was deleted after its last records were published
+                    del self._due[partition]
+                    continue
+                heads.append(wire.Head(partition.address, partition.topic, end - 1))
+                if number + 1 < len(HEAD_WAITS_S):
                     self._due[partition] = now + HEAD_WAITS_S[number + 1], number + 1
                 else:
                     del self._due[partition]

@@ -227,7 +227,7 @@ class LetsReadersReadBeyondItsEnd(Replica):
 
 
 class IgnoresRows(Replica):
-    """Does not follow a branch whose claim came while the broker was down. It shows where claims are made soon."""
+    """Misses the branches that began while the broker was down. Short waits between claims bring this out."""
 
     def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
         super().__init__(log, broker, number, replicas, attrs.evolve(settings, claim_timeout_s=0.5))
