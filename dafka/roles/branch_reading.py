@@ -13,7 +13,7 @@ from dafka.protocol.logs import (
     RunEntry,
     decode_entries,
 )
-from dafka.protocol.replication import Branch
+from dafka.protocol.replication import Branch, Tip
 from dafka.protocol.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.storage import KeepsRecordBatches, Storage
@@ -54,22 +54,35 @@ async def restore_log(
         StorageError: The storage fails, or a newer version of dafka has written an index.
     """
     rows = log.replica.table.rows
-    chain = log.replica.table.chain(rows[branch].parent) or []
+    chain = (log.replica.table.chain(rows[branch].parent) or [])[::-1]
     restore_producer(state, RestartEntry())
-    state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in reversed(chain)]
-    state.epochs.append((branch.epoch, rows[branch].parent.end_offset))
-    for each in reversed(chain):
-        await _restore_branch(storage, log, state, each.branch, restore_producer, each.end_offset)
+    state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, Tip(branch, 0))]
+    begun_in, sequence = _find_begin(log, [*chain, Tip(branch, SEQUENCE_MAX)])
+    for number, each in enumerate(chain[begun_in:], begun_in):
+        sequences = (sequence if number == begun_in else 0, SEQUENCE_MAX)
+        await _restore_branch(
+            storage, log, state, each.branch, restore_producer, each.end_offset, sequences=sequences
+        )
         state.index.end_at(each.end_offset)
     partition = log.index_partition(branch)
     info = await storage.find_partition(partition)
     state.index_first = state.index_trimmed = 0 if info is None else info.earliest_sequence
-    state.index_end = state.entry_count = 0
+    state.index_end = sequence if begun_in == len(chain) else 0
     if is_led:
+        sequences = (state.index_end, SEQUENCE_MAX)
+        await _restore_branch(storage, log, state, branch, restore_producer, own=OWN, sequences=sequences)
         state.index_end = 0 if info is None else info.end_sequence
-        await _restore_branch(storage, log, state, branch, restore_producer, own=OWN)
     else:
         await continue_log(storage, log, state, branch, restore_producer)
+
+
+def _find_begin(log: ReplicatedLog, chain: list[Tip]) -> tuple[int, int]:
+    """Return where the last index record that replaces all before is: which branch of a log, and its sequence there."""
+    for number, each in reversed(list(enumerate(chain))):
+        restart = log.held.restart(each.branch)
+        if restart is not None and restart.offset <= each.end_offset:
+            return number, restart.sequence
+    return 0, 0
 
 
 async def continue_log(

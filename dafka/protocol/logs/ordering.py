@@ -30,7 +30,7 @@ from dafka.protocol.logs.placement import place_records
 from dafka.protocol.logs.topics import Topic, is_internal_topic
 from dafka.records import Partition, RecordBatch
 
-REWRITE_ENTRIES = 10_000
+REWRITE_ENTRIES = 2000
 """Entries of no use that an index may have, besides as many as there are of use, until it is rewritten."""
 
 RECORD_ENTRIES = 10_000
@@ -486,7 +486,8 @@ class LogOrder:
         """Decide what to write."""
         log = plan.log
         needed = log.needed_entries()
-        if not plan.added or log.entry_count <= 2 * needed + self._rewrite_entries:
+        is_small = log.entry_count <= 2 * needed + self._rewrite_entries
+        if not plan.added or not log.index_end or is_small:  # an index says first where its branch begins
             return attrs.evolve(plan, written=plan.added)
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
         return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)

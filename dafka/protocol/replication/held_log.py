@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import attrs
 
@@ -38,13 +39,25 @@ class _IndexRecord:
         end_sequence: The sequence after the index record.
         end_offset: The offset after the last record that it names.
         needed: By partition, the sequence after the last record that it names.
-        is_restart: Whether it and those behind it replace all before.
+        restart_offset: If it and those behind it replace all before, the offset up to which the log reached then.
     """
 
     end_sequence: int
     end_offset: int
     needed: dict[Partition, int]
-    is_restart: bool
+    restart_offset: int | None
+
+
+class Restart(NamedTuple):
+    """Where the index of a branch was written again, with all that was before.
+
+    Attributes:
+        sequence: The sequence of its first record that counts.
+        offset: The offset up to which the log reached then.
+    """
+
+    sequence: int
+    offset: int
 
 
 @attrs.define
@@ -53,7 +66,7 @@ class _HeldBranch:
     end_offset: int = 0
     known_offset: int = 0
     open_run: RunEntry | None = None
-    restart: int = 0
+    restart: Restart | None = None
     recent: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
     waiting: deque[_IndexRecord] = attrs.field(factory=deque)
 
@@ -100,6 +113,7 @@ class HeldLog:
         for sequence, value in enumerate(values, first_sequence):
             needed: dict[Partition, int] = {}
             entries = decode_entries(value)
+            restart_offset = held.known_offset if RestartEntry() in entries else None
             for entry in entries:
                 if isinstance(entry, StartEntry):
                     self.start_offset = max(self.start_offset, entry.offset)
@@ -108,7 +122,7 @@ class HeldLog:
                     partition = Partition(self._topic, address if run.address == OWN else run.address)
                     end = run.first_sequence + run.record_count
                     needed[partition] = max(end, needed.get(partition, 0))
-            held.waiting.append(_IndexRecord(sequence + 1, held.known_offset, needed, RestartEntry() in entries))
+            held.waiting.append(_IndexRecord(sequence + 1, held.known_offset, needed, restart_offset))
             held.recent.append((sequence + 1, held.known_offset))
 
     def offset_at(self, branch: Branch, index_end: int) -> int | None:
@@ -132,17 +146,21 @@ class HeldLog:
             while held.waiting and not self._missing(held.waiting[0]):
                 record = held.waiting.popleft()
                 held.index_end, held.end_offset = record.end_sequence, record.end_offset
-                if record.is_restart:
-                    held.restart = record.end_sequence - 1
+                if record.restart_offset is not None:
+                    held.restart = Restart(record.end_sequence - 1, record.restart_offset)
             if held.index_end > before:
                 yield branch, held.end_offset
+
+    def restart(self, branch: Branch) -> Restart | None:
+        """Return where the index of a branch was last written again, as far as it is held; None if it was not."""
+        held = self._branches.get(branch)
+        return None if held is None else held.restart
 
     def needed_from(self) -> Iterator[tuple[Branch, int]]:
         """Yield the branches whose index was written again, each with the sequence of its first record that counts."""
         for branch, held in self._branches.items():
-            sequence = held.restart
-            if sequence and held.index_end >= sequence + REWRITE_RECORDS:
-                yield branch, sequence
+            if held.restart is not None and held.index_end >= held.restart.sequence + REWRITE_RECORDS:
+                yield branch, held.restart.sequence
 
     def known_ends(self) -> dict[Branch, int]:
         """Return the offset up to which the index of each branch is held, with or without the records that it names."""
