@@ -15,7 +15,7 @@ record to its end after the last fault was healed, tell what is in the logs in t
 | moved | an acknowledged record is at the offset that its producer was told |
 | split acknowledgement | no two records were acknowledged at the same offset of the same log |
 | changed | a reader gets the record at an offset that is there in the end |
-| gap | a member of a group gets one record after another |
+| gap | a member of a group gets one record after another; those of the last second may come again |
 | skipped | a group gets every record of a log |
 | stale read | a log ends nowhere below an offset that was acknowledged before the question was asked |
 | lost commit | a group continues no earlier than at an offset whose commit was confirmed before |

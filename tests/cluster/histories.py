@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+AGAIN_S = 1.0
+"""A client that makes sure of its position while records arrive goes back to it when the answer comes.
+
+librdkafka 2 does: what a member was given so recently may be given to it again after its leader has changed.
+"""
 
 CONTENTS = "contents"
 """The name of the reader that reads every log from its first record to its end, after everything else."""
@@ -74,6 +81,7 @@ class Group:
         assigns: When members were assigned the log.
         commits: The commits.
         gaps: Where a member was not given the next record.
+        again: How many records members were given again within `AGAIN_S`.
         got: The records that members were given.
     """
 
@@ -81,18 +89,27 @@ class Group:
         self.assigns: list[Assign] = []
         self.commits: list[Commit] = []
         self.gaps: list[str] = []
+        self.again = 0
         self.got: list[Run] = []
         self._due: dict[str, int] = {}
+        self._recent: dict[str, deque[Run]] = {}
 
     def assign(self, member: str, begun: float, offset: int) -> None:
         self.assigns.append(Assign(begun, offset))
         self._due[member] = max(offset, 0)
+        self._recent[member] = deque()
 
     def read(self, member: str, run: Run) -> None:
         due = self._due.get(member, run.offset)
-        if run.offset != due:
+        recent = self._recent.setdefault(member, deque())
+        while recent and recent[0].time < run.time - AGAIN_S:
+            recent.popleft()
+        if recent and recent[0].offset <= run.offset < due:
+            self.again += due - run.offset
+        elif run.offset != due:
             self.gaps.append(f"{member} was given {run.offset} at {run.time:.3f} where {due} was due")
         self._due[member] = run.end_offset
+        recent.append(run)
         self.got.append(run)
 
 

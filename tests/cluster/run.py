@@ -181,13 +181,14 @@ class Run:
         """Check the histories and the storages."""
         begun = time.monotonic()
         pauses: list[Pause] = []
-        counts = {"acknowledged": 0, "in_logs": 0}
+        counts = {"acknowledged": 0, "in_logs": 0, "given_again": 0}
 
         def logs() -> Iterator[tuple[int, Log]]:
             for number, log in load(self._folder):
                 pauses.extend(find_pauses(number, log))
                 counts["acknowledged"] += sum(run.length for run in log.acknowledged)
                 counts["in_logs"] += sum(run.length for run in log.contents)
+                counts["given_again"] += sum(group.again for group in log.groups.values())
                 yield number, log
 
         def find() -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.checker import check, summarize
-from tests.cluster.histories import Log, load
+from tests.cluster.histories import AGAIN_S, Log, load
 from tests.cluster.history import HistoryWriter, Runs, pack, unpack
 
 Events = list[list[Any]]
@@ -222,6 +222,16 @@ def test_what_is_not_known_may_be_there_or_not() -> None:
         events.remove(each)
     of(events, "end", "contents")[0][5] -= BURST
     assert find(events) == set()
+
+
+@pytest.mark.parametrize(("later_s", "found"), [(AGAIN_S / 2, set()), (AGAIN_S * 2, {"gap"})])
+def test_a_client_may_go_back_to_a_position_that_it_made_sure_of(later_s: float, found: set[str]) -> None:
+    events = good_history()
+    last = of(events, "read", "g-2")[-1]
+    last[1] += 10  # nothing else is recent
+    events.insert(events.index(last) + 1, [last[0], last[1] + later_s, *last[2:]])
+    assert find(events) == found
+    assert Log(events).groups["g"].again == (0 if found else BURST)
 
 
 def test_an_acknowledgement_without_offset_is_checked_too() -> None:
