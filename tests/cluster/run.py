@@ -44,7 +44,9 @@ QUIET_S = 12.0
 """Replicas that stay where they are for so long have been balanced: brokers look for moves every five seconds."""
 
 SETTLE_S = 180.0
-"""Seconds within which replicas must have been balanced after the last fault."""
+"""Seconds within which replicas must have been balanced after the last fault; as long as the run took, if it is longer.
+
+The rate at which brokers copy logs is limited, and logs are as long as the run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -126,7 +128,7 @@ class Run:
         await wait_in_sync(cluster, size.logs, size.replicas)
         await read_contents(cluster, size.logs, max(CONVERGED_S, trio.current_time() - begun))
         await self._end_readers(cluster)
-        found = await wait_settled(cluster, size.logs, size.replicas)
+        found = await wait_settled(cluster, size.logs, size.replicas, max(SETTLE_S, ended - begun))
         self._replicas = {log: sorted(f"broker-{number}" for number in numbers) for log, numbers in found.items()}
         async with trio.open_nursery() as nursery:
             for broker in cluster.running():
@@ -229,9 +231,11 @@ async def wait_in_sync(cluster: BrokerCluster, logs: int, replicas: int) -> None
     cluster.timeline.note(f"all replicas are in sync {took_s:.1f} s later")
 
 
-async def wait_settled(cluster: BrokerCluster, logs: int, replicas: int) -> dict[int, list[int]]:
+async def wait_settled(
+    cluster: BrokerCluster, logs: int, replicas: int, within_s: float = SETTLE_S
+) -> dict[int, list[int]]:
     """Wait until brokers have balanced replicas, so that no more of them move, and return those of each log."""
-    with trio.move_on_after(SETTLE_S):
+    with trio.move_on_after(within_s):
         while True:
             before = find_replicas(cluster.running()[0].servers, TOPIC)
             await wait_in_sync(cluster, logs, replicas)
@@ -240,7 +244,7 @@ async def wait_settled(cluster: BrokerCluster, logs: int, replicas: int) -> dict
             is_balanced = all(len(each) == min(replicas, len(after)) for each in before.values())
             if before and is_balanced and all(each == before for each in after):
                 return before
-    raise TimeoutError(f"brokers still move replicas {SETTLE_S:.0f} s after the last fault")
+    raise TimeoutError(f"brokers still move replicas {within_s:.0f} s after the last fault")
 
 
 async def read_contents(cluster: BrokerCluster, logs: int, within_s: float = CONVERGED_S) -> None:
