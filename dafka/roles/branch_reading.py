@@ -11,6 +11,7 @@ from dafka.protocol.logs import (
     ProducerEntry,
     RestartEntry,
     RunEntry,
+    begins_again,
     decode_entries,
 )
 from dafka.protocol.replication import Branch, Tip
@@ -60,9 +61,7 @@ async def restore_log(
     begun_in, sequence = _find_begin(log, [*chain, Tip(branch, SEQUENCE_MAX)])
     for number, each in enumerate(chain[begun_in:], begun_in):
         sequences = (sequence if number == begun_in else 0, SEQUENCE_MAX)
-        await _restore_branch(
-            storage, log, state, each.branch, restore_producer, each.end_offset, sequences=sequences
-        )
+        await _restore_branch(storage, log, state, each.branch, restore_producer, each.end_offset, sequences=sequences)
         state.index.end_at(each.end_offset)
     partition = log.index_partition(branch)
     info = await storage.find_partition(partition)
@@ -80,7 +79,7 @@ def _find_begin(log: ReplicatedLog, chain: list[Tip]) -> tuple[int, int]:
     """Return where the last index record that replaces all before is: which branch of a log, and its sequence there."""
     for number, each in reversed(list(enumerate(chain))):
         restart = log.held.restart(each.branch)
-        if restart is not None and restart.offset <= each.end_offset:
+        if restart is not None and restart.offset < each.end_offset:
             return number, restart.sequence
     return 0, 0
 
@@ -110,8 +109,13 @@ async def _restore_branch(
 ) -> None:
     keeps_record_batches = isinstance(storage, KeepsRecordBatches)
     address = log.own_partition(branch).address if own is None else own
+    is_read = False
     async for batch in read_index(storage, log.index_partition(branch), *sequences):
         for sequence, value in enumerate(batch.values, batch.first_sequence):
+            is_whole = end_offset is not None and state.index.end_offset >= end_offset
+            is_read = is_read or (is_whole and begins_again(value or b""))
+            if is_read:  # the log forks before the index was written again
+                break
             for entry in state.restore(
                 sequence,
                 value or b"",

@@ -72,3 +72,17 @@ def test_what_was_written_again_need_not_be_kept_once_much_follows() -> None:
         held.write(RunEntry(number * 10, OWN, number * 10, 10))
     list(held.advance())
     assert list(held.needed_from()) == [(BRANCH, 1)]
+
+
+def test_where_an_index_was_last_written_again_is_known_when_that_is_held() -> None:
+    held = Held()
+    held.write(BranchEntry(5, 1024))
+    held.write(RunEntry(5, OWN, 0, 10))
+    held.write(RestartEntry(), RunEntry(5, OWN, 0, 20))
+    held.ends_of[OWN_PARTITION] = 10
+    list(held.advance())
+    assert held.restart(BRANCH) is None
+    held.ends_of[OWN_PARTITION] = 20
+    list(held.advance())
+    assert held.restart(BRANCH) == (2, 15)
+    assert held.restart(Branch(1, "other")) is None

@@ -10,6 +10,7 @@ from dafka.protocol.logs.entries import (
     RestartEntry,
     RunEntry,
     StartEntry,
+    begins_again,
     decode_entries,
     encode_entries,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "RunEntry",
     "StartEntry",
     "Topic",
+    "begins_again",
     "decode_entries",
     "decode_topic",
     "encode_entries",

@@ -166,6 +166,11 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
     return b"".join(parts)
 
 
+def begins_again(value: bytes) -> bool:
+    """Return whether an index record, and those that follow it, replace all before."""
+    return value.startswith(_BEGINS_AGAIN)
+
+
 def decode_entries(value: bytes) -> list[Entry]:
     """Return the entries of an index record.
 
@@ -192,6 +197,9 @@ def decode_entries(value: bytes) -> list[Entry]:
     except BatchError as error:
         raise StorageFormatError(f"the index of a log has a malformed record: {error}") from None
     return entries
+
+
+_BEGINS_AGAIN = encode_entries([RestartEntry()])
 
 
 def _read_entry(reader: _Reader) -> Entry:

@@ -15,9 +15,9 @@ from dafka.protocol.logs import (
     BranchEntry,
     Entry,
     MarkerEntry,
-    RestartEntry,
     RunEntry,
     StartEntry,
+    begins_again,
     decode_entries,
 )
 from dafka.protocol.replication.records import Branch
@@ -112,9 +112,8 @@ class HeldLog:
         address = str(BranchAddress(branch.leader, self._topic_id, self._number, branch.epoch))
         for sequence, value in enumerate(values, first_sequence):
             needed: dict[Partition, int] = {}
-            entries = decode_entries(value)
-            restart_offset = held.known_offset if RestartEntry() in entries else None
-            for entry in entries:
+            restart_offset = held.known_offset if begins_again(value) else None
+            for entry in decode_entries(value):
                 if isinstance(entry, StartEntry):
                     self.start_offset = max(self.start_offset, entry.offset)
                 held.known_offset = max(held.known_offset, _end_of(entry))

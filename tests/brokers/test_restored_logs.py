@@ -1,0 +1,160 @@
+"""A log that is restored from the indexes of its branches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import dafka.roles.branch_reading
+from dafka.protocol.logs import (
+    OWN,
+    BatchEntry,
+    BranchEntry,
+    Entry,
+    LogOrder,
+    LogState,
+    ProducerEntry,
+    RestartEntry,
+    RunEntry,
+    encode_entries,
+)
+from dafka.protocol.replication import Branch, BranchRow, ReplicaSettings, Tip
+from dafka.protocol.replication.held_log import HeldLog
+from dafka.protocol.replication.replica import Replica
+from dafka.protocol.replication.replicated_logs import ReplicatedLog
+from dafka.records import Partition, RecordBatch
+from dafka.roles.branch_reading import restore_log
+from dafka.storage.memory import MemoryStorage
+from tests.brokers.several import PATIENCE_S, distinct, make_batch, open_several, read
+
+pytestmark = pytest.mark.trio
+
+FIRST, SECOND = Branch(0, "a"), Branch(1024, "b")
+BATCHES = 12
+
+
+@pytest.fixture
+def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
+    """The partition of each index record that was read to restore logs."""
+    found: list[Partition] = []
+    read_index = dafka.roles.branch_reading.read_index
+
+    async def read_and_note(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
+        async for batch in read_index(storage, partition, *sequences):
+            found.extend([partition] * len(batch))
+            yield batch
+
+    monkeypatch.setattr("dafka.roles.branch_reading.read_index", read_and_note)
+    return found
+
+
+def batch(number: int) -> BatchEntry:
+    return BatchEntry(number, 1, 7, 0, number, 0, 0)
+
+
+class Indexes:
+    """The indexes of a log of two branches: the second one continues the first one from some offset on."""
+
+    def __init__(self, forked_at: int) -> None:
+        self.forked_at = forked_at
+        self.storage = MemoryStorage()
+        settings = ReplicaSettings()
+        replica = Replica("log", "b", 1, ("a", "b"), settings)
+        replica.table.add(BranchRow("log", SECOND, Tip(FIRST, self.forked_at), ("a", "b")))
+        ends: defaultdict[Partition, int] = defaultdict(lambda: 100)
+        held = HeldLog("orders", "id", 0, ends.__getitem__)
+        self.log = ReplicatedLog("orders", "id", 0, "log", replica, held)
+        self.written: defaultdict[Branch, int] = defaultdict(int)
+
+    async def write(self, branch: Branch, *entries: Entry) -> None:
+        sequence, value = self.written[branch], encode_entries(entries)
+        await self.storage.append([RecordBatch(self.log.index_partition(branch), sequence, [value])])
+        self.log.held.add_index(branch, sequence, [value])
+        for _ in self.log.held.advance():
+            pass
+        self.written[branch] += 1
+
+    async def restore(self) -> tuple[list[Entry], list[int]]:
+        """Return the entries of the restored index, and the numbers of the batches that a producer has appended."""
+        log = self.log
+        state = LogState("orders", 0, log.own_partition(SECOND), log.index_partition(SECOND))
+        numbers: list[int] = []
+
+        def note(_state: LogState, entry: ProducerEntry) -> None:
+            if isinstance(entry, RestartEntry):
+                numbers.clear()
+            elif isinstance(entry, BatchEntry):
+                numbers.append(entry.base_sequence)
+
+        await restore_log(self.storage, log, state, SECOND, note, is_led=True)
+        assert state.index_end == self.written[SECOND]
+        assert state.epochs == [(0, 0), (1024, self.forked_at)]
+        return state.index.entries(), numbers
+
+
+async def write_again(forked_at: int) -> Indexes:
+    """Return indexes of which the first one was written again after its eighth batch, and has four more."""
+    indexes = Indexes(forked_at)
+    for number in range(8):
+        await indexes.write(FIRST, RunEntry(number, OWN, number, 1), batch(number))
+    await indexes.write(FIRST, RestartEntry(), RunEntry(0, OWN, 0, 9), *map(batch, range(4, 9)))
+    for number in range(9, BATCHES):
+        await indexes.write(FIRST, RunEntry(number, OWN, number, 1), batch(number))
+    await indexes.write(SECOND, BranchEntry(forked_at, 1024))
+    await indexes.write(SECOND, RunEntry(forked_at, OWN, 0, 1))
+    return indexes
+
+
+@pytest.mark.parametrize("forked_at", range(1, BATCHES + 1))
+async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_it_forks(
+    forked_at: int, records_read: list[Partition]
+) -> None:
+    indexes = await write_again(forked_at)
+    entries, numbers = await indexes.restore()
+    address = indexes.log.own_partition(FIRST).address
+    runs = [each for each in entries if isinstance(each, RunEntry)]
+    assert runs == [RunEntry(0, address, 0, forked_at), RunEntry(forked_at, OWN, 0, 1)]
+    assert numbers[-5:] == list(range(forked_at))[-5:]  # what a client may send again
+    assert records_read.count(indexes.log.index_partition(FIRST)) == (4 if forked_at > 8 else BATCHES)
+
+
+async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(records_read: list[Partition]) -> None:
+    indexes = await write_again(BATCHES)
+    address = indexes.log.own_partition(FIRST).address
+    written = (RunEntry(0, address, 0, BATCHES), RunEntry(BATCHES, OWN, 0, 2))
+    await indexes.write(SECOND, RestartEntry(), *written, batch(BATCHES))
+    entries, numbers = await indexes.restore()
+    assert [each for each in entries if isinstance(each, RunEntry)] == list(written)
+    assert numbers == [BATCHES]
+    assert len(records_read) == 1
+
+
+async def test_new_leaders_read_little_of_a_log_that_has_had_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
+) -> None:
+    monkeypatch.setattr("dafka.roles.broker_loading.LogOrder", partial(LogOrder, rewrite_entries=20))
+    names = ("a", "b", "c")
+    count = 30
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*names)
+        await first.create_topic("orders").wait()
+        for leaders in range(4):
+            ((leader, log),) = await several.wait_led("orders")
+            for number in range(count * leaders, count * (leaders + 1)):
+                value = f"{number}".encode()
+                with trio.fail_after(PATIENCE_S):
+                    await leader.append(log, make_batch(value, producer=(7, 0, number))).wait_offset()
+            name = next(each for each, broker in several.brokers.items() if broker is leader)
+            records_read.clear()
+            await several.stop(name)
+            ((leader, log),) = await several.wait_led("orders")
+            assert len(records_read) <= 2 * count
+            expected = [f"{number}".encode() for number in range(count * (leaders + 1))]
+            assert distinct(await read(leader, log)) == expected
+            await several.start(name)
