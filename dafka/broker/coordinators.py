@@ -101,11 +101,7 @@ class Coordinators:
     def broker_of(self, name: str) -> BrokerDescription | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""
         log, brokers = self.log_of(name), self._broker.brokers
-        if log is None:
-            return None
-        if log.leadership.is_led:
-            return brokers.own
-        return brokers.find(log.leadership.leader or log.leadership.presumed_leader)
+        return None if log is None else brokers.find(brokers.leader_of(log.leadership))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the slots whose logs this broker leads, until cancelled.

@@ -110,7 +110,7 @@ class ClusterView:
 
     def find_leader(self, log: LogState) -> Node | None:
         """Return the leader of a log; None if there is none that clients can reach."""
-        return self.find_node(self._leader_of(log))
+        return self.find_node(self.brokers.leader_of(log.leadership))
 
     def describe_log(self, log: LogState) -> LogView:
         """Return the leader and the replicas of a log."""
@@ -129,7 +129,7 @@ class ClusterView:
 
     def replicas_of(self, log: LogState) -> tuple[str, ...]:
         """Return the addresses of the brokers that keep a log."""
-        leader = self._leader_of(log)
+        leader = self.brokers.leader_of(log.leadership)
         return log.leadership.replicas or ((leader,) if leader else ())
 
     def describe_leader(self, log: LogState) -> LeaderIdAndEpoch:
@@ -166,12 +166,6 @@ class ClusterView:
     def numbers_of(self, addresses: Iterable[str]) -> list[int]:
         """Return the numbers of brokers. Those that are not known are left out."""
         return [self._numbers[each] for each in addresses if each in self._numbers]
-
-    def _leader_of(self, log: LogState) -> str:
-        leadership = log.leadership
-        if leadership.is_led:
-            return self.brokers.own.address
-        return leadership.leader if self.brokers.is_alive(leadership.leader) else leadership.presumed_leader
 
 
 def split_listener(listener: str) -> tuple[str, int] | None:

@@ -7,6 +7,7 @@ import json
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.logs import Leadership
 
 BROKERS_TOPIC = "$brokers"
 """Where each broker describes itself, in its own partition."""
@@ -88,6 +89,12 @@ class Brokers:
     def find_number(self, number: int) -> BrokerDescription | None:
         """Return the broker with a number; None if there is none."""
         return next((each for each in self.all() if each.number == number), None)
+
+    def leader_of(self, leadership: Leadership) -> str:
+        """Return the address of the broker that clients are told as the leader of a log; empty if there is none."""
+        if leadership.is_led:
+            return self.own.address
+        return leadership.leader if self.is_alive(leadership.leader) else leadership.presumed_leader
 
     @property
     def alive(self) -> frozenset[str]:
