@@ -285,8 +285,9 @@ class Checks:
             end = cluster.final_end(partition)
             for store in cluster.stores.values():
                 found = store.disk.end(partition)
-                is_forgotten = self.has_ended(partition)  # stores do not tell each other of it, nor where it ended
-                if found != end and (store.name, partition) not in self._halted and not is_forgotten:
+                # Stores do not tell each other where a partition ended of which they have no records any more.
+                is_gone = not cluster.is_alive(partition) and not self._is_stored(partition, found)
+                if found != end and (store.name, partition) not in self._halted and not is_gone:
                     return f"{store.name} has {partition} up to {found}, not {end}"
                 if store.commits:
                     return f"{store.name} is writing"
@@ -331,10 +332,10 @@ class Checks:
         """Return whether a partition has no producer, and no store has records of it."""
         return not self._cluster.is_alive(partition) and not self._is_stored(partition)
 
-    def _is_stored(self, partition: Partition) -> bool:
-        """Return whether a store has records of a partition. Retention may have dropped all."""
+    def _is_stored(self, partition: Partition, first_sequence: int = 0) -> bool:
+        """Return whether a store has records of a partition from a sequence on. Retention may have dropped all."""
         logs = (store.disk.logs.get(partition) for store in self._cluster.stores.values())
-        return any(log is not None and log.contents for log in logs)
+        return any(log is not None and log.contents and log.end > first_sequence for log in logs)
 
     def check_forgotten(self) -> None:
         """Check that every store has forgotten the partitions that have ended, unless it misses records of them."""
