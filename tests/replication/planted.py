@@ -110,8 +110,8 @@ class CommitsTheFastest(Replica):
     """Lets readers read what the fastest replica has acknowledged."""
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
-        found = max(self._acks.values(), default=0)
-        if self.leading is None or self._broker not in self._acks or found <= self.high_watermark:
+        found = max(self._acks.ends.values(), default=0)
+        if self.leading is None or self._broker not in self._acks.ends or found <= self.high_watermark:
             return []
         self.high_watermark = found
         return [MoveHighWatermark(found)]
@@ -121,7 +121,7 @@ class CommitsItsOwn(Replica):
     """Lets readers read what is durable at the leader."""
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
-        found = self._acks.get(self._broker, 0)
+        found = self._acks.ends.get(self._broker, 0)
         if self.leading is None or found <= self.high_watermark:
             return []
         self.high_watermark = found
@@ -222,7 +222,7 @@ class LetsReadersReadBeyondItsEnd(Replica):
     def tip(self) -> Tip:
         tip = super().tip()
         if sys._getframe(1).f_code.co_name == "_move_high_watermark":
-            return Tip(tip.branch, max([tip.end_offset, *self._acks.values()]))
+            return Tip(tip.branch, max([tip.end_offset, *self._acks.ends.values()]))
         return tip
 
 
@@ -255,7 +255,7 @@ class CountsTheDead(Replica):
     """Waits for the acknowledgements of replicas that are dead."""
 
     def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
-        return min((self._acks.get(each, -1) for each in replicas), default=-1)
+        return min((self._acks.ends.get(each, -1) for each in replicas), default=-1)
 
 
 class WaitsForNobody(Replica):

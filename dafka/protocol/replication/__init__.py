@@ -1,6 +1,14 @@
 """Replicated logs: which broker leads a log, on which brokers it is kept, and how its branches are related."""
 
 from dafka.protocol.rendezvous import rank_nodes
+from dafka.protocol.replication.actions import (
+    Acknowledge,
+    Lead,
+    MoveHighWatermark,
+    ReplicaAction,
+    StepDown,
+    WriteControl,
+)
 from dafka.protocol.replication.balancing import Balancer, BalancerSettings, PlacedLog, ReplicaChange
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.brokers import (
@@ -26,17 +34,8 @@ from dafka.protocol.replication.records import (
     encode_control,
     next_epoch,
 )
-from dafka.protocol.replication.replica import (
-    Acknowledge,
-    Availability,
-    Lead,
-    MoveHighWatermark,
-    Replica,
-    ReplicaAction,
-    ReplicaSettings,
-    StepDown,
-    WriteControl,
-)
+from dafka.protocol.replication.replica import Replica
+from dafka.protocol.replication.settings import Availability, ReplicaSettings
 
 __all__ = [
     "BRANCHES_TOPIC",

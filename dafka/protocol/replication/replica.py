@@ -14,13 +14,20 @@ no promised tip includes. `docs/explanation/replication-safety.md` has the whole
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from enum import Enum
-from typing import TypeAlias
 
-import attrs
-
-from dafka.protocol.rendezvous import rank_nodes, weigh_node
+from dafka.protocol.rendezvous import weigh_node
+from dafka.protocol.replication.acknowledgements import Acknowledgements
+from dafka.protocol.replication.actions import (
+    Acknowledge,
+    Lead,
+    MoveHighWatermark,
+    ReplicaAction,
+    StepDown,
+    WriteControl,
+)
 from dafka.protocol.replication.branch_table import BranchTable
+from dafka.protocol.replication.claim_timer import ClaimTimer
+from dafka.protocol.replication.leader_order import LeaderOrder
 from dafka.protocol.replication.records import (
     NO_BRANCH,
     NO_TIP,
@@ -32,83 +39,10 @@ from dafka.protocol.replication.records import (
     Tip,
     next_epoch,
 )
-
-CLAIM_DOUBLINGS = 3
-"""How often the wait for promises doubles."""
-
-RETURNED_DOUBLINGS = 1
-"""How many of these doublings are taken back when brokers come or go. Some stay: brokers that seem to come and go
-because they are slow must not make replicas claim so often that no claim gets its promises in time."""
-
+from dafka.protocol.replication.settings import Availability, ReplicaSettings
 
 JOINING_WAIT_S = 3.0
 """How much later a replica claims that is still copying a log which it has never had, in seconds."""
-
-
-class Availability(Enum):
-    """What the sides of a split may do."""
-
-    BRANCH = "branch"
-    """Each side goes on; when they meet again, one branch continues, and gets the records of the other one."""
-    MAJORITY = "majority"
-    """The side with more than half of the replicas goes on."""
-
-
-@attrs.frozen(kw_only=True)
-class ReplicaSettings:
-    """How a log is replicated.
-
-    Attributes:
-        availability: What the sides of a split may do.
-        claim_timeout_s: How long a claim waits for promises until another one is made, in seconds.
-        stagger_s: How much later each less preferred replica claims.
-        move_after_s: How long the preferred replica must have been ready before it takes over from another leader. It
-            waits up to twice as long, each log for another time, so that it does not take over all logs at once.
-    """
-
-    availability: Availability = Availability.MAJORITY
-    claim_timeout_s: float = 1.0
-    stagger_s: float = 0.25
-    move_after_s: float = 30.0
-
-
-@attrs.frozen
-class WriteControl:
-    """Make a control record durable, call `written`, and publish it."""
-
-    record: ControlRecord
-
-
-@attrs.frozen
-class Acknowledge:
-    """Tell the leader of a branch that this replica has the log up to an offset."""
-
-    branch: Branch
-    end_offset: int
-
-
-@attrs.frozen
-class Lead:
-    """This replica leads: store the first index record of the branch, which is empty, if there is none, then append."""
-
-    row: BranchRow
-
-
-@attrs.frozen
-class StepDown:
-    """This replica leads no more: append nothing to this branch."""
-
-    branch: Branch
-
-
-@attrs.frozen
-class MoveHighWatermark:
-    """Readers may read up to an offset."""
-
-    offset: int
-
-
-ReplicaAction: TypeAlias = WriteControl | Acknowledge | Lead | StepDown | MoveHighWatermark
 
 
 class Replica:
@@ -143,15 +77,13 @@ class Replica:
         self._move_after_s = settings.move_after_s * (1 + weigh_node(log, broker)[0] / 256)
         self._alive: frozenset[str] = frozenset()
         self._able = self._alive
-        self._unfit: frozenset[str] = frozenset()
+        self._order = LeaderOrder(log)
         self._held = {self._first: 0}
-        self._preferred: tuple[str, ...] = ()
         self._complete: set[Branch] = set()
         self._last_complete = NO_BRANCH
         self._acknowledged = NO_TIP
         self._promised: Claim | None = None
         self._promised_claims: list[Claim] = []
-        self._fruitless_claims = 0
         self._promised_by: dict[str, int] = {}
         self._claimed: dict[Branch, tuple[str, ...]] = {}
         self._largest_epoch = 0
@@ -159,17 +91,12 @@ class Replica:
         self._promises: dict[str, Promise] = {}
         self._late: dict[str, Tip] = {}
         self._late_for = NO_BRANCH
-        self._acks: dict[str, int] = {}
-        self._acks_of = NO_BRANCH
+        self._acks = Acknowledgements()
         self._marked = NO_TIP
-        self._caught_up_at: dict[str, float] = {}
         self._known_replicas = set(found)
         self._now = float("-inf")
-        self._end_before = 0
-        self._next_claim_at: float | None = None
-        self._claim_until = float("-inf")
+        self._timer = ClaimTimer(settings)
         self._ready_since: float | None = None
-        self._ranked: dict[str, None] = {}
         self._cut_off_since: float | None = None
 
     # What is known
@@ -249,10 +176,7 @@ class Replica:
             if each == self._broker
             or (
                 each in self._alive
-                and (
-                    self._acked_by(each) >= end - max_lag
-                    or self._now - self._caught_up_at.get(each, float("-inf")) <= within_s
-                )
+                and (self._acked_by(each) >= end - max_lag or self._now - self._acks.caught_up_at(each) <= within_s)
             )
         )
 
@@ -265,11 +189,11 @@ class Replica:
         """
         replicas = self.replicas
         possible = {each for found in self._possible_replica_sets() for each in found}
-        holding = self._acks.keys() & set(replicas) if self._acks_of == self.latest.branch else set[str]()
+        holding = self._acks.holding(replicas) if self._acks.branch == self.latest.branch else 0
         return (
             self._settings.availability is Availability.MAJORITY
             and self._broker not in possible
-            and 2 * len(holding) > len(replicas)
+            and 2 * holding > len(replicas)
         )
 
     @property
@@ -364,11 +288,9 @@ class Replica:
 
         Every replica may hear the acknowledgements of all: those that do not lead find out how far readers may read.
         """
-        if branch.epoch < self._acks_of.epoch or (self.leading is not None and branch != self.leading):
+        if branch.epoch < self._acks.branch.epoch or (self.leading is not None and branch != self.leading):
             return []
-        if branch != self._acks_of:
-            self._acks_of, self._acks = branch, {}
-        self._acks[broker] = max(end_offset, self._acks.get(broker, 0))
+        self._acks.add(broker, branch, end_offset)
         return self._move_high_watermark()
 
     def set_alive(
@@ -384,9 +306,8 @@ class Replica:
         Returns:
             The actions.
         """
-        if self._next_claim_at is not None and self._alive != frozenset(brokers):
-            # What has made claims wait longer and longer may be over.
-            self._next_claim_at = min(self._next_claim_at, max(now + self._claim_wait_s(0), self._claim_until))
+        if self._alive != frozenset(brokers):
+            self._timer.hurry(now, self._place())
         self._alive = frozenset(brokers)
         self._able = self._alive - unwritable
         return [*self.advance(now), *self._begin_if_promised(), *self._move_high_watermark()]
@@ -394,8 +315,7 @@ class Replica:
     @property
     def is_settled(self) -> bool:
         """Whether time alone changes nothing: `advance` need not be called until something else has happened."""
-        waits = (self._next_claim_at, self._ready_since, self._cut_off_since)
-        if waits != (None, None, None):
+        if self._timer.is_running or (self._ready_since, self._cut_off_since) != (None, None):
             return False
         if self.leading is None:
             return True
@@ -416,9 +336,7 @@ class Replica:
         Returns:
             Whether they are others than before.
         """
-        before = self._preferred, self._unfit
-        self._preferred, self._unfit = preferred, unfit
-        return before != (preferred, unfit)
+        return self._order.set(preferred, unfit)
 
     def advance(self, now: float) -> list[ReplicaAction]:
         """Claim the log if nobody leads it, or resign if this replica leads and cannot get acknowledgements."""
@@ -426,22 +344,16 @@ class Replica:
         if self._is_cut_off(now):
             return self._resign()
         if not self._should_claim(now):
-            self._next_claim_at = None
+            self._timer.stop()
             return []
-        order = self._rank_living()
-        if self._next_claim_at is None:
-            wait_s = order.index(self._broker) * self._settings.stagger_s
-            if not self.is_complete(self.latest.branch):  # those that need not fetch anything first take over sooner
-                wait_s += JOINING_WAIT_S if self.is_joining else len(order) * self._settings.stagger_s
-            self._next_claim_at = max(now + wait_s, self._claim_until)
-        if now < self._next_claim_at:
+        if not self._timer.is_due(now, self._wait_before_claim_s):
             return []
         self._wait_for_promises()
         return self._claim_with(self.replicas)
 
     def may_lead(self, broker: str) -> bool:
         """Return whether a replica is alive, can write, and is neither drained nor full."""
-        return broker in self._able and broker not in self._unfit
+        return broker in self._able and broker not in self._order.unfit
 
     def take_over(self) -> list[ReplicaAction]:
         """Claim the log from another leader, if this replica is preferred and holds the latest branch."""
@@ -460,39 +372,37 @@ class Replica:
 
     def _begin_leading(self, row: BranchRow) -> list[ReplicaAction]:
         self.leading = row.branch
-        self._acks_of, self._acks, self._caught_up_at = row.branch, {}, {}
+        self._acks.begin(row.branch)
         return [Lead(row)]
 
     def _note_time(self, now: float) -> None:
         """Note who holds what the leader held when time was noted before; begin waits again if time jumps back."""
         if now < self._now:
-            self._next_claim_at = self._ready_since = self._cut_off_since = None
-            self._claim_until = float("-inf")
-            self._caught_up_at = dict.fromkeys(self._caught_up_at, now)
+            self._timer.reset()
+            self._ready_since = self._cut_off_since = None
+            self._acks.set_back(now)
         if self.leading is not None:
-            at = min(self._now, now)
-            self._caught_up_at.update((each, at) for each, end in self._acks.items() if end >= self._end_before)
-            self._end_before = self._held.get(self.leading, 0)
+            self._acks.note_end(self._held.get(self.leading, 0), min(self._now, now))
         self._now = now
 
     # Claims and promises
 
-    def _claim_wait_s(self, claims_before: int) -> float:
-        """Return how long a claim may take before this replica makes another one, in seconds.
-
-        It is longer after each claim of which no branch has come that this replica holds: records may take longer to
-        be written, and a leader may take longer to read what is before its branch.
-        """
-        order = self._rank_living()
-        place = order.index(self._broker) if self._broker in order else len(order)
-        timeout_s = self._settings.claim_timeout_s * 2.0 ** min(claims_before, CLAIM_DOUBLINGS)
-        return timeout_s + place * self._settings.stagger_s
-
     def _wait_for_promises(self) -> None:
-        """Leave time to a claim that is being made. Some of it is left even if brokers come and go meanwhile."""
-        self._next_claim_at = self._now + self._claim_wait_s(self._fruitless_claims)
-        claims_before = min(self._fruitless_claims, CLAIM_DOUBLINGS) - RETURNED_DOUBLINGS
-        self._claim_until = self._now + self._claim_wait_s(max(claims_before, 0))
+        """Leave time to a claim that is being made."""
+        self._timer.wait_for_promises(self._now, self._place())
+
+    def _wait_before_claim_s(self) -> float:
+        """Return how long others have to claim before this replica does, in seconds."""
+        order = self._rank_living()
+        wait_s = order.index(self._broker) * self._settings.stagger_s
+        if not self.is_complete(self.latest.branch):  # those that need not fetch anything first take over sooner
+            wait_s += JOINING_WAIT_S if self.is_joining else len(order) * self._settings.stagger_s
+        return wait_s
+
+    def _place(self) -> int:
+        """Return how many replicas are preferred to this one as leaders."""
+        order = self._rank_living()
+        return order.index(self._broker) if self._broker in order else len(order)
 
     def _claim_with(self, replicas: tuple[str, ...]) -> list[ReplicaAction]:
         if self.may_append and self._late_for != self.leading:
@@ -539,7 +449,7 @@ class Replica:
         self._promise(claim)
         if claim.replicas:  # the claim gets as much time as one of this replica's
             self._wait_for_promises()
-            self._fruitless_claims += 1
+            self._timer.note_promise()
         actions: list[ReplicaAction] = []
         if self.leading is not None:
             actions.append(StepDown(self.leading))
@@ -640,7 +550,7 @@ class Replica:
 
         The first branch begins without an index record, so there is nothing of it to acknowledge.
         """
-        return self._acks.get(broker, 0 if self.leading == self._first else -1)
+        return self._acks.ends.get(broker, 0 if self.leading == self._first else -1)
 
     def is_complete(self, branch: Branch) -> bool:
         """Return whether this replica holds a branch, from its beginning on, and all before it."""
@@ -660,7 +570,7 @@ class Replica:
         if tip.branch == NO_BRANCH or tip.branch.epoch < promised or tip == self._acknowledged:
             return []
         if tip.branch != self._acknowledged.branch:
-            self._fruitless_claims = 0
+            self._timer.note_branch()
         self._acknowledged = tip
         if tip.branch.leader == self._broker:
             return self.acknowledged(self._broker, tip.branch, tip.end_offset)
@@ -675,7 +585,7 @@ class Replica:
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
         tip = self.tip()
-        branch, row = self._acks_of, self.table.rows.get(self._acks_of)
+        branch, row = self._acks.branch, self.table.rows.get(self._acks.branch)
         if row is None or tip.branch != branch:
             return []
         if self._marked.branch != branch:
@@ -696,8 +606,8 @@ class Replica:
 
     def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
         """Return the offset up to which enough replicas have acknowledged the branch; -1 if there are not enough."""
-        acks = dict(self._acks)
-        if self._acknowledged.branch == self._acks_of:
+        acks = dict(self._acks.ends)
+        if self._acknowledged.branch == self._acks.branch:
             acks[self._broker] = max(self._acknowledged.end_offset, acks.get(self._broker, -1))
         if self._broker not in acks:
             return -1
@@ -765,18 +675,14 @@ class Replica:
             return False
         if self._ready_since is None:
             self._ready_since = now
-        is_urgent = leader in self._unfit and self._broker not in self._unfit
+        is_urgent = leader in self._order.unfit and self._broker not in self._order.unfit
         wait_s = self._settings.claim_timeout_s if is_urgent else self._move_after_s
         return now - self._ready_since >= wait_s
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas that can write in the order in which they are preferred as leaders."""
-        order = [each for each in self.rank_replicas() if each in self._able]
-        return sorted(order, key=lambda each: each in self._unfit)
+        return self._order.rank_able(self.replicas, self._able)
 
     def rank_replicas(self) -> list[str]:
         """Return the replicas in the order in which they are preferred as leaders."""
-        if self._ranked.keys() != set(self.replicas):
-            self._ranked = dict.fromkeys(rank_nodes(self._log, self.replicas))
-        named = [each for each in self._preferred if each in self._ranked]
-        return [*named, *(each for each in self._ranked if each not in named)]
+        return self._order.rank(self.replicas)

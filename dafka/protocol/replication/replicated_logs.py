@@ -9,9 +9,11 @@ from typing import NamedTuple
 import attrs
 
 from dafka.protocol.logs import INDEX_TOPIC, BranchAddress, Topic, name_log, parse_address
+from dafka.protocol.replication.actions import ReplicaAction
 from dafka.protocol.replication.held_log import HeldLog
 from dafka.protocol.replication.records import Branch, BranchRow, ControlRecord
-from dafka.protocol.replication.replica import Availability, Replica, ReplicaAction, ReplicaSettings
+from dafka.protocol.replication.replica import Replica
+from dafka.protocol.replication.settings import Availability, ReplicaSettings
 from dafka.records import Partition, RecordBatch
 
 

@@ -1,0 +1,34 @@
+"""How a log is replicated."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+
+class Availability(Enum):
+    """What the sides of a split may do."""
+
+    BRANCH = "branch"
+    """Each side goes on; when they meet again, one branch continues, and gets the records of the other one."""
+    MAJORITY = "majority"
+    """The side with more than half of the replicas goes on."""
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaSettings:
+    """How a log is replicated.
+
+    Attributes:
+        availability: What the sides of a split may do.
+        claim_timeout_s: How long a claim waits for promises until another one is made, in seconds.
+        stagger_s: How much later each less preferred replica claims.
+        move_after_s: How long the preferred replica must have been ready before it takes over from another leader. It
+            waits up to twice as long, each log for another time, so that it does not take over all logs at once.
+    """
+
+    availability: Availability = Availability.MAJORITY
+    claim_timeout_s: float = 1.0
+    stagger_s: float = 0.25
+    move_after_s: float = 30.0
