@@ -158,6 +158,7 @@ class Broker(Store):
         self._bytes_max = config.kafka.batch_bytes_max
         self._room_bytes = config.store.pending_bytes_max
         self._durable = trio.Event()
+        self._deleted = trio.Event()
         self._writing: trio.Event | None = None
         self._is_writing_state = False
         self._advanced: dict[LogState, set[trio.Event]] = {}
@@ -515,26 +516,34 @@ class Broker(Store):
             self.cluster.repeat_acknowledgements(signs.repeats)
 
     def _has_work(self) -> bool:
-        return super()._has_work() or bool(self._state) or self.order.has_unwritten() or bool(self._earlier)
+        return super()._has_work() or self._has_own_work()
+
+    def _has_own_work(self) -> bool:
+        return bool(self._state) or self.order.has_unwritten() or bool(self._earlier)
 
     def _drops_records(self) -> bool:
         return True
 
     async def _flush(self) -> None:
         # What has failed is written again before anything else, so that `_writing` belongs to it.
-        if super()._has_work() and not self._is_writing_state:
+        is_due = self._commits.lets_others_write and self._has_own_work()
+        if super()._has_work() and not self._is_writing_state and not is_due:
             await super()._flush()
         else:
             self._is_writing_state = True
             await self._append([])
             self._is_writing_state = False
             self._refusal = ""
+            self._commits.others_written()
         self._in_flight = []
         stored, self._stored = self._stored, []
         self.cluster.stored(stored)
         if not self._has_work():  # what came while a failed write was repeated was written with it
             self._durable.set()
             self._durable = trio.Event()
+        if not self._commits.is_deleting:
+            self._deleted.set()
+            self._deleted = trio.Event()
         self._room.unpark_all()
 
     async def _append(self, batches: list[RecordBatch]) -> None:
@@ -631,7 +640,7 @@ class Broker(Store):
             self._heads.forget(partition)
         self._commits.put_deleted(partitions)
         self._arrived.unpark_all()
-        return self._durable
+        return self._deleted
 
     async def place(self, log: LogState, batch: RecordBatch) -> None:
         """Give stored records their offsets in a log, and wait until these are durable."""

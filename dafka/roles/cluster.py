@@ -388,8 +388,7 @@ class Cluster:
         if self.logs.find(name) is not None:
             return
         replicas = topic.placement[number] if number < len(topic.placement) else (self._broker.address,)
-        indexes = list(self._indexes.get(name, ()))
-        index = [batch for each in indexes async for batch in read_index(self._broker.storage, each)]
+        index = await self._read_indexes(name)
         if self._order.find_log(topic.name, number) is not state:
             return
         log = self.logs.add(topic, number, replicas, index)
@@ -399,6 +398,20 @@ class Cluster:
             self.leading.keep_leading(log, state)
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
+
+    async def _read_indexes(self, name: str) -> list[RecordBatch]:
+        """Return the index records of a log that are stored, with those that are stored while others are read."""
+        found: list[RecordBatch] = []
+        ends: dict[Partition, int] = {}
+        while due := [
+            each for each in self._indexes.get(name, ()) if self._broker.durable_end_of(each) > ends.get(each, -1)
+        ]:
+            for partition in due:
+                first, ends[partition] = ends.get(partition, 0), self._broker.durable_end_of(partition)
+                async for batch in read_index(self._broker.storage, partition, first):
+                    found.append(batch)
+                    ends[partition] = max(ends[partition], batch.end_sequence)
+        return found
 
     def _show_ended(self, state: LogState, index: Iterable[RecordBatch]) -> None:
         """Let other brokers have what they lack of branches that this one has led before it was restarted."""

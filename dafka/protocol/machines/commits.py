@@ -7,6 +7,7 @@ durable. A transaction that the storage refused is written again, before anythin
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TypeAlias
 
 import attrs
@@ -16,6 +17,9 @@ from dafka.protocol.events import StorageFailed, StorageRecovered
 from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
+
+DELETED_TOGETHER = 4
+"""Partitions that are deleted together. Between them, what waits to be appended is, which others may wait for."""
 
 
 @attrs.frozen
@@ -57,6 +61,7 @@ class CommitQueue:
         self._resets: dict[Partition, int] = {}
         self._silent: list[Partition] = []
         self._deleted: dict[Partition, None] = {}
+        self._has_just_deleted = False
         self._work: StorageWork | None = None
         self._work_bytes = 0
         self._is_failing = False
@@ -65,6 +70,20 @@ class CommitQueue:
         """Return whether there is work for the storage."""
         return bool(self._work or self._resets or self._silent or self._deleted or self._pending)
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether partitions of this node's own wait to be deleted, or are being deleted."""
+        return bool(self._deleted) or isinstance(self._work, DeletePartitions)
+
+    @property
+    def lets_others_write(self) -> bool:
+        """Whether to write what waits elsewhere before more partitions are deleted."""
+        return self._has_just_deleted and self._work is None and not self._pending
+
+    def others_written(self) -> None:
+        """Note that what waited elsewhere was written."""
+        self._has_just_deleted = False
+
     def put_records(self, batch: RecordBatch) -> None:
         """Queue records that the machine wants appended."""
         self._pending.add_batch(batch)
@@ -72,7 +91,7 @@ class CommitQueue:
 
     def put_reset(self, reset: ResetPosition) -> None:
         """Queue a reset of a partition, and drop the records that wait for it."""
-        self._machine.records_unqueued(self._pending.drop_partition(reset.partition))
+        self._drop_waiting(reset.partition)
         self._resets[reset.partition] = reset.next_sequence
 
     def put_silent(self, partitions: Iterable[Partition]) -> None:
@@ -80,24 +99,27 @@ class CommitQueue:
         self._silent = list(partitions)
 
     def put_deleted(self, partitions: Iterable[Partition]) -> None:
-        """Queue partitions of this node's own to be deleted, and drop the records that wait for them."""
+        """Queue partitions of this node's own to be deleted. Records that wait for them are dropped."""
         self._deleted.update(dict.fromkeys(partitions))
 
     def begin_work(self) -> StorageWork:
         """Return the next work of the storage; call `work_done` or `work_failed` afterward. There must be work.
 
-        A reset comes before the records that wait, since they continue the partition after it.
+        A reset comes before the records that wait, since they continue the partition after it. So do deletions, but of
+        a few partitions at a time.
         """
         if self._work is None:
             if self._resets:
                 partition = next(iter(self._resets))
                 self._work = ResetPosition(partition, self._resets.pop(partition))
-            elif self._deleted:
-                self._work, self._deleted = DeletePartitions(tuple(self._deleted)), {}
+            elif self._deleted and not (self._has_just_deleted and self._pending):
+                self._work = DeletePartitions(tuple(islice(self._deleted, DELETED_TOGETHER)))
             elif self._silent:
                 silent, self._silent = self._silent, []
                 self._work = ForgetPartitions(self._machine.begin_forgetting(silent))
             else:
+                for partition in self._deleted:  # what is appended counts as held
+                    self._drop_waiting(partition)
                 self._work_bytes = self._pending.memory_bytes
                 self._work = self._pending.take_all()
         return self._work
@@ -107,13 +129,15 @@ class CommitQueue:
         work, self._work = self._work, None
         actions: list[Action] = [Notify(StorageRecovered())] if self._is_failing else []
         self._is_failing = False
+        self._has_just_deleted = isinstance(work, DeletePartitions)
         if isinstance(work, ResetPosition):
             return actions + self._machine.position_reset(work.partition, work.next_sequence)
         if isinstance(work, ForgetPartitions):
             return actions + self._machine.partitions_deleted()
         if isinstance(work, DeletePartitions):
             for partition in work.partitions:
-                self._machine.records_unqueued(self._pending.drop_partition(partition))
+                del self._deleted[partition]
+                self._drop_waiting(partition)
                 self._resets.pop(partition, None)
                 self._machine.forget_own(partition)
             return actions
@@ -129,3 +153,6 @@ class CommitQueue:
         """Note that the storage refused what `begin_work` returned; `begin_work` returns it again."""
         is_new, self._is_failing = not self._is_failing, True
         return [Notify(StorageFailed(reason))] if is_new else []
+
+    def _drop_waiting(self, partition: Partition) -> None:
+        self._machine.records_unqueued(self._pending.drop_partition(partition))

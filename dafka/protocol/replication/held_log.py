@@ -107,8 +107,14 @@ class HeldLog:
         return 0 if held is None else held.index_end
 
     def add_index(self, branch: Branch, first_sequence: int, values: list[bytes]) -> None:
-        """Note index records of a branch that are stored. Raises `StorageFormatError` if one is malformed."""
+        """Note index records of a branch that are stored; those that are known already are passed over.
+
+        Raises:
+            StorageFormatError: One is malformed.
+        """
         held = self._branches.setdefault(branch, _HeldBranch())
+        known_end = held.recent[-1][0] if held.recent else first_sequence
+        values, first_sequence = values[max(known_end - first_sequence, 0) :], max(first_sequence, known_end)
         address = str(BranchAddress(branch.leader, self._topic_id, self._number, branch.epoch))
         for sequence, value in enumerate(values, first_sequence):
             needed: dict[Partition, int] = {}

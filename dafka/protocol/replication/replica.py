@@ -79,6 +79,7 @@ class Replica:
         self._able = self._alive
         self._order = LeaderOrder(log)
         self._held = {self._first: 0}
+        self._last_held = self._first
         self._complete: set[Branch] = set()
         self._last_complete = NO_BRANCH
         self._acknowledged = NO_TIP
@@ -133,11 +134,12 @@ class Replica:
 
     def tip(self) -> Tip:
         """Return how far the log of this replica reaches."""
-        later = [each for each in self._held if each > self._last_complete]
-        for branch in sorted(later, reverse=True):
-            if self.is_complete(branch):
-                self._last_complete = branch
-                break
+        if self._last_held > self._last_complete:
+            later = [each for each in self._held if each > self._last_complete]
+            for branch in sorted(later, reverse=True):
+                if self.is_complete(branch):
+                    self._last_complete = branch
+                    break
         end_offset = self._held.get(self._last_complete)
         return NO_TIP if end_offset is None else Tip(self._last_complete, end_offset)
 
@@ -231,6 +233,7 @@ class Replica:
     def restore_held(self, held: dict[Branch, int]) -> None:
         """Take over what this broker holds of each branch: the offset after its last index record."""
         self._held = {self._first: 0, **held}
+        self._last_held = max(self._held)
         self._complete.clear()
         self._last_complete = NO_BRANCH
         self.high_watermark, self._marked = 0, NO_TIP
@@ -280,6 +283,7 @@ class Replica:
             The actions.
         """
         self._held[branch] = max(end_offset, self._held.get(branch, 0))
+        self._last_held = max(branch, self._last_held)
         self._largest_epoch = max(self._largest_epoch, branch.epoch)
         return self._acknowledge()
 
