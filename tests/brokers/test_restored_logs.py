@@ -23,6 +23,7 @@ from dafka.protocol.logs import (
     RestartEntry,
     RunEntry,
     encode_entries,
+    name_log,
 )
 from dafka.protocol.replication import Branch, BranchRow, ReplicaSettings, Tip
 from dafka.protocol.replication.held_log import HeldLog
@@ -31,7 +32,7 @@ from dafka.protocol.replication.replicated_logs import ReplicatedLog
 from dafka.records import Partition, RecordBatch
 from dafka.roles.branch_reading import restore_log
 from dafka.storage.memory import MemoryStorage
-from tests.brokers.several import PATIENCE_S, distinct, make_batch, open_several, read
+from tests.brokers.several import PATIENCE_S, append, distinct, make_batch, open_several, read, wait_until
 
 pytestmark = pytest.mark.trio
 
@@ -133,6 +134,44 @@ async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(re
     assert [each for each in entries if isinstance(each, RunEntry)] == list(written)
     assert numbers == [BATCHES]
     assert len(records_read) == 1
+
+
+async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, may_go_on = trio.Event(), trio.Event()
+    read_index = dafka.roles.branch_reading.read_index
+
+    async def read_slowly(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
+        found = [each async for each in read_index(storage, partition, *sequences)]
+        if any(held.topic == "orders" for held in await storage.partitions("orders")) and found:
+            is_reading.set()
+            await may_go_on.wait()
+        for each in found:
+            yield each
+
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all("a", "b", "c")
+        await first.create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, b"before")
+        await wait_until(lambda: len(log.leadership.in_sync) == 3)
+        away = next(each for each, broker in several.brokers.items() if broker is not leader)
+        await several.stop(away)
+        monkeypatch.setattr("dafka.roles.cluster.read_index", read_slowly)
+        again = await several.start(away)
+        with trio.fail_after(PATIENCE_S):
+            await is_reading.wait()
+        await append(leader, log, b"meanwhile")
+        await wait_until(lambda: again.durable_end_of(log.index_partition) == log.index_end)
+        may_go_on.set()
+        name = name_log(leader.order.topics["orders"].topic_id, 0)
+
+        def held_end() -> int:
+            found = again.cluster.logs.find(name)
+            return 0 if found is None else max(found.held.ends().values())
+
+        await wait_until(lambda: held_end() == 2)
 
 
 async def test_new_leaders_read_little_of_a_log_that_has_had_many(

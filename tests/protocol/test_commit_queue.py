@@ -10,7 +10,7 @@ from dafka.config import Config
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
 from dafka.protocol.events import StorageFailed, StorageRecovered
-from dafka.protocol.machines.commits import CommitQueue, DeletePartitions
+from dafka.protocol.machines.commits import DELETED_TOGETHER, CommitQueue, DeletePartitions
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, live, run
 
@@ -196,3 +196,23 @@ def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_wai
     assert store.machine.stored.durable_end(OTHER) == 0
     store.receive(0, 1, OTHER)
     assert store.queue.begin_work() == [run(0, 1, OTHER)], "it begins again"
+
+
+def test_what_waits_is_appended_between_the_deletions_of_many_partitions() -> None:
+    store = Store()
+    partitions = [Partition("hello", f"P{number}") for number in range(DELETED_TOGETHER + 1)]
+    store.queue.put_deleted([*partitions, OTHER])
+    store.receive(0, 3)
+    store.receive(0, 2, OTHER)
+    assert store.queue.begin_work() == DeletePartitions(tuple(partitions[:DELETED_TOGETHER]))
+    assert not store.queue.lets_others_write
+    store.queue.work_done(0.2)
+    assert store.queue.begin_work() == [run(0, 3)], "nothing is appended to a partition that is to be deleted"
+    store.queue.work_done(0.3)
+    assert store.queue.is_deleting
+    assert store.queue.begin_work() == DeletePartitions((partitions[-1], OTHER))
+    store.queue.work_done(0.4)
+    assert store.queue.lets_others_write
+    assert not store.queue.is_deleting
+    assert not store.queue
+    assert store.machine.pending_bytes == 0

@@ -86,3 +86,15 @@ def test_where_an_index_was_last_written_again_is_known_when_that_is_held() -> N
     list(held.advance())
     assert held.restart(BRANCH) == (2, 15)
     assert held.restart(Branch(1, "other")) is None
+
+
+def test_index_records_that_are_known_are_passed_over() -> None:
+    held = Held()
+    held.write(BranchEntry(5, 1024))
+    held.write(RunEntry(5, OWN, 0, 10))
+    held.ends_of[OWN_PARTITION] = 20
+    list(held.advance())
+    again = [encode_entries([RunEntry(5, OWN, 0, 10)]), encode_entries([RunEntry(15, OWN, 10, 10)])]
+    held.add_index(BRANCH, 1, again)
+    assert list(held.advance()) == [(BRANCH, 25)]
+    assert [held.offset_at(BRANCH, end) for end in range(1, 4)] == [5, 15, 25]
