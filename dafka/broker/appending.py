@@ -169,11 +169,12 @@ def _check_replicas(service: Service, log: LogState) -> None:
     """Refuse records that would not reach enough replicas at present."""
     leadership, brokers = log.leadership, service.broker.brokers
     topic = service.broker.order.topics[log.topic]
-    living = sum(map(brokers.is_alive, leadership.replicas))
-    if availability_of(topic) == MAJORITY and living <= len(leadership.replicas) // 2 and leadership.replicas:
+    voters = leadership.voters
+    living = sum(map(brokers.is_alive, voters))
+    if availability_of(topic) == MAJORITY and living <= len(voters) // 2 and voters:
         raise AppendRefusedError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{living} of {len(leadership.replicas)} replicas are alive, which is no majority",
+            f"{living} of {len(voters)} replicas are alive, which is no majority",
         )
     needed = replicas_min_of(topic)
     in_sync = max(sum(map(brokers.is_alive, leadership.in_sync)), 1)  # this broker is

@@ -515,7 +515,16 @@ class Cluster:
         presumed_leader = "" if leader or replica.hears_majority else branch.leader
         in_sync = replica.in_sync(within_s=IN_SYNC_S)
         is_readable = self._has_racks if is_led else self.leading.is_followed(log, branch)
-        found = Leadership(leader, branch.epoch, is_led, replica.replicas, in_sync, is_readable, presumed_leader)
+        found = Leadership(
+            leader,
+            branch.epoch,
+            is_led,
+            replica.replicas,
+            in_sync,
+            is_readable,
+            presumed_leader,
+            replica.latest.joining,
+        )
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark
             self._notify(state)

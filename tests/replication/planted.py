@@ -277,6 +277,13 @@ class StaysWithFullLeaders(Replica):
         return super().set_alive(brokers, now)
 
 
+class CountsJoiningReplicas(Replica):
+    """Lets readers read what replicas have acknowledged that still join, and that others do not ask."""
+
+    def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
+        return super()._acknowledged_end((self._broker, *self.latest.joining) if self.latest.joining else replicas)
+
+
 PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, AcknowledgesDespitePromise, 0),
     (Availability.MAJORITY, HidesItsTip, 0),
@@ -306,6 +313,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, CountsTheDead, 0),
     (Availability.MAJORITY, IgnoresRows, 430),
     (Availability.MAJORITY, StaysWithFullLeaders, 0),
+    (Availability.MAJORITY, CountsJoiningReplicas, 0),
     (Availability.BRANCH, StaysWithFullLeaders, 0),
     (Availability.BRANCH, SharesEpochs, 0),
     (Availability.BRANCH, PromisesOnlyOnce, 15),

@@ -23,9 +23,9 @@ BRANCHES = st.builds(Branch, st.integers(-1, 2**31 - 1), NAMES)
 TIPS = st.builds(Tip, BRANCHES, st.integers(0, 2**63 - 1))
 REPLICAS = st.lists(NAMES, max_size=5).map(tuple)
 RECORDS = st.one_of(
-    st.builds(Claim, NAMES, BRANCHES, REPLICAS),
+    st.builds(Claim, NAMES, BRANCHES, REPLICAS, REPLICAS),
     st.builds(Promise, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple)),
-    st.builds(BranchRow, NAMES, BRANCHES, TIPS, REPLICAS),
+    st.builds(BranchRow, NAMES, BRANCHES, TIPS, REPLICAS, REPLICAS),
 )
 
 
@@ -62,3 +62,10 @@ def test_a_later_version_is_refused_with_what_to_do() -> None:
 def test_epochs_increase_and_differ_between_brokers(latest: int, one: int, other: int) -> None:
     assert next_epoch(latest, one) > latest
     assert (next_epoch(latest, one) == next_epoch(latest, other)) == (one == other)
+
+
+def test_a_record_of_an_earlier_version_names_no_joining_replicas() -> None:
+    row = BranchRow("log", Branch(1, "a"), Tip(Branch(0, "b"), 7), ("a", "b"))
+    assert decode_control(b'{"version":1,"row":["log",[1,"a"],[[0,"b"],7],["a","b"]]}') == row
+    claim = Claim("log", Branch(1, "a"), ("a", "b"))
+    assert decode_control(b'{"version":1,"claim":["log",[1,"a"],["a","b"]]}') == claim

@@ -22,6 +22,7 @@ from dafka.protocol.replication import (
     next_epoch,
     rank_nodes,
 )
+from dafka.protocol.replication.replica import JOINED_S
 
 REPLICAS = ("b0", "b1", "b2")
 SETTINGS = ReplicaSettings(claim_timeout_s=0.5, move_after_s=30.0)
@@ -387,3 +388,47 @@ def test_the_branch_of_more_replicas_goes_on_when_two_sides_meet(cut_off: str, p
         assert latest.parent == Tip(FIRST, 5)
     else:
         assert latest.branch == branch or latest.parent == Tip(branch, 9)
+
+
+def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> None:
+    leader, alive = make_replica("b0"), ("b0", "b1", "b2", "b3")
+    leader.restore_held({FIRST: 10})
+    leader.resume()
+    leader.set_alive(alive, 0.0)
+    [write] = leader.change_replicas(alive)
+    assert isinstance(write, WriteControl)
+    claim = write.record
+    assert isinstance(claim, Claim)
+    assert (claim.replicas, claim.joining, claim.voters) == (alive, ("b3",), REPLICAS)
+    *_, promise = leader.written(claim)
+    assert isinstance(promise, WriteControl)
+    assert leader.written(promise.record) == []
+    branch = claim.branch
+    assert leader.receive("b3", Promise("log", branch, Tip(FIRST, 0), (REPLICAS,), FIRST)) == []
+    row = BranchRow("log", branch, Tip(FIRST, 10), alive, ("b3",))
+    assert leader.receive("b1", Promise("log", branch, Tip(FIRST, 10), (REPLICAS,), FIRST)) == [WriteControl(row)]
+    assert leader.written(row) == [Lead(row)]
+    leader.stored(branch, 12)
+    assert leader.acknowledged("b3", branch, 11) == []
+    assert leader.acknowledged("b1", branch, 12) == [MoveHighWatermark(12)]
+    assert leader.set_alive(alive, 1.0) == []
+    leader.acknowledged("b3", branch, 12)
+    made = [leader.set_alive(alive, now) for now in (2.0, 2.0 + JOINED_S / 2, 2.0 + JOINED_S)]
+    assert made[:2] == [[], []]
+    [[promoted]] = made[2:]
+    assert isinstance(promoted, WriteControl)
+    assert isinstance(promoted.record, Claim)
+    assert (promoted.record.replicas, promoted.record.joining) == (alive, ())
+
+
+def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
+    joining = make_replica("b2")
+    row = BranchRow("log", Branch(next_epoch(0, 0), "b0"), Tip(FIRST, 0), REPLICAS, ("b2",))
+    joining.receive("b0", row)
+    joining.stored(row.branch, 5)
+    for now in range(60):
+        assert not any(
+            isinstance(each, WriteControl) and isinstance(each.record, Claim)
+            for each in joining.set_alive(("b1", "b2"), float(now))
+        )
+    assert joining.rank_replicas() == rank_nodes("log", ("b0", "b1"))

@@ -42,6 +42,7 @@ class Leadership:
         is_led: Whether this broker leads the log, and may append to it.
         replicas: The brokers that keep the log.
         in_sync: Those of them that have all of it, as far as the leader knows; only at the leader.
+        joining: Those of the replicas that copy the log, and do not count for majorities yet.
         is_follower_readable: Whether clients may read the log up to `high_watermark` at brokers that do not lead it.
     """
 
@@ -52,6 +53,12 @@ class Leadership:
     in_sync: tuple[str, ...] = ()
     is_follower_readable: bool = False
     presumed_leader: str = ""
+    joining: tuple[str, ...] = ()
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The replicas that count for majorities."""
+        return tuple(each for each in self.replicas if each not in self.joining)
 
 
 @attrs.define(eq=False)

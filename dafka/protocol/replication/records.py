@@ -63,11 +63,18 @@ class Claim:
         log: The log.
         branch: The branch that it wants to begin.
         replicas: The replicas that the log then has.
+        joining: Those of them that copy the log, and of which nothing is asked until they hold it.
     """
 
     log: str
     branch: Branch
     replicas: tuple[str, ...]
+    joining: tuple[str, ...] = ()
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The replicas that count for majorities."""
+        return tuple(each for each in self.replicas if each not in self.joining)
 
 
 @attrs.frozen
@@ -78,8 +85,8 @@ class Promise:
         log: The log.
         branch: The branch that was claimed.
         tip: How far the log of this replica reaches.
-        replica_sets: The replicas of the latest branch that it knows, and of all later ones that it promised to follow
-            before: any of these branches may have begun.
+        replica_sets: The replicas that count for majorities of the latest branch that it knows, and of all later ones
+            that it promised to follow before: any of these branches may have begun.
         latest: The latest branch whose row it knows.
     """
 
@@ -99,12 +106,19 @@ class BranchRow:
         branch: The branch, whose leader publishes this row.
         parent: The branch before it, and its end: the offset at which this branch begins.
         replicas: The replicas.
+        joining: Those of them that copy the log, and of which nothing is asked until they hold it.
     """
 
     log: str
     branch: Branch
     parent: Tip
     replicas: tuple[str, ...]
+    joining: tuple[str, ...] = ()
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The replicas that count for majorities."""
+        return tuple(each for each in self.replicas if each not in self.joining)
 
 
 ControlRecord: TypeAlias = Claim | Promise | BranchRow
@@ -149,15 +163,15 @@ def decode_control(value: bytes) -> ControlRecord:
             raise StorageFormatError("a control record has a newer version: update dafka on this broker")
         [(kind, found)] = fields.items()
         if kind == "claim":
-            log, branch, replicas = found
-            return Claim(str(log), _branch(branch), _texts(replicas))
+            log, branch, replicas, *joining = found
+            return Claim(str(log), _branch(branch), _texts(replicas), *map(_texts, joining))
         log, branch, (last, end), replicas, *further = found
         tip = Tip(_branch(last), int(end))
         if kind == "promise":
             [latest] = further
             return Promise(str(log), _branch(branch), tip, tuple(map(_texts, replicas)), _branch(latest))
         if kind == "row":
-            return BranchRow(str(log), _branch(branch), tip, _texts(replicas))
+            return BranchRow(str(log), _branch(branch), tip, _texts(replicas), *map(_texts, further))
         raise StorageFormatError(f"a control record has the unknown kind {kind!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageFormatError(f"a control record is malformed: {error!r}") from None

@@ -41,6 +41,10 @@ from dafka.protocol.replication.records import (
 )
 from dafka.protocol.replication.settings import Availability, ReplicaSettings
 
+JOINED_S = 3.0
+"""For how many seconds a joining replica holds the log until it counts for majorities. Balancing may let it count
+sooner, together with the removal of another one."""
+
 JOINING_WAIT_S = 3.0
 """How much later a replica claims that is still copying a log which it has never had, in seconds."""
 
@@ -86,7 +90,7 @@ class Replica:
         self._promised: Claim | None = None
         self._promised_claims: list[Claim] = []
         self._promised_by: dict[str, int] = {}
-        self._claimed: dict[Branch, tuple[str, ...]] = {}
+        self._claimed: dict[Branch, Claim] = {}
         self._largest_epoch = 0
         self._claim: Claim | None = None
         self._promises: dict[str, Promise] = {}
@@ -99,6 +103,7 @@ class Replica:
         self._timer = ClaimTimer(settings)
         self._ready_since: float | None = None
         self._cut_off_since: float | None = None
+        self._joined_since: float | None = None
 
     # What is known
 
@@ -112,6 +117,11 @@ class Replica:
     def replicas(self) -> tuple[str, ...]:
         """The replicas, as far as this replica knows."""
         return self.latest.replicas
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The replicas that count for majorities, as far as this replica knows: all but those that copy the log."""
+        return self.latest.voters
 
     @property
     def leader(self) -> str:
@@ -151,10 +161,9 @@ class Replica:
     @property
     def is_joining(self) -> bool:
         """Whether this broker copies the log to become a replica, and the others can do without it meanwhile."""
-        replicas = self.replicas
-        others = self._alive.intersection(replicas) - {self._broker}
-        is_needed = self.latest.branch.leader == self._broker or 2 * len(others) <= len(replicas)
-        if self._broker not in replicas or is_needed:
+        others = self._alive.intersection(self.voters) - {self._broker}
+        is_needed = self.latest.branch.leader == self._broker or 2 * len(others) <= len(self.voters)
+        if self._broker not in self.replicas or is_needed:
             return False
         row = self.table.rows.get(self.tip().branch)
         return row is None or self._broker not in row.replicas
@@ -190,12 +199,12 @@ class Replica:
         "branch" are kept: no replica knows whether another one holds every branch.
         """
         replicas = self.replicas
-        possible = {each for found in self._possible_replica_sets() for each in found}
-        holding = self._acks.holding(replicas) if self._acks.branch == self.latest.branch else 0
+        claimed = {each for claim in self._promised_claims for each in claim.replicas}
+        holding = self._acks.holding(self.voters) if self._acks.branch == self.latest.branch else 0
         return (
             self._settings.availability is Availability.MAJORITY
-            and self._broker not in possible
-            and 2 * holding > len(replicas)
+            and self._broker not in claimed.union(replicas)
+            and 2 * holding > len(self.voters)
         )
 
     @property
@@ -212,7 +221,7 @@ class Replica:
     @property
     def hears_majority(self) -> bool:
         """Whether more than half of the replicas are alive, as far as this broker knows."""
-        return 2 * len(self._alive & set(self.replicas)) > len(self.replicas)
+        return 2 * len(self._alive & set(self.voters)) > len(self.voters)
 
     # What happens
 
@@ -228,7 +237,7 @@ class Replica:
         for record in own:
             self._note(self._broker, record)
             if isinstance(record, Promise):
-                self._promise(Claim(self._log, record.branch, self._claimed.get(record.branch, ())))
+                self._promise(self._claimed.get(record.branch, Claim(self._log, record.branch, ())))
 
     def restore_held(self, held: dict[Branch, int]) -> None:
         """Take over what this broker holds of each branch: the offset after its last index record."""
@@ -323,6 +332,8 @@ class Replica:
             return False
         if self.leading is None:
             return True
+        if self.latest.joining:
+            return False
         end = self._held.get(self.leading, 0)
         return all(self._acked_by(each) >= end for each in self.replicas if each != self._broker)
 
@@ -349,11 +360,11 @@ class Replica:
             return self._resign()
         if not self._should_claim(now):
             self._timer.stop()
-            return []
+            return self._claim_with(self.replicas) if self._have_joined(now) else []
         if not self._timer.is_due(now, self._wait_before_claim_s):
             return []
         self._wait_for_promises()
-        return self._claim_with(self.replicas)
+        return self._claim_with(self.replicas, self.latest.joining)
 
     def may_lead(self, broker: str) -> bool:
         """Return whether a replica is alive, can write, and is neither drained nor full."""
@@ -364,15 +375,19 @@ class Replica:
         leader = self.leader
         if leader in {"", self._broker} or not self.is_complete(self.latest.branch):
             return []
-        return self._claim_with(self.replicas) if self._rank_living()[:1] == [self._broker] else []
+        is_first = self._rank_living()[:1] == [self._broker]
+        return self._claim_with(self.replicas, self.latest.joining) if is_first else []
 
     def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
         """Begin a branch with other replicas, as the leader, which remains one of them.
 
-        It begins when more than half of the former and of the new replicas have promised to follow it.
+        It begins when more than half of the former and of the new replicas have promised to follow it. Brokers that are
+        added, while all others stay, count for majorities when they hold the log: until then it would bear less than
+        before.
         """
-        found = tuple(replicas)
-        return self._claim_with(found) if self.may_append and self._broker in found else []
+        found, voters = tuple(replicas), self.voters
+        joining = tuple(each for each in found if each not in voters) if set(voters) <= set(found) else ()
+        return self._claim_with(found, joining) if self.may_append and self._broker in found else []
 
     def _begin_leading(self, row: BranchRow) -> list[ReplicaAction]:
         self.leading = row.branch
@@ -383,7 +398,7 @@ class Replica:
         """Note who holds what the leader held when time was noted before; begin waits again if time jumps back."""
         if now < self._now:
             self._timer.reset()
-            self._ready_since = self._cut_off_since = None
+            self._ready_since = self._cut_off_since = self._joined_since = None
             self._acks.set_back(now)
         if self.leading is not None:
             self._acks.note_end(self._held.get(self.leading, 0), min(self._now, now))
@@ -408,12 +423,13 @@ class Replica:
         order = self._rank_living()
         return order.index(self._broker) if self._broker in order else len(order)
 
-    def _claim_with(self, replicas: tuple[str, ...]) -> list[ReplicaAction]:
+    def _claim_with(self, replicas: tuple[str, ...], joining: tuple[str, ...] = ()) -> list[ReplicaAction]:
         if self.may_append and self._late_for != self.leading:
             self._late = {}  # this branch continues what should go on, and is complete
         branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
         self._largest_epoch = branch.epoch
-        self._claim = Claim(self._log, branch, replicas)
+        self._joined_since = None
+        self._claim = Claim(self._log, branch, replicas, joining)
         self._promises = {}
         return [WriteControl(self._claim)]
 
@@ -423,7 +439,7 @@ class Replica:
             self.table.add(record)
             self._known_replicas.update(record.replicas)
         elif isinstance(record, Claim):
-            self._claimed[record.branch] = record.replicas
+            self._claimed[record.branch] = record
             self._known_replicas.update(record.replicas)
         elif isinstance(record, Promise):
             self._promised_by[broker] = max(record.branch.epoch, self._promised_by.get(broker, -1))
@@ -444,7 +460,7 @@ class Replica:
         promised = self._first.epoch if self._promised is None else self._promised.branch.epoch
         if row.branch.epoch <= promised or self._broker not in self._known_replicas:
             return []
-        return self._promise_to_follow(Claim(self._log, row.branch, row.replicas))
+        return self._promise_to_follow(Claim(self._log, row.branch, row.replicas, row.joining))
 
     def _promise_to_follow(self, claim: Claim) -> list[ReplicaAction]:
         if claim.branch.leader != self._broker:
@@ -465,11 +481,11 @@ class Replica:
         self._promised_claims.append(claim)
 
     def _possible_replica_sets(self) -> tuple[tuple[str, ...], ...]:
-        """Return the replicas of the latest branch that is known, and of all later ones that may have begun."""
+        """Return the voters of the latest branch that is known, and of all later ones that may have begun."""
         epoch = self.latest.branch.epoch
         self._promised_claims = [each for each in self._promised_claims if each.branch.epoch > epoch]
-        claimed = [each.replicas for each in self._promised_claims if each.replicas]  # a resignation has none
-        return tuple(dict.fromkeys((self.replicas, *claimed)))
+        claimed = [each.voters for each in self._promised_claims if each.replicas]  # a resignation has none
+        return tuple(dict.fromkeys((self.voters, *claimed)))
 
     def _promised_epoch(self) -> int:
         promised = -1 if self._promised is None else self._promised.branch.epoch
@@ -487,16 +503,17 @@ class Replica:
         if not self._is_promised_by_former_replicas():
             return []
         self._claim = None
-        return [WriteControl(BranchRow(self._log, claim.branch, self._choose_parent(tips), claim.replicas))]
+        parent = self._choose_parent(tips)
+        return [WriteControl(BranchRow(self._log, claim.branch, parent, claim.replicas, claim.joining))]
 
     def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
         """Return whether enough of the replicas that a claim names have promised to follow it."""
         if self._broker not in self._promises:
             return False
-        replicas = set(claim.replicas)
+        voters = set(claim.voters)
         if self._settings.availability is Availability.BRANCH:
-            return self._promises.keys() >= (self._able & replicas)
-        return 2 * len(self._promises.keys() & replicas) > len(replicas)
+            return self._promises.keys() >= (self._able & voters)
+        return 2 * len(self._promises.keys() & voters) > len(voters)
 
     def _is_promised_by_former_replicas(self) -> bool:
         """Return whether enough of all replicas have promised that may have acknowledged what no promised tip has."""
@@ -508,16 +525,16 @@ class Replica:
         return all(2 * len(self._promises.keys() & set(each)) > len(each) for each in asked)
 
     def _former_replica_sets(self) -> set[tuple[str, ...]]:
-        """Return the replicas of the latest branch, and of those before it that no promised tip reaches beyond.
+        """Return the voters of the latest branch, and of those before it that no promised tip reaches beyond.
 
         What the replicas of an earlier branch have acknowledged is in each tip that reaches a later one.
         """
         reached = max(each.tip.branch.epoch for each in self._promises.values())
         row = self.latest
-        found = {row.replicas}
+        found = {row.voters}
         while row.branch.epoch > reached and row.parent.branch != NO_BRANCH:
             row = self.table.rows[row.parent.branch]
-            found.add(row.replicas)
+            found.add(row.voters)
         return found
 
     def _tip_of(self, broker: str, promise: Promise) -> Tip:
@@ -534,7 +551,7 @@ class Replica:
             return False
         own = self.tip()
         late = {each: tip for each, tip in self._late.items() if self.table.fork(tip, own) not in {None, tip}}
-        tips = [late.get(each, own) for each in self.replicas if each in self._alive]
+        tips = [late.get(each, own) for each in self.voters if each in self._alive]
         return bool(late) and self._choose_parent(tips) != own
 
     def _choose_parent(self, tips: list[Tip]) -> Tip:
@@ -594,7 +611,7 @@ class Replica:
             return []
         if self._marked.branch != branch:
             self._follow(tip)
-        offset = min(self._acknowledged_end(row.replicas), tip.end_offset)
+        offset = min(self._acknowledged_end(row.voters), tip.end_offset)
         if offset <= self.high_watermark:
             return []
         self.high_watermark = offset
@@ -626,7 +643,7 @@ class Replica:
         replicas = self.replicas
         is_led = self.may_append and not self._has_rival() and not self._is_deserted(replicas)
         is_led = is_led and not self._should_follow_others()
-        if self._broker not in self._able.intersection(replicas) or is_led or not self._has_enough(self._able):
+        if self._broker not in self._able.intersection(self.voters) or is_led or not self._has_enough(self._able):
             return False
         leader = self.leader
         if leader in {"", self._broker} or leader not in self._able:
@@ -635,8 +652,8 @@ class Replica:
 
     def _has_enough(self, brokers: frozenset[str]) -> bool:
         """Return whether enough replicas are among some brokers to begin a branch."""
-        count = len(brokers & set(self.replicas))
-        return count > 0 if self._settings.availability is Availability.BRANCH else 2 * count > len(self.replicas)
+        count, voters = len(brokers & set(self.voters)), self.voters
+        return count > 0 if self._settings.availability is Availability.BRANCH else 2 * count > len(voters)
 
     def _is_cut_off(self, now: float) -> bool:
         """Return whether this replica is the leader for others, and has not heard of most of them for some time."""
@@ -658,6 +675,16 @@ class Replica:
         return self.leading is not None and any(
             self._promised_by.get(each, -1) > self.leading.epoch for each in replicas
         )
+
+    def _have_joined(self, now: float) -> bool:
+        """Return whether all joining replicas hold the log that this one leads, and have done so for some time."""
+        joining = self.latest.joining if self.may_append and self.leading == self.latest.branch else ()
+        if not joining or not set(joining) <= set(self.in_sync(within_s=JOINED_S)):
+            self._joined_since = None
+            return False
+        if self._joined_since is None:
+            self._joined_since = now
+        return now - self._joined_since >= JOINED_S
 
     def _has_rival(self) -> bool:
         """Return whether another branch is led by a living broker that does not follow the latest one yet."""
@@ -685,8 +712,8 @@ class Replica:
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas that can write in the order in which they are preferred as leaders."""
-        return self._order.rank_able(self.replicas, self._able)
+        return self._order.rank_able(self.voters, self._able)
 
     def rank_replicas(self) -> list[str]:
         """Return the replicas in the order in which they are preferred as leaders."""
-        return self._order.rank(self.replicas)
+        return self._order.rank(self.voters)
