@@ -243,9 +243,10 @@ class Cluster:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.describe()
+            nursery.start_soon(self._begin_nothing_when_cancelled)
             if not self.is_alone:
                 self._join()
-            nursery.start_soon(self._begin_nothing_when_cancelled)
+                await self._adopt_first()
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._adopt)
             nursery.start_soon(self.leading.run)
@@ -374,6 +375,15 @@ class Cluster:
                 if number % ADOPTED_TOGETHER == 0:
                     await trio.lowlevel.checkpoint()
             self._broker.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
+
+    async def _adopt_first(self) -> None:
+        """Take part in the logs that other brokers are known to keep, before any of them hears of this one.
+
+        It can promise and acknowledge nothing of a log before it has read what it holds of it.
+        """
+        for state in list(self._to_adopt):
+            if not self._order.leads(state):
+                await self._adopt_log(self._order.topics[state.topic], state)
 
     def note_indexes(self, partitions: Iterable[Partition]) -> None:
         """Note which partitions of indexes are stored."""
@@ -513,7 +523,8 @@ class Cluster:
         if leader == self._broker.address and not is_led:
             leader = ""
         presumed_leader = "" if leader or replica.hears_majority else branch.leader
-        in_sync = replica.in_sync(within_s=IN_SYNC_S)
+        joining = replica.latest.joining
+        in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in joining)
         is_readable = self._has_racks if is_led else self.leading.is_followed(log, branch)
         found = Leadership(
             leader,
@@ -523,7 +534,7 @@ class Cluster:
             in_sync,
             is_readable,
             presumed_leader,
-            replica.latest.joining,
+            joining,
         )
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark
