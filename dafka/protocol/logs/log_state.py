@@ -41,7 +41,8 @@ class Leadership:
         epoch: The leader epoch.
         is_led: Whether this broker leads the log, and may append to it.
         replicas: The brokers that keep the log.
-        in_sync: Those of them that have all of it, as far as the leader knows; only at the leader.
+        in_sync: Those of them that have all of it, as far as the leader knows, without those that still join; only at
+            the leader.
         joining: Those of the replicas that copy the log, and do not count for majorities yet.
         is_follower_readable: Whether clients may read the log up to `high_watermark` at brokers that do not lead it.
     """
