@@ -182,12 +182,25 @@ class KeptLog:
             raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.tip()}")
         known = set(self.records())
         for branch in sorted(self.branches):
-            if not self.replica.is_complete(branch):
+            if not self.replica.is_complete(branch) and self._is_all_before_held(branch):
                 continue  # its records come behind those of the branches before it
             missing = [each for each in self.branches[branch][1] if each not in known]
             if missing:
                 self.append(missing)
                 return
+
+    def _is_all_before_held(self, branch: Branch) -> bool:
+        """Return whether all that is before a branch is held: brokers that are no replicas any more may drop it."""
+        table = self.replica.table
+        row = table.rows.get(branch)
+        chain = None if row is None else table.chain(row.parent)
+        kept = [each.branches.get(self.name, {}) for each in self.world.brokers.values()]
+
+        def is_held(tip: Tip) -> bool:
+            found = (branches[tip.branch] for branches in kept if tip.branch in branches)
+            return any(start + len(ids) >= tip.end_offset for start, ids in found)
+
+        return chain is None or all(is_held(each) for each in chain if each.end_offset)
 
     # Following
 

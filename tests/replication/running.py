@@ -15,6 +15,9 @@ SETTLING_S = 9.0
 ONE_MOMENT_S = 1.0
 FULL_S = 4.0
 HEALING_S = 24.0
+JOINING_S = 20
+"""Seconds after which replicas that have joined count for majorities, and their leader stays."""
+
 REBALANCING_S = 40.0
 PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + FULL_S
 
@@ -56,6 +59,10 @@ def run_seed(seed: int, availability: Availability, make_replica: Callable[..., 
     world.run_until(FAULTS_S + SPLIT_S + HEALING_S)
     for _ in range(int(REBALANCING_S) if world.balances else 0):
         if not _is_balancing(world):
+            break
+        world.run_until(world.now + 1)
+    for _ in range(JOINING_S):
+        if not _is_joining(world):
             break
         world.run_until(world.now + 1)
     world.check_end()
@@ -103,6 +110,15 @@ def _is_balancing(world: World) -> bool:
         if broker.is_up
         for kept in broker.logs.values()
     )
+
+
+def _is_joining(world: World) -> bool:
+    """Return whether replicas still join a log, or a leader has just let them count for majorities."""
+    for log in world.histories:
+        latest = {broker.logs[log].replica.latest for broker in world.brokers.values() if broker.is_up}
+        if len(latest) > 1 or any(row.joining for row in latest):
+            return True
+    return False
 
 
 def _split_for_long(world: World) -> None:
