@@ -311,7 +311,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, LetsReadersReadBeyondItsEnd, 0),
     (Availability.MAJORITY, ResumesDespitePromise, 0),
     (Availability.MAJORITY, CountsTheDead, 0),
-    (Availability.MAJORITY, IgnoresRows, 430),
+    (Availability.MAJORITY, IgnoresRows, 123),
     (Availability.MAJORITY, StaysWithFullLeaders, 0),
     (Availability.MAJORITY, CountsJoiningReplicas, 0),
     (Availability.BRANCH, StaysWithFullLeaders, 0),
