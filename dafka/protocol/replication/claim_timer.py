@@ -41,6 +41,9 @@ class ClaimTimer:
         Args:
             now: The time.
             wait_s: Returns how long to wait, in seconds, if there was nothing to claim before.
+
+        Returns:
+            Whether it is time.
         """
         if self._due is None:
             self._due = max(now + wait_s(), self._not_before)

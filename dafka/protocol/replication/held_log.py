@@ -109,6 +109,11 @@ class HeldLog:
     def add_index(self, branch: Branch, first_sequence: int, values: list[bytes]) -> None:
         """Note index records of a branch that are stored; those that are known already are passed over.
 
+        Args:
+            branch: The branch.
+            first_sequence: The sequence of the first of them.
+            values: Their values.
+
         Raises:
             StorageFormatError: One is malformed.
         """
