@@ -117,8 +117,7 @@ class ClusterView:
         leadership = log.leadership
         leader = self.find_leader(log)
         replicas = self.replicas_of(log)
-        voters = [each for each in replicas if each not in leadership.joining]
-        in_sync = leadership.in_sync if leadership.is_led and leadership.in_sync else voters
+        in_sync = leadership.in_sync if leadership.is_led and leadership.in_sync else leadership.voters or replicas
         return LogView(
             ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
             NO_NODE if leader is None else leader.number,

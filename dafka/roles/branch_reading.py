@@ -59,16 +59,17 @@ async def restore_log(
     restore_producer(state, RestartEntry())
     state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, Tip(branch, 0))]
     begun_in, sequence = _find_begin(log, [*chain, Tip(branch, SEQUENCE_MAX)])
-    for number, each in enumerate(chain[begun_in:], begun_in):
-        sequences = (sequence if number == begun_in else 0, SEQUENCE_MAX)
+    for each in chain[begun_in:]:
+        sequences = (sequence, SEQUENCE_MAX)
         await _restore_branch(storage, log, state, each.branch, restore_producer, each.end_offset, sequences=sequences)
         state.index.end_at(each.end_offset)
+        sequence = 0  # the branches behind it are read from their beginnings on
     partition = log.index_partition(branch)
     info = await storage.find_partition(partition)
     state.index_first = state.index_trimmed = 0 if info is None else info.earliest_sequence
-    state.index_end = sequence if begun_in == len(chain) else 0
+    state.index_end = sequence
     if is_led:
-        sequences = (state.index_end, SEQUENCE_MAX)
+        sequences = (sequence, SEQUENCE_MAX)
         await _restore_branch(storage, log, state, branch, restore_producer, own=OWN, sequences=sequences)
         state.index_end = 0 if info is None else info.end_sequence
     else:

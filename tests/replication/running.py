@@ -15,7 +15,7 @@ SETTLING_S = 9.0
 ONE_MOMENT_S = 1.0
 FULL_S = 4.0
 HEALING_S = 24.0
-JOINING_S = 20
+JOINING_S = 20.0
 """Seconds after which replicas that have joined count for majorities, and their leader stays."""
 
 REBALANCING_S = 40.0
@@ -57,14 +57,8 @@ def run_seed(seed: int, availability: Availability, make_replica: Callable[..., 
     if _fill_disk_of_leader(world):
         _check_progress(world, "the disk of one broker is full")
     world.run_until(FAULTS_S + SPLIT_S + HEALING_S)
-    for _ in range(int(REBALANCING_S) if world.balances else 0):
-        if not _is_balancing(world):
-            break
-        world.run_until(world.now + 1)
-    for _ in range(JOINING_S):
-        if not _is_joining(world):
-            break
-        world.run_until(world.now + 1)
+    _run_while(world, _is_balancing, REBALANCING_S if world.balances else 0.0)
+    _run_while(world, _is_joining, JOINING_S)
     world.check_end()
     return world
 
@@ -100,6 +94,14 @@ def _check_progress(world: World, why: str) -> None:
     for log, history in world.histories.items():
         if len(history.acknowledged) == before[log]:
             raise Violation(f"{why}, and nothing is acknowledged in {log}")
+
+
+def _run_while(world: World, is_so: Callable[[World], bool], within_s: float) -> None:
+    """Let time pass while something is so, for a limited time."""
+    for _ in range(int(within_s)):
+        if not is_so(world):
+            break
+        world.run_until(world.now + 1)
 
 
 def _is_balancing(world: World) -> bool:

@@ -15,7 +15,7 @@ from dafka.protocol.logs.entries import (
     encode_entries,
 )
 from dafka.protocol.logs.log_index import Location, LogIndex
-from dafka.protocol.logs.log_state import OWN, Leadership, LogState
+from dafka.protocol.logs.log_state import OWN, Leadership, LogState, NamesReplicas
 from dafka.protocol.logs.ordering import LogOrder, OrderPlan, index_partition, own_partition
 from dafka.protocol.logs.placement import log_of_address, log_of_key, murmur2
 from dafka.protocol.logs.topics import (
@@ -47,6 +47,7 @@ __all__ = [
     "LogOrder",
     "LogState",
     "MarkerEntry",
+    "NamesReplicas",
     "OrderPlan",
     "ProducerEntry",
     "RestartEntry",

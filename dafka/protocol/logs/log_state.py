@@ -30,8 +30,22 @@ OWN = ""
 """The address that stands for the broker's own partition in the index of a log."""
 
 
+class NamesReplicas:
+    """What names the replicas of a log, and those of them that still copy it."""
+
+    __slots__ = ()
+
+    replicas: tuple[str, ...]
+    joining: tuple[str, ...]
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The replicas that count for majorities."""
+        return tuple(each for each in self.replicas if each not in self.joining) if self.joining else self.replicas
+
+
 @attrs.frozen
-class Leadership:
+class Leadership(NamesReplicas):
     """Who leads a log, and who keeps it, as far as a broker knows.
 
     Attributes:
@@ -55,11 +69,6 @@ class Leadership:
     is_follower_readable: bool = False
     presumed_leader: str = ""
     joining: tuple[str, ...] = ()
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        """The replicas that count for majorities."""
-        return tuple(each for each in self.replicas if each not in self.joining)
 
 
 @attrs.define(eq=False)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.logs import NamesReplicas
 
 BRANCHES_TOPIC = "$branches"
 """Where control records are kept, a partition for each broker."""
@@ -56,7 +57,7 @@ NO_TIP = Tip(NO_BRANCH, 0)
 
 
 @attrs.frozen
-class Claim:
+class Claim(NamesReplicas):
     """A broker asks the replicas of a log to follow it.
 
     Attributes:
@@ -70,11 +71,6 @@ class Claim:
     branch: Branch
     replicas: tuple[str, ...]
     joining: tuple[str, ...] = ()
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        """The replicas that count for majorities."""
-        return tuple(each for each in self.replicas if each not in self.joining)
 
 
 @attrs.frozen
@@ -98,7 +94,7 @@ class Promise:
 
 
 @attrs.frozen
-class BranchRow:
+class BranchRow(NamesReplicas):
     """A branch begins: a row of the branch table.
 
     Attributes:
@@ -114,11 +110,6 @@ class BranchRow:
     parent: Tip
     replicas: tuple[str, ...]
     joining: tuple[str, ...] = ()
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        """The replicas that count for majorities."""
-        return tuple(each for each in self.replicas if each not in self.joining)
 
 
 ControlRecord: TypeAlias = Claim | Promise | BranchRow

@@ -652,7 +652,8 @@ class Replica:
 
     def _has_enough(self, brokers: frozenset[str]) -> bool:
         """Return whether enough replicas are among some brokers to begin a branch."""
-        count, voters = len(brokers & set(self.voters)), self.voters
+        voters = self.voters
+        count = len(brokers.intersection(voters))
         return count > 0 if self._settings.availability is Availability.BRANCH else 2 * count > len(voters)
 
     def _is_cut_off(self, now: float) -> bool:
