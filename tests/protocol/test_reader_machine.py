@@ -95,6 +95,16 @@ def test_it_is_ready_when_every_store_has_sent_its_heads() -> None:
     assert reader.is_ready, "it stays ready"
 
 
+def test_a_store_is_asked_whether_that_was_all_once_its_messages_arrive() -> None:
+    reader = make_reader("hello")
+    first = connect(reader, "A")
+    assert greeted(first) == ["A"]
+    assert published(first, wire.Fetch) == [], "its heads may be lost, and yet not the answer behind them"
+    again = reader.receive([wire.StoreHello(ME, "A")], 0.2)
+    assert greeted(again) == ["A"]
+    assert published(again, wire.Fetch) == [wire.Fetch("A", ME, "hello", 0, 1)]
+
+
 def test_an_answer_that_names_another_store_does_not_count() -> None:
     reader = make_reader("hello")
     connect(reader, "A")

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import HeldEndQuery, Incomplete
 from dafka.protocol.ordering.position_query import PositionQuery
 from dafka.protocol.ordering.reassembler import Reassembler
@@ -82,6 +82,7 @@ class ReaderMachine:
         self._buffer_bytes_max = config.consumer.buffer_bytes_max
         self._partitions_max = config.node.partitions_max
         self._is_ready = False
+        self._arriving_from: set[str] = set()
 
     @property
     def is_ready(self) -> bool:
@@ -169,11 +170,7 @@ class ReaderMachine:
                 if self._is_addressed(message.requestor):
                     self._note_end(Partition(message.subject, message.address), "", message.sequence + 1, now)
             elif isinstance(message, wire.StoreHello):
-                if self._is_addressed(message.consumer) and self._may_greet(message.address, now):
-                    # Only this shows that the store's messages arrive here.
-                    self._reassembler.refetch_unanswered(wire.Subscription(Command.FETCH, ""), now)
-                    self._position_query.ask_again()
-                    actions += self._greet(message.address) + self._held_ends.ask_again(now)
+                actions += self._receive_hello(message, now)
             elif isinstance(message, wire.DirectEarliest):
                 self._receive_earliest(message, now)
             elif isinstance(message, wire.DirectPosition):
@@ -219,6 +216,7 @@ class ReaderMachine:
         self._gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         self._pending_peers.remove_node(address)
+        self._arriving_from.discard(address)
         return self._find_positions(now) + self._skip_unrecoverable()
 
     def node_settled(self, now: float) -> list[Action]:
@@ -265,6 +263,17 @@ class ReaderMachine:
             self._reassembler.drop_batch(batch)
             return []
         return [Deliver(ready) for ready in self._reassembler.add_batch(batch)]
+
+    def _receive_hello(self, message: wire.StoreHello, now: float) -> list[Action]:
+        """Ask a store again: only this shows that its messages arrive here."""
+        store = message.address
+        if not self._is_addressed(message.consumer) or not self._may_greet(store, now):
+            return []
+        if len(self._arriving_from) < STORES_MAX:
+            self._arriving_from.add(store)
+        self._reassembler.refetch_unanswered(wire.Subscription(Command.FETCH, ""), now)
+        self._position_query.ask_again()
+        return self._greet(store) + self._held_ends.ask_again(now)
 
     def _receive_earliest(self, message: wire.DirectEarliest, now: float) -> None:
         is_store = message.address in self._gap_resolver.stores
@@ -315,8 +324,10 @@ class ReaderMachine:
     def _greet(self, store: str) -> list[Action]:
         if not self._topics:
             return []
-        hello = wire.ConsumerHello(store, self.address, self._topics)
-        return [Publish(hello), Publish(wire.Fetch(store, self.address, self._topics[0], 0, 1))]
+        hello = Publish(wire.ConsumerHello(store, self.address, self._topics))
+        if store not in self._arriving_from:  # its heads may be lost, and yet not the answer behind them
+            return [hello]
+        return [hello, Publish(wire.Fetch(store, self.address, self._topics[0], 0, 1))]
 
     def _find_positions(self, now: float) -> list[Action]:
         """Note the positions that have become certain, and ask about the others."""
