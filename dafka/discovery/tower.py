@@ -27,7 +27,7 @@ from dafka.protocol import (
     UnsubscribeAtTower,
 )
 from dafka.transport import Connector, Security, Socket, is_other_machine, open_context, open_security
-from dafka.transport.mesh import KEEPALIVE
+from dafka.transport.mesh import CONNECTING
 from dafka.wire import NodeBeacon
 
 TOWER_BYTES_MAX = 4 * 2**20
@@ -108,8 +108,8 @@ class _TowerLink:
     ) -> None:
         self.publisher = Socket(context.socket(zmq.SocketType.XPUB))
         self.subscriber = Socket(context.socket(zmq.SocketType.SUB))
-        self.publisher.set_options(xpub_verbose=1, **KEEPALIVE)
-        self.subscriber.set_options(maxmsgsize=TOWER_BYTES_MAX, **KEEPALIVE)
+        self.publisher.set_options(xpub_verbose=1, **CONNECTING)
+        self.subscriber.set_options(maxmsgsize=TOWER_BYTES_MAX, **CONNECTING)
         self.publishing = Connector(self.publisher, security, lambda _: None, report)
         self.subscribing = Connector(self.subscriber, security, lambda _: None, report)
 

@@ -29,18 +29,20 @@ SOCKETS_MAX = 60_000
 SUBSCRIPTION_BYTES_MAX = 1024
 """The largest subscription, in bytes: a command and a topic. A peer that sends more is disconnected."""
 
-RECONNECT_MAX_MS = 2000
-"""The longest delay between two attempts to connect to a peer that does not answer."""
-
 HANDSHAKE_MS = 10_000
 """Milliseconds after which a handshake has failed."""
 
-KEEPALIVE = {"tcp_keepalive": 1, "tcp_keepalive_idle": 10, "tcp_keepalive_intvl": 5, "tcp_keepalive_cnt": 4}
-"""TCP's keepalives, in seconds: a connection to a peer whose machine is down or cut off is lost after half a minute.
+KEEPALIVE = {"tcp_keepalive": 1, "tcp_keepalive_idle": 3, "tcp_keepalive_intvl": 1, "tcp_keepalive_cnt": 3}
+"""TCP's keepalives, in seconds: a connection to a peer whose machine is down or cut off is lost after six seconds.
 
 The heartbeats of ZMTP do not serve: libzmq reads none from a peer while many of its messages wait for this node, and it
 aborts the process if it has to send one on such a connection after the peer has died.
 """
+
+CONNECTING = {**KEEPALIVE, "tcp_maxrt": 6000, "connect_timeout": 2000, "reconnect_ivl_max": 2000}
+"""The options of sockets that connect and send little. What is not acknowledged for `tcp_maxrt` milliseconds ends a
+connection, too, and it is made again every few seconds. TCP itself would send again less and less often, and find out
+long after a network is mended that it is."""
 
 
 class Mesh:
@@ -114,10 +116,8 @@ async def open_mesh(
     options = {
         "rcvhwm": min(high_watermark or config.receive_messages_max, config.receive_messages_max),
         "maxmsgsize": config.message_bytes_max + BATCH_OVERHEAD_BYTES,
-        "reconnect_ivl_max": RECONNECT_MAX_MS,
-        "connect_timeout": HANDSHAKE_MS,
         "handshake_ivl": HANDSHAKE_MS,
-        **KEEPALIVE,
+        **CONNECTING,
     }
     async with open_context(config.linger_ms, SOCKETS_MAX if security else 0) as context:
         publisher = PublisherSocket(
