@@ -20,6 +20,7 @@ from dafka.protocol.logs.log_state import LogState
 from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics
 from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication import BRANCHES_TOPIC, BROKERS_TOPIC
+from dafka.protocol.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.records import Partition, RecordBatch
 from dafka.roles.broker import Broker
 from dafka.roles.broker_storage import STATE_TOPICS, is_internal
@@ -56,10 +57,9 @@ async def load_broker(
     storage, order, cluster = broker.storage, broker.order, broker.cluster
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
         for partition in [each for each in held if each.topic == topic]:
-            info = held[partition]
-            async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
-                cluster.learn(batch)
+            cluster.learn_records(partition, await _read_control(storage, partition, held[partition]))
     cluster.note_indexes(held)
+    cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
     await _delete_orphans(broker, held)
     for log in order.all_logs():
         if order.leads(log):
@@ -69,6 +69,18 @@ async def load_broker(
         if name not in order.topics and broker.may_create(name) and cluster.creates(name):
             broker.create_topic(name)
     await _order_rest(storage, order, state, visible)
+
+
+async def _read_control(
+    storage: Storage, partition: Partition, info: PartitionInfo
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the control records of a broker that count, in their order: not those that it has removed."""
+    records: list[tuple[bytes | None, bytes | None]] = []
+    async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
+        records += zip(batch.keys or (), batch.values, strict=True)
+    if partition.topic == TOPICS_TOPIC:  # the deletion of a topic counts although there is one of that name again
+        return records
+    return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
 async def _delete_orphans(broker: Broker, held: dict[Partition, PartitionInfo]) -> None:

@@ -14,10 +14,19 @@ from dafka.protocol.logs import (
     is_internal_topic,
 )
 from dafka.protocol.replication import BRANCHES_TOPIC, BROKERS_TOPIC
+from dafka.protocol.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.records import Partition
 from dafka.storage import RetentionPolicy
 
-STATE_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, "$groups", "$offsets", "$transactions")
+STATE_TOPICS = (
+    TOPICS_TOPIC,
+    BROKERS_TOPIC,
+    BRANCHES_TOPIC,
+    CHECKPOINTS_TOPIC,
+    "$groups",
+    "$offsets",
+    "$transactions",
+)
 """The topics of a broker's state."""
 
 _INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *STATE_TOPICS))

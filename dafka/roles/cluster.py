@@ -45,6 +45,7 @@ from dafka.protocol.replication import (
     encode_control,
     rank_nodes,
 )
+from dafka.protocol.replication.checkpoints import Checkpoint
 from dafka.protocol.replication.replicated_logs import (
     FetchRecords,
     LogAction,
@@ -55,6 +56,7 @@ from dafka.protocol.replication.replicated_logs import (
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.roles.balancing import Balancing
 from dafka.roles.branch_reading import read_index
+from dafka.roles.checkpoints import Checkpoints
 from dafka.roles.cluster_host import Host
 from dafka.roles.leading import IN_SYNC_S, Leading
 
@@ -84,6 +86,7 @@ class Cluster:
         logs: The replicated logs.
         leading: The logs that this broker leads.
         balancing: Which brokers keep these logs.
+        checkpoints: What this broker need not read again of them when it is started.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Cluster:
         self._heard_acknowledging: set[str] = set()
         self._row_counts: dict[str, int] = {}
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
+        self.checkpoints = Checkpoints(broker, self.logs)
         self.leading = Leading(broker, self.brokers, self.logs, restore_producer, self.act, self._refresh)
         self.balancing = Balancing(
             broker,
@@ -137,10 +141,14 @@ class Cluster:
 
     def learn(self, batch: RecordBatch) -> None:
         """Take in control records that are stored, of this broker or another one."""
-        writer = batch.partition.address
-        for key, value in zip(batch.keys or (), batch.values, strict=True):
+        self.learn_records(batch.partition, zip(batch.keys or (), batch.values, strict=True))
+
+    def learn_records(self, partition: Partition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Take in control records that are stored: keys and values of a partition."""
+        writer = partition.address
+        for key, value in records:
             try:
-                self._learn(batch.partition.topic, writer, (key or b"").decode(), value)
+                self._learn(partition.topic, writer, (key or b"").decode(), value)
             except (StorageFormatError, UnicodeDecodeError) as error:
                 _LOGGER.warning("a control record of the broker %s is ignored: %s", writer, error)
 
@@ -251,6 +259,7 @@ class Cluster:
             nursery.start_soon(self._adopt)
             nursery.start_soon(self.leading.run)
             nursery.start_soon(self.balancing.run)
+            nursery.start_soon(self.checkpoints.run)
             task_status.started()
 
     async def _begin_nothing_when_cancelled(self) -> None:
@@ -398,35 +407,48 @@ class Cluster:
         if self.logs.find(name) is not None:
             return
         replicas = topic.placement[number] if number < len(topic.placement) else (self._broker.address,)
-        index = await self._read_indexes(name)
+        checkpoints = self.checkpoints.take(topic.name, self._indexes.get(name, ()))
+        index, ends = await self._read_indexes(name, checkpoints)
         if self._order.find_log(topic.name, number) is not state:
             return
-        log = self.logs.add(topic, number, replicas, index)
-        self._show_ended(state, index)
+        log = self.logs.add(topic, number, replicas, index, checkpoints)
+        self._show_ended(state, ends)
         self.balancing.prefer_leaders(log)
         if self._order.leads(state):
             self.leading.keep_leading(log, state)
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
 
-    async def _read_indexes(self, name: str) -> list[RecordBatch]:
-        """Return the index records of a log that are stored, with those that are stored while others are read."""
+    async def _read_indexes(
+        self, name: str, checkpoints: Mapping[Partition, Checkpoint]
+    ) -> tuple[list[RecordBatch], dict[Partition, int]]:
+        """Read the indexes of a log that are stored, with what is stored while others are read.
+
+        Args:
+            name: The name of the log.
+            checkpoints: Those that say up to which sequence an index need not be read.
+
+        Returns:
+            The index records, and the end of each partition of an index.
+        """
         found: list[RecordBatch] = []
         ends: dict[Partition, int] = {}
         while due := [
             each for each in self._indexes.get(name, ()) if self._broker.durable_end_of(each) > ends.get(each, -1)
         ]:
             for partition in due:
-                first, ends[partition] = ends.get(partition, 0), self._broker.durable_end_of(partition)
+                known = checkpoints[partition].index_end if partition in checkpoints else 0
+                first = ends.get(partition, known)
+                ends[partition] = max(first, self._broker.durable_end_of(partition))
                 async for batch in read_index(self._broker.storage, partition, first):
                     found.append(batch)
                     ends[partition] = max(ends[partition], batch.end_sequence)
-        return found
+        return found, ends
 
-    def _show_ended(self, state: LogState, index: Iterable[RecordBatch]) -> None:
+    def _show_ended(self, state: LogState, ends: Mapping[Partition, int]) -> None:
         """Let other brokers have what they lack of branches that this one has led before it was restarted."""
         led = state.index_partition if self._order.leads(state) else None
-        for partition, end in {batch.partition: batch.end_sequence for batch in index}.items():
+        for partition, end in ends.items():
             if partition != led and self._broker.is_own(partition):
                 self._broker.show_until(partition, end)
 

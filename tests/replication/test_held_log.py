@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from dafka.protocol.logs import OWN, BranchAddress, BranchEntry, Entry, RestartEntry, RunEntry, encode_entries
+import pytest
+
+from dafka.errors import StorageFormatError
+from dafka.protocol.logs import (
+    OWN,
+    BranchAddress,
+    BranchEntry,
+    Entry,
+    RestartEntry,
+    RunEntry,
+    StartEntry,
+    encode_entries,
+)
 from dafka.protocol.replication import Branch
-from dafka.protocol.replication.held_log import REWRITE_RECORDS, HeldLog
+from dafka.protocol.replication.checkpoints import decode_checkpoint, encode_checkpoint
+from dafka.protocol.replication.held_log import CHECKPOINT_RECORDS, REWRITE_RECORDS, HeldLog
 from dafka.records import Partition
 
-BRANCH = Branch(1024, "leader")
+BRANCH, LATER = Branch(1024, "leader"), Branch(2048, "other")
 OWN_PARTITION = Partition("orders", str(BranchAddress("leader", "id", 0, 1024)))
 PRODUCER = Partition("orders", "producer")
 
@@ -98,3 +111,77 @@ def test_index_records_that_are_known_are_passed_over() -> None:
     held.add_index(BRANCH, 1, again)
     assert list(held.advance()) == [(BRANCH, 25)]
     assert [held.offset_at(BRANCH, end) for end in range(1, 4)] == [5, 15, 25]
+
+
+def write_some(held: Held) -> None:
+    held.write(BranchEntry(5, 1024), StartEntry(3))
+    held.write(RunEntry(5, OWN, 0, 10))
+    held.write(RestartEntry(), RunEntry(5, OWN, 0, 10), RunEntry(15, "producer", 4, 2))
+    held.ends_of[OWN_PARTITION] = held.ends_of[PRODUCER] = 100
+    list(held.advance())
+
+
+def test_a_log_is_the_same_after_it_was_restored_from_checkpoints() -> None:
+    held, again = Held(), Held()
+    write_some(held)
+    ((branch, checkpoint),) = held.take_checkpoints(LATER)
+    assert branch == BRANCH
+    again.restore(branch, decode_checkpoint(encode_checkpoint(checkpoint)))
+    again.index_end = held.index_end
+    again.ends_of.update(held.ends_of)
+    for each in (held, again):
+        each.write(RunEntry(17, OWN, 10, 3))
+        assert list(each.advance()) == [(BRANCH, 20)]
+        assert each.ends() == each.known_ends() == {BRANCH: 20}
+        assert (each.start_offset, each.restart(BRANCH), each.acknowledged_end(BRANCH)) == (3, (2, 15), 4)
+        assert [each.offset_at(BRANCH, end) for end in (3, 4)] == [17, 20]
+    assert list(held.take_checkpoints(LATER)) == list(again.take_checkpoints(LATER)) != []
+
+
+def test_the_latest_branch_gets_a_checkpoint_only_after_many_records() -> None:
+    held = Held()
+    for number in range(CHECKPOINT_RECORDS):
+        assert list(held.take_checkpoints(BRANCH)) == []
+        held.write(RunEntry(number, OWN, number, 1))
+        held.ends_of[OWN_PARTITION] = number + 1
+        list(held.advance())
+    ((_, checkpoint),) = held.take_checkpoints(BRANCH)
+    assert checkpoint.index_end == CHECKPOINT_RECORDS
+    assert list(held.take_checkpoints(BRANCH)) == list(held.take_checkpoints(LATER)) == []
+
+
+def test_what_is_not_held_gets_no_checkpoint() -> None:
+    held = Held()
+    held.write(RunEntry(0, OWN, 0, 5))
+    held.write(RunEntry(5, PRODUCER.address, 0, 5))
+    held.ends_of[OWN_PARTITION] = 5
+    list(held.advance())
+    assert list(held.take_checkpoints(LATER)) == []
+    held.ends_of[PRODUCER] = 5
+    list(held.advance())
+    assert len(list(held.take_checkpoints(LATER))) == 1
+
+
+def test_a_run_without_an_end_gets_no_checkpoint() -> None:
+    held = Held()
+    held.write(RunEntry(0, OWN, 0, 0))
+    list(held.advance())
+    assert list(held.take_checkpoints(LATER)) == []
+
+
+def test_a_checkpoint_counts_only_where_all_that_it_names_is_stored() -> None:
+    held = Held()
+    write_some(held)
+    ((_, checkpoint),) = held.take_checkpoints(LATER)
+    ends = {OWN_PARTITION: 10, PRODUCER: 6}
+    assert checkpoint.is_met("orders", ends.__getitem__)
+    assert not checkpoint.is_met("orders", (ends | {PRODUCER: 5}).__getitem__)
+    assert not checkpoint.is_met("orders", (ends | {OWN_PARTITION: 9}).__getitem__)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b'{"version":1}', b'{"version":2,"held":[1,2,0,null,{}]}', b'{"version":1,"held":[1]}']
+)
+def test_a_malformed_checkpoint_is_refused(value: bytes) -> None:
+    with pytest.raises(StorageFormatError):
+        decode_checkpoint(value)

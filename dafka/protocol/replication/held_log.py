@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import attrs
 
@@ -20,12 +19,19 @@ from dafka.protocol.logs import (
     begins_again,
     decode_entries,
 )
+from dafka.protocol.replication.checkpoints import Checkpoint, Restart
 from dafka.protocol.replication.records import Branch
 from dafka.records import Partition
 
 RECENT_RECORDS = 4096
 """Index records of a branch of which is remembered what they name. Acknowledgements of earlier ones do not matter."""
 
+
+CHECKPOINT_RECORDS = 1000
+"""Index records of the latest branch between checkpoints. Other branches get one as soon as they are held."""
+
+CHECKPOINT_PARTITIONS_MAX = 1000
+"""Partitions that a branch with checkpoints may name: each checkpoint names all of them. Other indexes are read."""
 
 REWRITE_RECORDS = 100
 """More index records than are written when an index is written again. All of them are held when so many follow."""
@@ -48,18 +54,6 @@ class _IndexRecord:
     restart_offset: int | None
 
 
-class Restart(NamedTuple):
-    """Where the index of a branch was written again, with all that was before.
-
-    Attributes:
-        sequence: The sequence of its first record that counts.
-        offset: The offset up to which the log reached then.
-    """
-
-    sequence: int
-    offset: int
-
-
 @attrs.define
 class _HeldBranch:
     index_end: int = 0
@@ -69,6 +63,8 @@ class _HeldBranch:
     restart: Restart | None = None
     recent: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
     waiting: deque[_IndexRecord] = attrs.field(factory=deque)
+    needed: dict[str, int] = attrs.field(factory=dict)
+    checkpoint_end: int = 0
 
 
 class HeldLog:
@@ -91,10 +87,12 @@ class HeldLog:
         self._number = number
         self._durable_end = durable_end
         self._branches: dict[Branch, _HeldBranch] = {}
+        self._advanced: set[Branch] = set()
 
     def clear(self) -> None:
         """Note that nothing of the log is held any more."""
         self._branches.clear()
+        self._advanced.clear()
         self.start_offset = 0
 
     def ends(self) -> dict[Branch, int]:
@@ -105,6 +103,30 @@ class HeldLog:
         """Return the sequence after the last index record of a branch of which everything is held."""
         held = self._branches.get(branch)
         return 0 if held is None else held.index_end
+
+    def restore(self, branch: Branch, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint of a branch, of which nothing is known yet. `add_index` gets what follows it."""
+        held = self._branches[branch] = _HeldBranch(checkpoint.index_end, checkpoint.end_offset, checkpoint.end_offset)
+        held.restart, held.needed = checkpoint.restart, dict(checkpoint.needed)
+        held.checkpoint_end = checkpoint.index_end
+        held.recent.append((checkpoint.index_end, checkpoint.end_offset))
+        self.start_offset = max(self.start_offset, checkpoint.start_offset)
+
+    def take_checkpoints(self, latest: Branch) -> Iterator[tuple[Branch, Checkpoint]]:
+        """Yield the branches that are held further than their last checkpoints say, each with the next one.
+
+        Args:
+            latest: The latest branch, of which more is to come.
+        """
+        for branch in list(self._advanced):
+            held = self._branches[branch]
+            is_due = branch != latest or held.index_end - held.checkpoint_end >= CHECKPOINT_RECORDS
+            if not is_due or held.waiting or held.open_run is not None:
+                continue
+            self._advanced.discard(branch)
+            if len(held.needed) <= CHECKPOINT_PARTITIONS_MAX:
+                held.checkpoint_end, needed = held.index_end, dict(held.needed)
+                yield branch, Checkpoint(held.index_end, held.end_offset, self.start_offset, held.restart, needed)
 
     def add_index(self, branch: Branch, first_sequence: int, values: list[bytes]) -> None:
         """Note index records of a branch that are stored; those that are known already are passed over.
@@ -156,9 +178,12 @@ class HeldLog:
             while held.waiting and not self._missing(held.waiting[0]):
                 record = held.waiting.popleft()
                 held.index_end, held.end_offset = record.end_sequence, record.end_offset
+                for partition, end in record.needed.items():
+                    held.needed[partition.address] = max(end, held.needed.get(partition.address, 0))
                 if record.restart_offset is not None:
                     held.restart = Restart(record.end_sequence - 1, record.restart_offset)
             if held.index_end > before:
+                self._advanced.add(branch)
                 yield branch, held.end_offset
 
     def restart(self, branch: Branch) -> Restart | None:

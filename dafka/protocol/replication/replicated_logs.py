@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import starmap
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import attrs
 
 from dafka.protocol.logs import INDEX_TOPIC, BranchAddress, Topic, name_log, parse_address
 from dafka.protocol.replication.actions import ReplicaAction
+from dafka.protocol.replication.checkpoints import Checkpoint
 from dafka.protocol.replication.held_log import HeldLog
 from dafka.protocol.replication.records import Branch, BranchRow, ControlRecord
 from dafka.protocol.replication.replica import Replica
@@ -139,14 +140,22 @@ class ReplicatedLogs:
         """Return whether there are control records of a log."""
         return name in self._control
 
-    def add(self, topic: Topic, number: int, replicas: Iterable[str], index: Iterable[RecordBatch]) -> ReplicatedLog:
+    def add(
+        self,
+        topic: Topic,
+        number: int,
+        replicas: Iterable[str],
+        index: Iterable[RecordBatch],
+        checkpoints: Mapping[Partition, Checkpoint] | None = None,
+    ) -> ReplicatedLog:
         """Add a log.
 
         Args:
             topic: Its topic.
             number: The number of the log in the topic.
             replicas: The replicas of its first branch.
-            index: The index records of all its branches that are stored.
+            index: The index records of all its branches that are stored, as far as checkpoints do not cover them.
+            checkpoints: The checkpoints that the storage meets, by the partition of their index.
 
         Returns:
             The log, of which `resume` is to be called.
@@ -160,6 +169,9 @@ class ReplicatedLogs:
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
         replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
+        for partition, checkpoint in (checkpoints or {}).items():
+            if found := self.find_partition(partition):
+                held.restore(found[1], checkpoint)
         for batch in index:
             self._add_index(log, batch)
         for _ in held.advance():
