@@ -3,16 +3,23 @@
     python -m tests.cluster.consumer_client '{"servers": …, "topic": …, …}'
 
 It begins each log that it is assigned where the group has committed to, so that the history tells of lost commits.
+
+Calls of librdkafka that wait for a coordinator may never return when that moves (confluent-kafka-python, issue 1801),
+and a member that waits for them reads no more. So each gets its own thread, and is given up after a while.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import attrs
@@ -25,6 +32,12 @@ READY = "consumer is ready"
 
 COMMIT_S = 1.0
 BATCH = 5000
+
+ANSWER_S = 10.0
+"""How long a commit may take. The requests of one time out after two seconds."""
+
+CLOSE_S = 20.0
+"""How long closing may take."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +92,11 @@ class ConsumerClient:
                 self._commit()
                 due = time.monotonic() + COMMIT_S
         self._commit()
-        self._consumer.close()
+        self._history.flush()
+        try:
+            _call(self._consumer.close, CLOSE_S)
+        except TimeoutError:
+            self._history.add("note", now(), self._options.member, f"not closed after {CLOSE_S:.0f} s")
         self._history.flush()
 
     def _take(self, message: Any) -> None:
@@ -114,7 +131,10 @@ class ConsumerClient:
             for log, (offset, epoch) in due.items()
         ]
         try:
-            answered = self._consumer.commit(offsets=given, asynchronous=False)
+            answered = _call(lambda: self._consumer.commit(offsets=given, asynchronous=False), ANSWER_S)
+        except TimeoutError:
+            self._history.add("note", now(), self._options.member, f"no answer to a commit in {ANSWER_S:.0f} s")
+            return
         except KafkaException as error:
             self._history.add("note", now(), self._options.member, f"not committed: {error}")
             return
@@ -167,6 +187,20 @@ class ConsumerClient:
         self._history.flush()
 
 
+def _call(function: Callable[[], Any], limit_s: float) -> Any:
+    """Return what a function returns. Raises `TimeoutError` if it has not returned in time; it may return later."""
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(function())
+        except BaseException as error:
+            found.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return found.result(limit_s)
+
+
 _OF_CONSUMERS = {
     "socket.timeout.ms",
     "topic.metadata.refresh.interval.ms",
@@ -189,4 +223,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # without waiting for calls that were given up
