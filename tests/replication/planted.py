@@ -40,8 +40,8 @@ class AcknowledgesDespitePromise(Replica):
 class HidesItsTip(Replica):
     """Promises without saying what it holds."""
 
-    def _consider(self, claim: Claim) -> list[ReplicaAction]:
-        actions = super()._consider(claim)
+    def _promise_to_follow(self, claim: Claim) -> list[ReplicaAction]:
+        actions = super()._promise_to_follow(claim)
         return [
             WriteControl(attrs.evolve(each.record, tip=NO_TIP))
             if isinstance(each, WriteControl) and isinstance(each.record, Promise)
@@ -136,10 +136,13 @@ class AcknowledgesWithGaps(Replica):
 
 
 class PromisesBackwards(Replica):
-    """Promises to follow a claim that is older than what it has promised."""
+    """Promises to follow a claim that is older than what it has promised, whoever leads."""
 
     def _promised_epoch(self) -> int:
         return -1
+
+    def _follows_another(self, claim: Claim) -> bool:
+        return False
 
 
 class PromisesOnlyOnce(Replica):
@@ -227,7 +230,10 @@ class LetsReadersReadBeyondItsEnd(Replica):
 
 
 class IgnoresRows(Replica):
-    """Misses the branches that began while the broker was down. Short waits between claims bring this out."""
+    """Misses the branches that began while the broker was down, or that it has refused to follow.
+
+    Short waits between claims bring this out.
+    """
 
     def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
         super().__init__(log, broker, number, replicas, attrs.evolve(settings, claim_timeout_s=0.5))
@@ -236,10 +242,10 @@ class IgnoresRows(Replica):
         return super().resume() if self.latest.branch.leader == self._broker else []
 
     def receive(self, broker: str, record: ControlRecord) -> list[ReplicaAction]:
-        if isinstance(record, BranchRow):
-            self._note(broker, record)
-            return [*self._begin_if_promised(), *self._acknowledge()]
-        return super().receive(broker, record)
+        if isinstance(record, Claim):
+            return super().receive(broker, record)
+        self._note(broker, record)
+        return [*self._begin_if_promised(), *self._acknowledge()]
 
 
 class ResumesDespitePromise(Replica):
@@ -297,7 +303,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, CommitsTheFastest, 0),
     (Availability.MAJORITY, CommitsItsOwn, 0),
     (Availability.MAJORITY, AcknowledgesWithGaps, 0),
-    (Availability.MAJORITY, PromisesBackwards, 0),
+    (Availability.MAJORITY, PromisesBackwards, 700),
     (Availability.MAJORITY, PromisesOnlyOnce, 3),
     (Availability.MAJORITY, AsksTheNewReplicas, 35),
     (Availability.MAJORITY, ForgetsOtherReplicas, 0),
@@ -311,7 +317,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, LetsReadersReadBeyondItsEnd, 0),
     (Availability.MAJORITY, ResumesDespitePromise, 0),
     (Availability.MAJORITY, CountsTheDead, 0),
-    (Availability.MAJORITY, IgnoresRows, 123),
+    (Availability.MAJORITY, IgnoresRows, 0),
     (Availability.MAJORITY, StaysWithFullLeaders, 0),
     (Availability.MAJORITY, CountsJoiningReplicas, 0),
     (Availability.BRANCH, StaysWithFullLeaders, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import attrs
 import pytest
 
 from dafka.protocol.replication import (
@@ -298,9 +299,7 @@ def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
         for action in replica.set_alive(alive, now):
             assert isinstance(action, WriteControl)
             claims.append(now)
-            for promise in replica.written(action.record):  # it promises to follow itself
-                assert isinstance(promise, WriteControl)
-                replica.written(promise.record)
+            replica.written(action.record)
     assert claims == [0.0, 0.5, 1.5, 3.5]
 
 
@@ -314,9 +313,7 @@ def test_brokers_that_come_and_go_do_not_make_a_replica_claim_again_and_again() 
         for action in replica.set_alive(alive, now):
             assert isinstance(action, WriteControl)
             claims.append(now)
-            for promise in replica.written(action.record):
-                assert isinstance(promise, WriteControl)
-                replica.written(promise.record)
+            replica.written(action.record)
     waits = [after - before for before, after in pairwise(claims)]
     assert waits[0] < 1.0
     assert min(waits[-3:]) > 1.9
@@ -326,7 +323,7 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
     replica.set_alive(REPLICAS, 10.0)
-    replica.receive(other, Claim("log", Branch(1024, other), REPLICAS))
+    replica.receive(other, Claim("log", Branch(1024, other), REPLICAS, is_move=True))
     found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
     assert found[0] == 10.5
 
@@ -338,12 +335,12 @@ def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     replica.receive(leader, before)
     (action,) = replica.set_alive((preferred, other), 10.0)
     assert isinstance(action, WriteControl)
-    (promise,) = replica.written(action.record)
-    assert isinstance(promise, WriteControl)
-    replica.written(promise.record)
+    replica.written(action.record)
     replica.set_alive((preferred, other), 10.4)
     branch = action.record.branch
-    (row,) = replica.receive(other, Promise("log", branch, Tip(before.branch, 5), (REPLICAS,), before.branch))
+    (own,) = replica.receive(other, Promise("log", branch, Tip(before.branch, 5), (REPLICAS,), before.branch))
+    assert isinstance(own, WriteControl)
+    (row,) = replica.written(own.record)
     assert isinstance(row, WriteControl)
     assert isinstance(row.record, BranchRow)
     assert replica.written(row.record) == [Lead(row.record)]
@@ -400,13 +397,13 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     claim = write.record
     assert isinstance(claim, Claim)
     assert (claim.replicas, claim.joining, claim.voters) == (alive, ("b3",), REPLICAS)
-    *_, promise = leader.written(claim)
-    assert isinstance(promise, WriteControl)
-    assert leader.written(promise.record) == []
+    assert leader.written(claim) == []
     branch = claim.branch
     assert leader.receive("b3", Promise("log", branch, Tip(FIRST, 0), (REPLICAS,), FIRST)) == []
+    *_, promise = leader.receive("b1", Promise("log", branch, Tip(FIRST, 10), (REPLICAS,), FIRST))
+    assert isinstance(promise, WriteControl)
     row = BranchRow("log", branch, Tip(FIRST, 10), alive, ("b3",))
-    assert leader.receive("b1", Promise("log", branch, Tip(FIRST, 10), (REPLICAS,), FIRST)) == [WriteControl(row)]
+    assert leader.written(promise.record) == [WriteControl(row)]
     assert leader.written(row) == [Lead(row)]
     leader.stored(branch, 12)
     assert leader.acknowledged("b3", branch, 11) == []
@@ -432,3 +429,75 @@ def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
             for each in joining.set_alive(("b1", "b2"), float(now))
         )
     assert joining.rank_replicas() == rank_nodes("log", ("b0", "b1"))
+
+
+def follow(leader: str, broker: str) -> Replica:
+    """Return a replica that gets the records of a leader."""
+    replica = make_replica(broker, (leader, *(each for each in REPLICAS if each != leader)))
+    replica.set_alive(REPLICAS, 0.0)
+    replica.stored(Branch(0, leader), 10)
+    return replica
+
+
+def promises(actions: list[ReplicaAction]) -> list[Branch]:
+    """Return which branches a replica promises to follow."""
+    records = [each.record for each in actions if isinstance(each, WriteControl)]
+    return [each.branch for each in records if isinstance(each, Promise)]
+
+
+def test_a_replica_that_follows_a_living_leader_refuses_those_that_do_not_hear_it() -> None:
+    claim = Claim("log", Branch(1024, "b2"), REPLICAS)
+    assert promises(follow("b0", "b1").receive("b2", claim)) == []
+    assert promises(follow("b0", "b1").receive("b2", attrs.evolve(claim, is_move=True))) == [claim.branch]
+    lonely = follow("b0", "b1")
+    lonely.set_alive(("b1", "b2"), 5.0)
+    assert promises(lonely.receive("b2", claim)) == [claim.branch]
+    behind = make_replica("b1")
+    behind.receive("b0", BranchRow("log", Branch(1000, "b0"), Tip(Branch(0, "b0"), 10), REPLICAS))
+    behind.set_alive(REPLICAS, 0.0)
+    assert promises(behind.receive("b2", claim)) == [claim.branch]
+
+
+def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not() -> None:
+    claim = Claim("log", Branch(1024, "b2"), REPLICAS)
+    leader = make_replica("b0")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    assert leader.receive("b2", claim) == []
+    found = leader.receive("b1", Promise("log", claim.branch, Tip(Branch(0, "b0"), 0), (REPLICAS,)))
+    assert promises(found) == [claim.branch], "others do not hear it either"
+    assert leader.leading is None
+
+
+def test_a_refused_claim_is_followed_when_the_leader_follows_it() -> None:
+    claim = Claim("log", Branch(1024, "b2"), REPLICAS)
+    replica = follow("b0", "b1")
+    assert promises(replica.receive("b2", claim)) == []
+    promise = Promise("log", claim.branch, Tip(Branch(0, "b0"), 10), (REPLICAS,))
+    assert promises(replica.receive("b0", promise)) == [claim.branch]
+
+
+def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
+    replica = follow("b0", "b1")
+    for now in (5.0, 6.0):
+        actions = replica.set_alive(("b1", "b2"), now)
+    (claim,) = actions
+    assert isinstance(claim, WriteControl)
+    assert replica.written(claim.record) == []
+    assert replica.acknowledged_tip == Tip(Branch(0, "b0"), 10)
+    replica.stored(Branch(0, "b0"), 12)
+    assert replica.acknowledged_tip == Tip(Branch(0, "b0"), 12), "it follows the leader still"
+    promise = Promise("log", claim.record.branch, Tip(Branch(0, "b0"), 12), (REPLICAS,))
+    assert promises(replica.receive("b2", promise)) == [claim.record.branch]
+
+
+def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
+    replica = follow("b0", "b1")
+    for now in (5.0, 6.0):
+        actions = replica.set_alive(("b1", "b2"), now)
+    (claim,) = actions
+    assert isinstance(claim, WriteControl)
+    replica.written(claim.record)
+    replica.set_alive(REPLICAS, 6.1)
+    promise = Promise("log", claim.record.branch, Tip(Branch(0, "b0"), 10), (REPLICAS,))
+    assert promises(replica.receive("b2", promise)) == []

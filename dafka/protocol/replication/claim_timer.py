@@ -73,8 +73,8 @@ class ClaimTimer:
         """Forget all times: the clock was set back."""
         self._due, self._not_before = None, float("-inf")
 
-    def note_promise(self) -> None:
-        """Note a claim that this replica has promised to follow, which may remain fruitless."""
+    def note_claim(self) -> None:
+        """Note a claim that this replica has made, or has promised to follow. It may remain fruitless."""
         self._fruitless += 1
 
     def note_branch(self) -> None:

@@ -65,12 +65,14 @@ class Claim(NamesReplicas):
         branch: The branch that it wants to begin.
         replicas: The replicas that the log then has.
         joining: Those of them that copy the log, and of which nothing is asked until they hold it.
+        is_move: Whether the leader lives, and is to be replaced by one that is preferred.
     """
 
     log: str
     branch: Branch
     replicas: tuple[str, ...]
     joining: tuple[str, ...] = ()
+    is_move: bool = False
 
 
 @attrs.frozen
@@ -154,8 +156,9 @@ def decode_control(value: bytes) -> ControlRecord:
             raise StorageFormatError("a control record has a newer version: update dafka on this broker")
         [(kind, found)] = fields.items()
         if kind == "claim":
-            log, branch, replicas, *joining = found
-            return Claim(str(log), _branch(branch), _texts(replicas), *map(_texts, joining))
+            log, branch, replicas, *further = found
+            joining = _texts(further[0]) if further else ()
+            return Claim(str(log), _branch(branch), _texts(replicas), joining, is_move=True in further[1:])
         log, branch, (last, end), replicas, *further = found
         tip = Tip(_branch(last), int(end))
         if kind == "promise":

@@ -265,16 +265,15 @@ class Replica:
         self._note(broker, record)
         if isinstance(record, Claim):
             return self._consider(record)
-        if isinstance(record, Promise):
-            return self._begin_if_promised()
+        if isinstance(record, Promise):  # a claim that was refused may be right: others follow it
+            claim = self._claimed.get(record.branch)
+            return [*([] if claim is None else self._consider(claim)), *self._begin_if_promised()]
         return [*self._follow_row(record), *self._begin_if_promised(), *self._acknowledge()]
 
     def written(self, record: ControlRecord) -> list[ReplicaAction]:
         """Note that a control record of this broker is durable."""
         self._note(self._broker, record)
-        if isinstance(record, Claim):
-            return self._consider(record)
-        if isinstance(record, Promise):
+        if not isinstance(record, BranchRow):
             return self._begin_if_promised()
         if self._promised is None or self._promised.branch != record.branch:
             return []  # another claim came while the row was written
@@ -359,12 +358,16 @@ class Replica:
         if self._is_cut_off(now):
             return self._resign()
         if not self._should_claim(now):
+            if self._claim is not None and not self._claim.is_move and self.leading is None:
+                self._withdraw_claim()
             self._timer.stop()
             return self._claim_with(self.replicas) if self._have_joined(now) else []
         if not self._timer.is_due(now, self._wait_before_claim_s):
             return []
         self._wait_for_promises()
-        return self._claim_with(self.replicas, self.latest.joining)
+        self._timer.note_claim()
+        is_move = self.leader in self._able - {self._broker}
+        return self._claim_with(self.replicas, self.latest.joining, is_move=is_move)
 
     def may_lead(self, broker: str) -> bool:
         """Return whether a replica is alive, can write, and is neither drained nor full."""
@@ -376,7 +379,7 @@ class Replica:
         if leader in {"", self._broker} or not self.is_complete(self.latest.branch):
             return []
         is_first = self._rank_living()[:1] == [self._broker]
-        return self._claim_with(self.replicas, self.latest.joining) if is_first else []
+        return self._claim_with(self.replicas, self.latest.joining, is_move=True) if is_first else []
 
     def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
         """Begin a branch with other replicas, as the leader, which remains one of them.
@@ -423,13 +426,15 @@ class Replica:
         order = self._rank_living()
         return order.index(self._broker) if self._broker in order else len(order)
 
-    def _claim_with(self, replicas: tuple[str, ...], joining: tuple[str, ...] = ()) -> list[ReplicaAction]:
+    def _claim_with(
+        self, replicas: tuple[str, ...], joining: tuple[str, ...] = (), *, is_move: bool = False
+    ) -> list[ReplicaAction]:
         if self.may_append and self._late_for != self.leading:
             self._late = {}  # this branch continues what should go on, and is complete
         branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
         self._largest_epoch = branch.epoch
         self._joined_since = None
-        self._claim = Claim(self._log, branch, replicas, joining)
+        self._claim = Claim(self._log, branch, replicas, joining, is_move)
         self._promises = {}
         return [WriteControl(self._claim)]
 
@@ -438,6 +443,7 @@ class Replica:
         if isinstance(record, BranchRow):
             self.table.add(record)
             self._known_replicas.update(record.replicas)
+            self._ready_since = None  # a preferred replica waits anew, lest it never lets others lead
         elif isinstance(record, Claim):
             self._claimed[record.branch] = record
             self._known_replicas.update(record.replicas)
@@ -451,9 +457,24 @@ class Replica:
                 self._late[broker] = record.tip
 
     def _consider(self, claim: Claim) -> list[ReplicaAction]:
-        """Promise to follow the branch of a claim, if it is later than all that this replica has promised."""
+        """Promise to follow the branch of another's claim, if it is later than all that this replica has promised."""
         is_asked = self._broker in claim.replicas or self._broker in self._known_replicas
-        return self._promise_to_follow(claim) if is_asked and claim.branch.epoch > self._promised_epoch() else []
+        if not is_asked or claim.branch.leader == self._broker or claim.branch.epoch <= self._promised_epoch():
+            return []
+        return [] if self._follows_another(claim) else self._promise_to_follow(claim)
+
+    def _follows_another(self, claim: Claim) -> bool:
+        """Return whether this replica follows a living leader, which only the one that claims the log does not hear.
+
+        Otherwise each broker that comes back would stop logs which go on without it.
+        """
+        leader = self.leader
+        is_heard = leader in self._able and leader != claim.branch.leader
+        if self._settings.availability is Availability.BRANCH or claim.is_move or not is_heard:
+            return False
+        if leader == self._broker:
+            return self.may_append and self.hears_majority and not self._is_deserted(self.replicas)
+        return self.tip().branch == self.latest.branch
 
     def _follow_row(self, row: BranchRow) -> list[ReplicaAction]:
         """Promise to follow a branch that has begun, if its claim was not considered: this broker was down."""
@@ -463,13 +484,15 @@ class Replica:
         return self._promise_to_follow(Claim(self._log, row.branch, row.replicas, row.joining))
 
     def _promise_to_follow(self, claim: Claim) -> list[ReplicaAction]:
-        if claim.branch.leader != self._broker:
+        is_own = claim.branch.leader == self._broker
+        if not is_own:
             self._late = {}
         replica_sets, latest = self._possible_replica_sets(), self.latest.branch
         self._promise(claim)
         if claim.replicas:  # the claim gets as much time as one of this replica's
             self._wait_for_promises()
-            self._timer.note_promise()
+            if not is_own:
+                self._timer.note_claim()
         actions: list[ReplicaAction] = []
         if self.leading is not None:
             actions.append(StepDown(self.leading))
@@ -494,8 +517,12 @@ class Replica:
     def _begin_if_promised(self) -> list[ReplicaAction]:
         """Begin the branch that this replica has claimed, if enough replicas have promised to follow it."""
         claim = self._claim
-        if claim is None or self._promised != claim or not self._is_promised_by_its_replicas(claim):
+        if claim is None or not self._is_promised_by_its_replicas(claim):
             return []
+        if self._promised != claim:
+            return self._promise_own(claim)
+        if self._broker not in self._promises:
+            return []  # its own promise is being written
         tips = [self._tip_of(broker, each) for broker, each in self._promises.items()]
         latest = [Tip(each.latest, 0) for each in self._promises.values()]
         if any(self.table.chain(each) is None for each in (*tips, *latest, Tip(self.latest.branch, 0))):
@@ -506,14 +533,24 @@ class Replica:
         parent = self._choose_parent(tips)
         return [WriteControl(BranchRow(self._log, claim.branch, parent, claim.replicas, claim.joining))]
 
+    def _promise_own(self, claim: Claim) -> list[ReplicaAction]:
+        """Promise to follow the own claim, as the last one: until others do, this replica follows who led before."""
+        if claim.branch.epoch > self._promised_epoch():
+            return self._promise_to_follow(claim)
+        self._claim = None
+        return []
+
+    def _withdraw_claim(self) -> None:
+        """Lead no more, unless it was promised: what the claim was made for is over."""
+        if self._promised != self._claim:
+            self._claim = None
+
     def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
-        """Return whether enough of the replicas that a claim names have promised to follow it."""
-        if self._broker not in self._promises:
-            return False
-        voters = set(claim.voters)
+        """Return whether enough of the replicas that a claim of this one names follow it, if this one does."""
+        voters, promised = set(claim.voters), self._promises.keys() | {self._broker}
         if self._settings.availability is Availability.BRANCH:
-            return self._promises.keys() >= (self._able & voters)
-        return 2 * len(self._promises.keys() & voters) > len(voters)
+            return promised >= (self._able & voters)
+        return 2 * len(promised & voters) > len(voters)
 
     def _is_promised_by_former_replicas(self) -> bool:
         """Return whether enough of all replicas have promised that may have acknowledged what no promised tip has."""
@@ -579,8 +616,13 @@ class Replica:
             return True
         if branch not in self._held:
             return False
-        chain = self.table.chain(Tip(branch, self._held[branch]))
-        if chain is None or any(self._held.get(each.branch, -1) < each.end_offset for each in chain):
+        tip = Tip(branch, self._held[branch])
+        while tip.branch != NO_BRANCH and tip.branch not in self._complete:
+            row = self.table.rows.get(tip.branch)
+            if row is None or self._held.get(tip.branch, -1) < tip.end_offset:
+                return False
+            tip = row.parent
+        if self._held.get(tip.branch, 0) < tip.end_offset:
             return False
         self._complete.add(branch)
         return True
@@ -669,13 +711,13 @@ class Replica:
     def _resign(self) -> list[ReplicaAction]:
         """Promise to follow a branch that nobody claims, so that others who hear of this replica claim the log."""
         branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
-        return self._consider(Claim(self._log, branch, ()))
+        return self._promise_to_follow(Claim(self._log, branch, ()))
 
     def _is_deserted(self, replicas: Iterable[str]) -> bool:
         """Return whether a replica of the branch that this one leads has promised to follow a later one."""
-        return self.leading is not None and any(
-            self._promised_by.get(each, -1) > self.leading.epoch for each in replicas
-        )
+        own = NO_BRANCH if self._claim is None else self._claim.branch
+        promised = (self._promised_by.get(each, -1) for each in replicas)
+        return self.leading is not None and any(each > self.leading.epoch and each != own.epoch for each in promised)
 
     def _have_joined(self, now: float) -> bool:
         """Return whether all joining replicas hold the log that this one leads, and have done so for some time."""
