@@ -45,7 +45,7 @@ class FollowerTrimming:
             start = log.held.start_offset
             if start <= self._trimmed.get(log.name, 0):
                 continue
-            if not log.replica.is_complete(log.replica.latest.branch):
+            if not log.replica.branches.is_complete(log.replica.latest.branch):
                 continue
             for partition, sequence in (await self._find_starts(log)).items():
                 if sequence > max(earliest.get(partition, 0), moved.get(partition, 0)):

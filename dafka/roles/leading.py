@@ -210,7 +210,7 @@ class Leading:
 
     async def _follow_log(self, log: ReplicatedLog, state: LogState) -> None:
         branch = log.replica.latest.branch
-        if log.replica.leading is not None or not log.replica.is_complete(branch):
+        if log.replica.leading is not None or not log.replica.branches.is_complete(branch):
             return
         arguments = (self._host.storage, log, state, branch, self._restore_producer)
         try:

@@ -41,7 +41,7 @@ async def make_branches(several: Several) -> None:
 def find_end(broker: Broker) -> int:
     """Return up to which offset a broker holds the log."""
     log = broker.cluster.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
-    return -1 if log is None else log.replica.tip().end_offset
+    return -1 if log is None else log.replica.branches.tip().end_offset
 
 
 async def find_contents(several: Several) -> list[bytes]:

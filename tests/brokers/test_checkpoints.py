@@ -102,4 +102,4 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(
         assert ended in records_read
         await wait_until(lambda: again.durable_end_of(Partition("orders", ended.address)) == 2)  # fetched again
         log = log_of(again)
-        await wait_until(lambda: log.replica.is_complete(log.replica.latest.branch))
+        await wait_until(lambda: log.replica.branches.is_complete(log.replica.latest.branch))

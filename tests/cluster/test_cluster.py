@@ -7,10 +7,11 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trio
 
 from tests.chaos.processes import Node
 from tests.cluster import producer_client
-from tests.cluster.brokers import TOWER, BrokerCluster, find_leaders, find_replicas, open_cluster
+from tests.cluster.brokers import TOWER, BrokerCluster, find_leaders, find_replicas, list_brokers, open_cluster
 from tests.cluster.checker import check
 from tests.cluster.faults import FAULTS, NETWORK_FAULTS, Fault
 from tests.cluster.histories import load
@@ -29,6 +30,8 @@ SMALL = Size(brokers=3, logs=6, producers=2, groups=1, rate=1000, is_split=False
 FAILOVER_S = 2.0
 
 KILLS = 3
+
+CUT_S = 14.0
 
 MORE = 200
 """So many further records show that a log goes on: more than can have been on their way."""
@@ -156,6 +159,24 @@ async def test_each_side_of_a_split_does_what_the_policy_allows(availability: st
         await read_contents(cluster, 3)
         assert cluster.timeline.problems == []
     assert check(load(tmp_path), is_majority=availability == "majority") == []
+
+
+@pytest.mark.long
+@needs_namespaces
+async def test_brokers_hear_each_other_soon_after_a_network_was_cut_for_long(tmp_path: Path) -> None:
+    """TCP alone would send again 25 seconds after the cut, if that has lasted longer than 13."""
+    async with open_cluster(tmp_path, 3, is_split=True) as cluster:
+        first, *others = cluster.brokers
+
+        def is_heard() -> bool:
+            return all(len(list_brokers(cluster.brokers[each].servers)) == 3 for each in others)
+
+        begun = trio.current_time()
+        await cluster.network.cut(split([first], [*others, TOWER]))
+        await cluster.wait_until(lambda: not is_heard(), "the other brokers hear it still")
+        await trio.sleep_until(begun + CUT_S)
+        await cluster.network.cut(())
+        await cluster.wait_until(is_heard, f"the other brokers do not hear {first} yet", CUT_S / 2)
 
 
 async def start_producers(cluster: BrokerCluster, count: int, logs: int) -> list[Node]:

@@ -175,14 +175,16 @@ class KeptLog:
         """As a leader, append the records of all other branches that the log lacks, once nothing is being appended."""
         if self.led is None or not self.replica.may_append or self.appending or len(self.branches) < 2:
             return
-        on_chain = {each.branch: each.end_offset for each in self.replica.table.chain(self.replica.tip()) or ()}
+        on_chain = {
+            each.branch: each.end_offset for each in self.replica.table.chain(self.replica.branches.tip()) or ()
+        }
         if all(start + len(ids) <= on_chain.get(branch, -1) for branch, (start, ids) in self.branches.items()):
             return
-        if self.replica.tip().branch != self.led:
-            raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.tip()}")
+        if self.replica.branches.tip().branch != self.led:
+            raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.branches.tip()}")
         known = set(self.records())
         for branch in sorted(self.branches):
-            if not self.replica.is_complete(branch) and self._is_all_before_held(branch):
+            if not self.replica.branches.is_complete(branch) and self._is_all_before_held(branch):
                 continue  # its records come behind those of the branches before it
             missing = [each for each in self.branches[branch][1] if each not in known]
             if missing:
@@ -261,7 +263,7 @@ class KeptLog:
     def records(self) -> list[str]:
         """Return the records of the log, as far as this broker holds it."""
         found: list[str] = []
-        for branch, end in self.replica.table.chain(self.replica.tip()) or ():
+        for branch, end in self.replica.table.chain(self.replica.branches.tip()) or ():
             if branch in self.branches:
                 start, ids = self.branches[branch]
                 found = ids[: end - start] + found

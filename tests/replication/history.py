@@ -70,7 +70,7 @@ class History:
 
     def check_readable(self, kept: KeptLog, offset: int) -> None:
         """Check that readers never see another record at an offset, and that two sides never both commit (majority)."""
-        tip = kept.replica.tip()
+        tip = kept.replica.branches.tip()
         if offset > tip.end_offset:
             raise Violation(f"{kept.broker.name} lets readers read up to {offset}, and holds {tip}")
         if self.availability is not Availability.MAJORITY:

@@ -13,7 +13,7 @@ from dafka.protocol.replication import (
     Acknowledge,
     Availability,
     Branch,
-    BranchRow,
+    BranchTable,
     Claim,
     ControlRecord,
     MoveHighWatermark,
@@ -25,13 +25,16 @@ from dafka.protocol.replication import (
     Tip,
     WriteControl,
 )
+from dafka.protocol.replication.candidacy import Candidacy
+from dafka.protocol.replication.held_branches import HeldBranches
 
 
 class AcknowledgesDespitePromise(Replica):
     """Acknowledges records of a branch although it has promised to follow a later one."""
 
     def _acknowledge(self) -> list[ReplicaAction]:
-        tip = max((Tip(each, end) for each, end in self._held.items() if self.is_complete(each)), default=NO_TIP)
+        held = self.branches
+        tip = max((Tip(each, end) for each, end in held._ends.items() if held.is_complete(each)), default=NO_TIP)
         if tip.branch.leader in {"", self._broker}:
             return super()._acknowledge()
         return [Acknowledge(tip.branch, tip.end_offset)]
@@ -50,14 +53,27 @@ class HidesItsTip(Replica):
         ]
 
 
-class CountsHalf(Replica):
+class _Candidate(Replica):
+    """Makes claims of another kind."""
+
+    Kind: type[Candidacy]
+
+    def _claim_with(self, *args: Any, **kwargs: Any) -> list[ReplicaAction]:
+        actions = super()._claim_with(*args, **kwargs)
+        assert self._candidacy is not None
+        self._candidacy = self.Kind(self._candidacy.claim, self.availability)
+        return actions
+
+
+class CountsHalf(_Candidate):
     """Begins a branch with the promises of fewer than half of the replicas."""
 
-    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
-        return len(self._promises) >= len(claim.replicas) // 2
+    class Kind(Candidacy):
+        def has_followers(self, able: Collection[str]) -> bool:
+            return len(self.promises) + 1 >= len(self.claim.replicas) // 2
 
-    def _is_promised_by_former_replicas(self) -> bool:
-        return True
+        def has_former_followers(self, table: BranchTable) -> bool:
+            return True
 
 
 class ContinuesTheLongest(Replica):
@@ -78,7 +94,7 @@ class ContinuesItsOwn(Replica):
     """Continues what it holds itself."""
 
     def _choose_parent(self, tips: list[Tip]) -> Tip:
-        return self.tip()
+        return self.branches.tip()
 
 
 class ForgetsPromises(Replica):
@@ -128,11 +144,19 @@ class CommitsItsOwn(Replica):
         return [MoveHighWatermark(found)]
 
 
+class _Gapped(HeldBranches):
+    """Takes a branch for complete although records before it are not held."""
+
+    def is_complete(self, branch: Branch) -> bool:
+        return branch in self._ends and self._table.chain(Tip(branch, self._ends[branch])) is not None
+
+
 class AcknowledgesWithGaps(Replica):
     """Acknowledges a branch although it lacks records before it."""
 
-    def is_complete(self, branch: Branch) -> bool:
-        return branch in self._held and self.table.chain(Tip(branch, self._held[branch])) is not None
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.branches = _Gapped(self.table, self._first)
 
 
 class PromisesBackwards(Replica):
@@ -152,11 +176,12 @@ class PromisesOnlyOnce(Replica):
         return [] if self._promised is not None else super()._consider(claim)
 
 
-class AsksTheNewReplicas(Replica):
+class AsksTheNewReplicas(_Candidate):
     """Begins a branch with the promises of its own replicas alone, when replicas change."""
 
-    def _is_promised_by_former_replicas(self) -> bool:
-        return True
+    class Kind(Candidacy):
+        def has_former_followers(self, table: BranchTable) -> bool:
+            return True
 
 
 class ForgetsOtherReplicas(Replica):
@@ -186,8 +211,8 @@ class KeepsOldPromises(Replica):
 
     def _note(self, broker: str, record: ControlRecord) -> None:
         super()._note(broker, record)
-        if isinstance(record, Promise) and self._claim is not None:
-            self._promises[broker] = record
+        if isinstance(record, Promise) and self._candidacy is not None:
+            self._candidacy.promises[broker] = record
 
 
 class AppendsTooEarly(Replica):
@@ -209,24 +234,33 @@ class NeverClaimsAgain(Replica):
     """Claims once."""
 
     def advance(self, now: float) -> list[ReplicaAction]:
-        return [] if self._claim is not None else super().advance(now)
+        return [] if self._candidacy is not None else super().advance(now)
 
 
-class ForgetsFormerReplicas(Replica):
+class ForgetsFormerReplicas(_Candidate):
     """Does not ask the replicas of earlier branches, which may hold what no replica of the latest one does."""
 
-    def _former_replica_sets(self) -> set[tuple[str, ...]]:
-        return {self.replicas}
+    class Kind(Candidacy):
+        def former_replica_sets(self, table: BranchTable) -> set[tuple[str, ...]]:
+            assert table.latest is not None
+            return {table.latest.replicas}
 
 
 class LetsReadersReadBeyondItsEnd(Replica):
     """Lets readers read what others have acknowledged, without holding it."""
 
-    def tip(self) -> Tip:
-        tip = super().tip()
-        if sys._getframe(1).f_code.co_name == "_move_high_watermark":
-            return Tip(tip.branch, max([tip.end_offset, *self._acks.ends.values()]))
-        return tip
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        acks = self._acks
+
+        class Beyond(HeldBranches):
+            def tip(self) -> Tip:
+                tip = super().tip()
+                if sys._getframe(1).f_code.co_name == "_move_high_watermark":
+                    return Tip(tip.branch, max([tip.end_offset, *acks.ends.values()]))
+                return tip
+
+        self.branches = Beyond(self.table, self._first)
 
 
 class IgnoresRows(Replica):
@@ -252,7 +286,7 @@ class ResumesDespitePromise(Replica):
     """Leads again after a restart although it has promised to follow another leader."""
 
     def resume(self) -> list[ReplicaAction]:
-        if self.latest.branch.leader == self._broker and self.is_complete(self.latest.branch):
+        if self.latest.branch.leader == self._broker and self.branches.is_complete(self.latest.branch):
             return self._begin_leading(self.latest)
         return []
 
@@ -264,14 +298,15 @@ class CountsTheDead(Replica):
         return min((self._acks.ends.get(each, -1) for each in replicas), default=-1)
 
 
-class WaitsForNobody(Replica):
+class WaitsForNobody(_Candidate):
     """Begins a branch with its own promise alone, although others are alive."""
 
-    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
-        return self._broker in self._promises
+    class Kind(Candidacy):
+        def has_followers(self, able: Collection[str]) -> bool:
+            return True
 
-    def _is_promised_by_former_replicas(self) -> bool:
-        return True
+        def has_former_followers(self, table: BranchTable) -> bool:
+            return True
 
 
 class StaysWithFullLeaders(Replica):

@@ -26,7 +26,9 @@ from dafka.protocol.replication.actions import (
     WriteControl,
 )
 from dafka.protocol.replication.branch_table import BranchTable
+from dafka.protocol.replication.candidacy import Candidacy
 from dafka.protocol.replication.claim_timer import ClaimTimer
+from dafka.protocol.replication.held_branches import HeldBranches
 from dafka.protocol.replication.leader_order import LeaderOrder
 from dafka.protocol.replication.records import (
     NO_BRANCH,
@@ -64,6 +66,7 @@ class Replica:
 
     Attributes:
         table: The branch table.
+        branches: The branches that this replica holds.
         leading: The branch that this replica leads; None if it leads none.
         high_watermark: How far readers may read from this replica, be it the leader or not.
     """
@@ -82,18 +85,14 @@ class Replica:
         self._alive: frozenset[str] = frozenset()
         self._able = self._alive
         self._order = LeaderOrder(log)
-        self._held = {self._first: 0}
-        self._last_held = self._first
-        self._complete: set[Branch] = set()
-        self._last_complete = NO_BRANCH
+        self.branches = HeldBranches(self.table, self._first)
         self._acknowledged = NO_TIP
         self._promised: Claim | None = None
         self._promised_claims: list[Claim] = []
         self._promised_by: dict[str, int] = {}
         self._claimed: dict[Branch, Claim] = {}
         self._largest_epoch = 0
-        self._claim: Claim | None = None
-        self._promises: dict[str, Promise] = {}
+        self._candidacy: Candidacy | None = None
         self._late: dict[str, Tip] = {}
         self._late_for = NO_BRANCH
         self._acks = Acknowledgements()
@@ -140,18 +139,7 @@ class Replica:
     @property
     def may_append(self) -> bool:
         """Whether this replica leads and holds all records before its branch."""
-        return self.leading is not None and self.is_complete(self.leading)
-
-    def tip(self) -> Tip:
-        """Return how far the log of this replica reaches."""
-        if self._last_held > self._last_complete:
-            later = [each for each in self._held if each > self._last_complete]
-            for branch in sorted(later, reverse=True):
-                if self.is_complete(branch):
-                    self._last_complete = branch
-                    break
-        end_offset = self._held.get(self._last_complete)
-        return NO_TIP if end_offset is None else Tip(self._last_complete, end_offset)
+        return self.leading is not None and self.branches.is_complete(self.leading)
 
     @property
     def acknowledged_tip(self) -> Tip:
@@ -165,7 +153,7 @@ class Replica:
         is_needed = self.latest.branch.leader == self._broker or 2 * len(others) <= len(self.voters)
         if self._broker not in self.replicas or is_needed:
             return False
-        row = self.table.rows.get(self.tip().branch)
+        row = self.table.rows.get(self.branches.tip().branch)
         return row is None or self._broker not in row.replicas
 
     def in_sync(self, max_lag: int = 0, within_s: float = 0.0) -> tuple[str, ...]:
@@ -180,7 +168,7 @@ class Replica:
         """
         if self.leading is None:
             return ()
-        end = self._held.get(self.leading, 0)
+        end = self.branches.end_of(self.leading)
         return tuple(
             each
             for each in self.table.rows[self.leading].replicas
@@ -241,10 +229,7 @@ class Replica:
 
     def restore_held(self, held: dict[Branch, int]) -> None:
         """Take over what this broker holds of each branch: the offset after its last index record."""
-        self._held = {self._first: 0, **held}
-        self._last_held = max(self._held)
-        self._complete.clear()
-        self._last_complete = NO_BRANCH
+        self.branches.restore(held)
         self.high_watermark, self._marked = 0, NO_TIP
         for branch in held:
             self._largest_epoch = max(self._largest_epoch, branch.epoch)
@@ -256,7 +241,7 @@ class Replica:
             return self._follow_row(row)
         if row.branch.leader != self._broker or self._promised_epoch() > row.branch.epoch:
             return []
-        if not self.is_complete(row.branch):
+        if not self.branches.is_complete(row.branch):
             return []
         return [*self._begin_leading(row), *self._acknowledge()]
 
@@ -290,8 +275,7 @@ class Replica:
         Returns:
             The actions.
         """
-        self._held[branch] = max(end_offset, self._held.get(branch, 0))
-        self._last_held = max(branch, self._last_held)
+        self.branches.add(branch, end_offset)
         self._largest_epoch = max(self._largest_epoch, branch.epoch)
         return self._acknowledge()
 
@@ -333,7 +317,7 @@ class Replica:
             return True
         if self.latest.joining:
             return False
-        end = self._held.get(self.leading, 0)
+        end = self.branches.end_of(self.leading)
         return all(self._acked_by(each) >= end for each in self.replicas if each != self._broker)
 
     def rest(self, now: float) -> None:
@@ -358,8 +342,7 @@ class Replica:
         if self._is_cut_off(now):
             return self._resign()
         if not self._should_claim(now):
-            if self._claim is not None and not self._claim.is_move and self.leading is None:
-                self._withdraw_claim()
+            self._withdraw_claim()
             self._timer.stop()
             return self._claim_with(self.replicas) if self._have_joined(now) else []
         if not self._timer.is_due(now, self._wait_before_claim_s):
@@ -376,7 +359,7 @@ class Replica:
     def take_over(self) -> list[ReplicaAction]:
         """Claim the log from another leader, if this replica is preferred and holds the latest branch."""
         leader = self.leader
-        if leader in {"", self._broker} or not self.is_complete(self.latest.branch):
+        if leader in {"", self._broker} or not self.branches.is_complete(self.latest.branch):
             return []
         is_first = self._rank_living()[:1] == [self._broker]
         return self._claim_with(self.replicas, self.latest.joining, is_move=True) if is_first else []
@@ -404,7 +387,7 @@ class Replica:
             self._ready_since = self._cut_off_since = self._joined_since = None
             self._acks.set_back(now)
         if self.leading is not None:
-            self._acks.note_end(self._held.get(self.leading, 0), min(self._now, now))
+            self._acks.note_end(self.branches.end_of(self.leading), min(self._now, now))
         self._now = now
 
     # Claims and promises
@@ -417,7 +400,9 @@ class Replica:
         """Return how long others have to claim before this replica does, in seconds."""
         order = self._rank_living()
         wait_s = order.index(self._broker) * self._settings.stagger_s
-        if not self.is_complete(self.latest.branch):  # those that need not fetch anything first take over sooner
+        if not self.branches.is_complete(
+            self.latest.branch
+        ):  # those that need not fetch anything first take over sooner
             wait_s += JOINING_WAIT_S if self.is_joining else len(order) * self._settings.stagger_s
         return wait_s
 
@@ -425,6 +410,12 @@ class Replica:
         """Return how many replicas are preferred to this one as leaders."""
         order = self._rank_living()
         return order.index(self._broker) if self._broker in order else len(order)
+
+    def _withdraw_claim(self) -> None:
+        """Give up a claim that nobody leads the log, unless this replica has promised to follow it: somebody does."""
+        claim = None if self._candidacy is None else self._candidacy.claim
+        if claim is not None and claim != self._promised and not claim.is_move and self.leading is None:
+            self._candidacy = None
 
     def _claim_with(
         self, replicas: tuple[str, ...], joining: tuple[str, ...] = (), *, is_move: bool = False
@@ -434,9 +425,9 @@ class Replica:
         branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
         self._largest_epoch = branch.epoch
         self._joined_since = None
-        self._claim = Claim(self._log, branch, replicas, joining, is_move)
-        self._promises = {}
-        return [WriteControl(self._claim)]
+        claim = Claim(self._log, branch, replicas, joining, is_move)
+        self._candidacy = Candidacy(claim, self._settings.availability)
+        return [WriteControl(claim)]
 
     def _note(self, broker: str, record: ControlRecord) -> None:
         self._largest_epoch = max(self._largest_epoch, record.branch.epoch)
@@ -449,8 +440,8 @@ class Replica:
             self._known_replicas.update(record.replicas)
         elif isinstance(record, Promise):
             self._promised_by[broker] = max(record.branch.epoch, self._promised_by.get(broker, -1))
-            if self._claim is not None and record.branch == self._claim.branch:
-                self._promises[broker] = record
+            if self._candidacy is not None and record.branch == self._candidacy.branch:
+                self._candidacy.promises[broker] = record
             elif record.branch == self.leading:
                 if self._late_for != record.branch:
                     self._late, self._late_for = {}, record.branch
@@ -474,7 +465,7 @@ class Replica:
             return False
         if leader == self._broker:
             return self.may_append and self.hears_majority and not self._is_deserted(self.replicas)
-        return self.tip().branch == self.latest.branch
+        return self.branches.tip().branch == self.latest.branch
 
     def _follow_row(self, row: BranchRow) -> list[ReplicaAction]:
         """Promise to follow a branch that has begun, if its claim was not considered: this broker was down."""
@@ -497,7 +488,7 @@ class Replica:
         if self.leading is not None:
             actions.append(StepDown(self.leading))
             self.leading = None
-        return [*actions, WriteControl(Promise(self._log, claim.branch, self.tip(), replica_sets, latest))]
+        return [*actions, WriteControl(Promise(self._log, claim.branch, self.branches.tip(), replica_sets, latest))]
 
     def _promise(self, claim: Claim) -> None:
         self._promised = claim
@@ -512,24 +503,22 @@ class Replica:
 
     def _promised_epoch(self) -> int:
         promised = -1 if self._promised is None else self._promised.branch.epoch
-        return max(promised, self._acknowledged.branch.epoch, self.tip().branch.epoch)
+        return max(promised, self._acknowledged.branch.epoch, self.branches.tip().branch.epoch)
 
     def _begin_if_promised(self) -> list[ReplicaAction]:
         """Begin the branch that this replica has claimed, if enough replicas have promised to follow it."""
-        claim = self._claim
-        if claim is None or not self._is_promised_by_its_replicas(claim):
+        candidacy = self._candidacy
+        if candidacy is None or not candidacy.has_followers(self._able):
             return []
+        claim = candidacy.claim
         if self._promised != claim:
             return self._promise_own(claim)
-        if self._broker not in self._promises:
-            return []  # its own promise is being written
-        tips = [self._tip_of(broker, each) for broker, each in self._promises.items()]
-        latest = [Tip(each.latest, 0) for each in self._promises.values()]
-        if any(self.table.chain(each) is None for each in (*tips, *latest, Tip(self.latest.branch, 0))):
-            return []  # a row is on its way
-        if not self._is_promised_by_former_replicas():
+        tips = candidacy.tips(self._late)
+        if not candidacy.is_promised or not candidacy.knows_rows(self.table, [*tips, Tip(self.latest.branch, 0)]):
+            return []  # its own promise is being written, or a row is on its way
+        if not candidacy.has_former_followers(self.table):
             return []
-        self._claim = None
+        self._candidacy = None
         parent = self._choose_parent(tips)
         return [WriteControl(BranchRow(self._log, claim.branch, parent, claim.replicas, claim.joining))]
 
@@ -537,47 +526,8 @@ class Replica:
         """Promise to follow the own claim, as the last one: until others do, this replica follows who led before."""
         if claim.branch.epoch > self._promised_epoch():
             return self._promise_to_follow(claim)
-        self._claim = None
+        self._candidacy = None
         return []
-
-    def _withdraw_claim(self) -> None:
-        """Lead no more, unless it was promised: what the claim was made for is over."""
-        if self._promised != self._claim:
-            self._claim = None
-
-    def _is_promised_by_its_replicas(self, claim: Claim) -> bool:
-        """Return whether enough of the replicas that a claim of this one names follow it, if this one does."""
-        voters, promised = set(claim.voters), self._promises.keys() | {self._broker}
-        if self._settings.availability is Availability.BRANCH:
-            return promised >= (self._able & voters)
-        return 2 * len(promised & voters) > len(voters)
-
-    def _is_promised_by_former_replicas(self) -> bool:
-        """Return whether enough of all replicas have promised that may have acknowledged what no promised tip has."""
-        if self._settings.availability is Availability.BRANCH:
-            return True
-        asked = self._former_replica_sets()
-        for each in self._promises.values():
-            asked.update(each.replica_sets)
-        return all(2 * len(self._promises.keys() & set(each)) > len(each) for each in asked)
-
-    def _former_replica_sets(self) -> set[tuple[str, ...]]:
-        """Return the voters of the latest branch, and of those before it that no promised tip reaches beyond.
-
-        What the replicas of an earlier branch have acknowledged is in each tip that reaches a later one.
-        """
-        reached = max(each.tip.branch.epoch for each in self._promises.values())
-        row = self.latest
-        found = {row.voters}
-        while row.branch.epoch > reached and row.parent.branch != NO_BRANCH:
-            row = self.table.rows[row.parent.branch]
-            found.add(row.voters)
-        return found
-
-    def _tip_of(self, broker: str, promise: Promise) -> Tip:
-        """Return the tip of a replica; if it came from another side of a split, that which it had there."""
-        is_branch = self._settings.availability is Availability.BRANCH
-        return self._late.get(broker, promise.tip) if is_branch else promise.tip
 
     def _should_follow_others(self) -> bool:
         """Return whether replicas that have come from another side of a split have a branch that should go on instead.
@@ -586,7 +536,7 @@ class Replica:
         """
         if self._settings.availability is Availability.MAJORITY or self._late_for != self.leading:
             return False
-        own = self.tip()
+        own = self.branches.tip()
         late = {each: tip for each, tip in self._late.items() if self.table.fork(tip, own) not in {None, tip}}
         tips = [late.get(each, own) for each in self.voters if each in self._alive]
         return bool(late) and self._choose_parent(tips) != own
@@ -610,25 +560,8 @@ class Replica:
         """
         return self._acks.ends.get(broker, 0 if self.leading == self._first else -1)
 
-    def is_complete(self, branch: Branch) -> bool:
-        """Return whether this replica holds a branch, from its beginning on, and all before it."""
-        if branch in self._complete:
-            return True
-        if branch not in self._held:
-            return False
-        tip = Tip(branch, self._held[branch])
-        while tip.branch != NO_BRANCH and tip.branch not in self._complete:
-            row = self.table.rows.get(tip.branch)
-            if row is None or self._held.get(tip.branch, -1) < tip.end_offset:
-                return False
-            tip = row.parent
-        if self._held.get(tip.branch, 0) < tip.end_offset:
-            return False
-        self._complete.add(branch)
-        return True
-
     def _acknowledge(self) -> list[ReplicaAction]:
-        tip = self.tip()
+        tip = self.branches.tip()
         promised = -1 if self._promised is None else self._promised.branch.epoch
         if tip.branch == NO_BRANCH or tip.branch.epoch < promised or tip == self._acknowledged:
             return []
@@ -647,7 +580,7 @@ class Replica:
         return actions
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
-        tip = self.tip()
+        tip = self.branches.tip()
         branch, row = self._acks.branch, self.table.rows.get(self._acks.branch)
         if row is None or tip.branch != branch:
             return []
@@ -715,7 +648,7 @@ class Replica:
 
     def _is_deserted(self, replicas: Iterable[str]) -> bool:
         """Return whether a replica of the branch that this one leads has promised to follow a later one."""
-        own = NO_BRANCH if self._claim is None else self._claim.branch
+        own = NO_BRANCH if self._candidacy is None else self._candidacy.branch
         promised = (self._promised_by.get(each, -1) for each in replicas)
         return self.leading is not None and any(each > self.leading.epoch and each != own.epoch for each in promised)
 
@@ -743,7 +676,7 @@ class Replica:
 
     def _is_due_to_move(self, leader: str, now: float) -> bool:
         """Return whether this replica is preferred to the leader, and has been ready to take over for long enough."""
-        is_ready = self._rank_living()[0] == self._broker != leader and self.is_complete(self.latest.branch)
+        is_ready = self._rank_living()[0] == self._broker != leader and self.branches.is_complete(self.latest.branch)
         if not is_ready:
             self._ready_since = None
             return False

@@ -366,7 +366,7 @@ class ReplicatedLogs:
             return
         yield from starmap(FetchRecords, log.held.missing().items())
         row = replica.latest
-        if not replica.is_complete(row.branch):
+        if not replica.branches.is_complete(row.branch):
             known = log.held.known_ends()
             for branch, end_offset in replica.table.chain(row.parent) or ():
                 if known.get(branch, 0) < end_offset:
