@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import attrs
@@ -27,6 +28,7 @@ from dafka.protocol.replication import (
 )
 from dafka.protocol.replication.candidacy import Candidacy
 from dafka.protocol.replication.held_branches import HeldBranches
+from dafka.protocol.replication.high_watermark import HighWatermark
 
 
 class AcknowledgesDespitePromise(Replica):
@@ -129,7 +131,7 @@ class CommitsTheFastest(Replica):
         found = max(self._acks.ends.values(), default=0)
         if self.leading is None or self._broker not in self._acks.ends or found <= self.high_watermark:
             return []
-        self.high_watermark = found
+        self._mark.offset = found
         return [MoveHighWatermark(found)]
 
 
@@ -140,7 +142,7 @@ class CommitsItsOwn(Replica):
         found = self._acks.ends.get(self._broker, 0)
         if self.leading is None or found <= self.high_watermark:
             return []
-        self.high_watermark = found
+        self._mark.offset = found
         return [MoveHighWatermark(found)]
 
 
@@ -291,11 +293,22 @@ class ResumesDespitePromise(Replica):
         return []
 
 
-class CountsTheDead(Replica):
+class _Marking(Replica):
+    """Has a high watermark of another kind."""
+
+    Mark: type[HighWatermark]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._mark = self.Mark(self._broker, self.table, self._acks, self.availability)
+
+
+class CountsTheDead(_Marking):
     """Waits for the acknowledgements of replicas that are dead."""
 
-    def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
-        return min((self._acks.ends.get(each, -1) for each in replicas), default=-1)
+    class Mark(HighWatermark):
+        def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: Tip, able: AbstractSet[str]) -> int:
+            return min((self._acks.ends.get(each, -1) for each in replicas), default=-1)
 
 
 class WaitsForNobody(_Candidate):
@@ -318,11 +331,13 @@ class StaysWithFullLeaders(Replica):
         return super().set_alive(brokers, now)
 
 
-class CountsJoiningReplicas(Replica):
+class CountsJoiningReplicas(_Marking):
     """Lets readers read what replicas have acknowledged that still join, and that others do not ask."""
 
-    def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
-        return super()._acknowledged_end((self._broker, *self.latest.joining) if self.latest.joining else replicas)
+    class Mark(HighWatermark):
+        def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: Tip, able: AbstractSet[str]) -> int:
+            joining = () if self._table.latest is None else self._table.latest.joining
+            return super().acknowledged_end((self._broker, *joining) if joining else replicas, acknowledged, able)
 
 
 PLANTED: list[tuple[Availability, type[Replica], int]] = [

@@ -29,6 +29,7 @@ from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.candidacy import Candidacy
 from dafka.protocol.replication.claim_timer import ClaimTimer
 from dafka.protocol.replication.held_branches import HeldBranches
+from dafka.protocol.replication.high_watermark import HighWatermark
 from dafka.protocol.replication.leader_order import LeaderOrder
 from dafka.protocol.replication.records import (
     NO_BRANCH,
@@ -68,7 +69,6 @@ class Replica:
         table: The branch table.
         branches: The branches that this replica holds.
         leading: The branch that this replica leads; None if it leads none.
-        high_watermark: How far readers may read from this replica, be it the leader or not.
     """
 
     def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
@@ -76,7 +76,6 @@ class Replica:
         self._first = Branch(0, found[0])
         self.table = BranchTable([BranchRow(log, self._first, NO_TIP, found)])
         self.leading: Branch | None = None
-        self.high_watermark = 0
         self._log = log
         self._broker = broker
         self._number = number
@@ -96,7 +95,7 @@ class Replica:
         self._late: dict[str, Tip] = {}
         self._late_for = NO_BRANCH
         self._acks = Acknowledgements()
-        self._marked = NO_TIP
+        self._mark = HighWatermark(broker, self.table, self._acks, settings.availability)
         self._known_replicas = set(found)
         self._now = float("-inf")
         self._timer = ClaimTimer(settings)
@@ -140,6 +139,11 @@ class Replica:
     def may_append(self) -> bool:
         """Whether this replica leads and holds all records before its branch."""
         return self.leading is not None and self.branches.is_complete(self.leading)
+
+    @property
+    def high_watermark(self) -> int:
+        """How far readers may read from this replica, be it the leader or not."""
+        return self._mark.offset
 
     @property
     def acknowledged_tip(self) -> Tip:
@@ -230,7 +234,7 @@ class Replica:
     def restore_held(self, held: dict[Branch, int]) -> None:
         """Take over what this broker holds of each branch: the offset after its last index record."""
         self.branches.restore(held)
-        self.high_watermark, self._marked = 0, NO_TIP
+        self._mark.reset()
         for branch in held:
             self._largest_epoch = max(self._largest_epoch, branch.epoch)
 
@@ -580,37 +584,8 @@ class Replica:
         return actions
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
-        tip = self.branches.tip()
-        branch, row = self._acks.branch, self.table.rows.get(self._acks.branch)
-        if row is None or tip.branch != branch:
-            return []
-        if self._marked.branch != branch:
-            self._follow(tip)
-        offset = min(self._acknowledged_end(row.voters), tip.end_offset)
-        if offset <= self.high_watermark:
-            return []
-        self.high_watermark = offset
-        self._marked = Tip(branch, offset)
-        return [MoveHighWatermark(offset)]
-
-    def _follow(self, tip: Tip) -> None:
-        """Lower the high watermark to where the log has forked, which logs of the availability "branch" may do."""
-        fork = self.table.fork(self._marked, tip)
-        if fork is not None and fork != self._marked:
-            self.high_watermark = min(self.high_watermark, fork.end_offset)
-        self._marked = Tip(tip.branch, self.high_watermark)
-
-    def _acknowledged_end(self, replicas: tuple[str, ...]) -> int:
-        """Return the offset up to which enough replicas have acknowledged the branch; -1 if there are not enough."""
-        acks = dict(self._acks.ends)
-        if self._acknowledged.branch == self._acks.branch:
-            acks[self._broker] = max(self._acknowledged.end_offset, acks.get(self._broker, -1))
-        if self._broker not in acks:
-            return -1
-        if self._settings.availability is Availability.MAJORITY:
-            return sorted((acks.get(each, -1) for each in replicas), reverse=True)[len(replicas) // 2]
-        able = self._able & set(replicas)
-        return min(end for each, end in acks.items() if each == self._broker or each in able)
+        has_moved = self._mark.move(self.branches.tip(), self._acknowledged, self._able)
+        return [MoveHighWatermark(self._mark.offset)] if has_moved else []
 
     # Whether to claim
 
