@@ -43,7 +43,7 @@ class WaitOffset(Protocol):
     """Waits until records are durable."""
 
     def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
-        """Wait, and return the offset of the first record; see `dafka.roles.broker.Appended.wait_offset`."""
+        """Wait, and return the offset of the first record; see `dafka.roles.appended.Appended.wait_offset`."""
 
 
 @attrs.frozen(eq=False)
@@ -225,7 +225,7 @@ def _find_duplicate(service: Service, log: LogState, position: int, header: Batc
 
     async def wait_offset(*, all_replicas: bool = True) -> int:
         while True:
-            with broker.watching([log]) as advanced:
+            with broker.watchers.watching([log]) as advanced:
                 if broker.order.find_log(log.topic, log.number) is not log:
                     return -1
                 if not log.leadership.is_led:

@@ -274,7 +274,7 @@ class Participants:
                     raise NotLeaderError("the end of a transaction may be lost", leadership.leader)
                 if log.high_watermark >= end:
                     return
-                with self._broker.watching([log]) as advanced:
+                with self._broker.watchers.watching([log]) as advanced:
                     await advanced.wait()
 
         return wait

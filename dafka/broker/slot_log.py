@@ -21,7 +21,8 @@ from dafka.errors import NotLeaderError, StorageError
 from dafka.kafka.state_records import SLOT_KIND, StateRecord, encode_state
 from dafka.protocol.logs import LogState
 from dafka.records import Record, RecordBatch
-from dafka.roles.broker import Appended, Broker
+from dafka.roles.appended import Appended
+from dafka.roles.broker import Broker
 from dafka.storage.plugin_helpers import now_ms
 
 _LOGGER = logging.getLogger("dafka.broker")

@@ -1,7 +1,8 @@
 """The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
 
+from dafka.roles.appended import Appended
 from dafka.roles.arguments import Time
-from dafka.roles.broker import Appended, Broker
+from dafka.roles.broker import Broker
 from dafka.roles.broker_loading import serve_broker
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.events import EventFeed

@@ -6,8 +6,7 @@ this node, as partitions of its own, so that other nodes see no difference to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -31,17 +30,19 @@ from dafka.protocol.logs import (
     is_internal_topic,
     name_log,
 )
-from dafka.protocol.logs.log_state import OWN, LogState
+from dafka.protocol.logs.log_state import LogState
 from dafka.protocol.machines.broker import BrokerMachine
 from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
 from dafka.records import Partition, RecordBatch, new_address
+from dafka.roles.appended import Appended
 from dafka.roles.broker_inventory import Inventory
 from dafka.roles.broker_storage import retention_of
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
 from dafka.roles.follower_trimming import FollowerTrimming
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
+from dafka.roles.log_watchers import LogWatchers
 from dafka.roles.sockets import NodeSockets
 from dafka.roles.state_log import StateLogs
 from dafka.roles.store import Store, StoreStatistics, default_retention
@@ -51,65 +52,6 @@ from dafka.wire import Command
 
 CREATION_WAIT_S = 0.25
 """How long a broker waits for another one that should create a topic, before it looks whether that one is alive."""
-
-
-@attrs.frozen(eq=False)
-class Appended:
-    """Records that a client has appended.
-
-    Attributes:
-        broker: The broker.
-        log: The log.
-        first_sequence: The sequence of the first record in the broker's own partition of the log.
-        count: The number of records.
-        epoch: The leader epoch of the log.
-        durable: Set when they are durable here.
-    """
-
-    broker: Broker
-    log: LogState
-    first_sequence: int
-    count: int
-    epoch: int
-    durable: trio.Event
-
-    async def wait_offset(self, *, all_replicas: bool = True) -> int:
-        """Wait until the records are durable, and return the offset of the first one.
-
-        Args:
-            all_replicas: Whether as many replicas must hold the records as the log's `availability` asks for. Without,
-                this broker is enough.
-
-        Returns:
-            The offset; -1 if the topic was deleted meanwhile.
-
-        Raises:
-            NotLeaderError: Another broker leads the log now, which may have the records or not.
-        """
-        log = self.log
-        while log.is_replicated and not self.durable.is_set():
-            with self.broker.watching([log]) as advanced:
-                self._check_leadership()  # a broker that cannot write leads no more where others can
-                await advanced.wait()
-        await self.durable.wait()
-        offset = self.find_offset()
-        if not log.is_replicated or not all_replicas or offset is None:
-            return -1 if offset is None else offset
-        while log.high_watermark < offset + self.count:
-            with self.broker.watching([log]) as advanced:
-                await advanced.wait()
-            self.find_offset()
-        return offset
-
-    def find_offset(self) -> int | None:
-        """Return the offset of the first record; None if it has none. Raises `NotLeaderError`."""
-        self._check_leadership()
-        return self.log.index.find(OWN, self.first_sequence)
-
-    def _check_leadership(self) -> None:
-        log = self.log
-        if log.is_replicated and (log.leadership.epoch != self.epoch or not log.leadership.is_led):
-            raise NotLeaderError(f"another broker leads the log {log.number} of {log.topic}", log.leadership.leader)
 
 
 class Broker(Store):
@@ -124,6 +66,7 @@ class Broker(Store):
         inventory: The stored partitions, by topic.
         cluster: The other brokers, and what this one does among them.
         storage: The storage.
+        watchers: Those who wait for its logs to get further.
         on_message: Takes the messages of other brokers: the address of the sender, and the message.
     """
 
@@ -161,7 +104,7 @@ class Broker(Store):
         self._deleted = trio.Event()
         self._writing: trio.Event | None = None
         self._is_writing_state = False
-        self._advanced: dict[LogState, set[trio.Event]] = {}
+        self.watchers = LogWatchers()
         self._room = trio.lowlevel.ParkingLot()
         self._heads = HeadAnnouncer(sockets, machine.stored.durable_end)
 
@@ -314,7 +257,7 @@ class Broker(Store):
         written = [each for each in self._machine.reassembler.cursors if mark in each.address]
         native = {Partition(name, address): end for address, end in held.items() if mark not in address}
         for log in logs:
-            self.notify(log)
+            self.watchers.notify(log)
         self._machine.records_trimmed(native)
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
         await self.forget_partitions(dict.fromkeys((*own, *written))).wait()
@@ -393,7 +336,9 @@ class Broker(Store):
             sequence += header.count
         records = decode_run(log.own, moved, bytes_max=self._bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))
-        return Appended(self, log, first_sequence, sequence - first_sequence, log.leadership.epoch, self._durable)
+        return Appended(
+            self.watchers, log, first_sequence, sequence - first_sequence, log.leadership.epoch, self._durable
+        )
 
     def _check_led(self, log: LogState) -> None:
         if not log.leadership.is_led:
@@ -447,22 +392,6 @@ class Broker(Store):
                 await self._storage.trim(partition, needed)
                 trimmed[partition] = needed
         self._machine.records_trimmed(trimmed)
-
-    @contextmanager
-    def watching(self, logs: Iterable[LogState]) -> Iterator[trio.Event]:
-        """Give the block an event that is set when one of these logs gets further records, or is deleted."""
-        advanced = trio.Event()
-        watched = list(logs)
-        for log in watched:
-            self._advanced.setdefault(log, set()).add(advanced)
-        try:
-            yield advanced
-        finally:
-            for log in watched:
-                waiting = self._advanced[log]
-                waiting.discard(advanced)
-                if not waiting:
-                    del self._advanced[log]
 
     # State
 
@@ -575,7 +504,7 @@ class Broker(Store):
         self._writing.set()
         self._writing = None
         for log in plan.logs:
-            self.notify(log)
+            self.watchers.notify(log)
 
     # What the cluster needs
 
@@ -684,11 +613,6 @@ class Broker(Store):
             return self._is_shown or partition.topic == BROKERS_TOPIC
         log = self.find_index(partition)
         return log is not None and log.is_replicated
-
-    def notify(self, log: LogState) -> None:
-        """Wake up those who watch a log."""
-        for advanced in self._advanced.get(log, ()):
-            advanced.set()
 
     async def _apply_retention(self) -> dict[Partition, int]:
         """Drop the records beyond the limits of each topic, and what indexes and state need no more."""

@@ -234,7 +234,7 @@ class Cluster:
     def _forget_topic(self, topic: Topic) -> None:
         for log in self._order.remove_topic(topic.name):
             self.logs.remove(name_log(topic.topic_id, log.number))
-            self._notify(log)
+            self._broker.watchers.notify(log)
             log.leadership = attrs.evolve(log.leadership, leader="", is_led=False)
             self._leaderships.pop(log, trio.Event()).set()
 
@@ -560,7 +560,7 @@ class Cluster:
         )
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark
-            self._notify(state)
+            self._broker.watchers.notify(state)
         can_part = replica.availability is Availability.BRANCH
         if can_part and (is_led or is_readable) and len(replica.table.rows) != self._row_counts.get(log.name):
             self._row_counts[log.name] = len(replica.table.rows)
@@ -572,15 +572,12 @@ class Cluster:
                 change = "leads" if is_led else "leads no more"
                 _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, branch.epoch)
             state.leadership = found
-            self._notify(state)
+            self._broker.watchers.notify(state)
             self._leaderships.pop(state, trio.Event()).set()
 
     async def wait_leadership(self, log: LogState) -> None:
         """Wait until the leadership of a log changes."""
         await self._leaderships.setdefault(log, trio.Event()).wait()
-
-    def _notify(self, log: LogState) -> None:
-        self._broker.notify(log)
 
 
 def _key_of(record: ControlRecord) -> str:

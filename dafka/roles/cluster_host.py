@@ -10,6 +10,7 @@ import trio
 from dafka import wire
 from dafka.protocol.logs import LogOrder, LogState
 from dafka.records import Partition, RecordBatch
+from dafka.roles.log_watchers import LogWatchers
 from dafka.storage import Storage
 
 
@@ -20,11 +21,13 @@ class Host(Protocol):
         address: Its address.
         order: Its topics and their logs.
         storage: Its storage.
+        watchers: Those who wait for its logs to get further.
     """
 
     address: str
     order: LogOrder
     storage: Storage
+    watchers: LogWatchers
 
     @property
     def can_write(self) -> bool:
@@ -92,6 +95,3 @@ class Host(Protocol):
 
     def earliest(self, topic: str) -> dict[Partition, int]:
         """Return the sequence of the first stored record of each partition of a topic, if it is not 0."""
-
-    def notify(self, log: LogState) -> None:
-        """Wake up those who watch a log."""

@@ -123,7 +123,7 @@ class Leading:
     def _show_high_watermark(self, state: LogState, offset: int) -> None:
         if offset != state.high_watermark:
             state.high_watermark = offset
-            self._host.notify(state)
+            self._host.watchers.notify(state)
 
     # Leading
 

@@ -188,6 +188,6 @@ async def wait_records(service: Service, offsets: Mapping[LogState, int]) -> Non
         offsets: The offset in each log.
     """
     while not any(has_records(service, log, offset) for log, offset in offsets.items()):
-        with service.broker.watching(offsets) as advanced:
+        with service.broker.watchers.watching(offsets) as advanced:
             await advanced.wait()
     await trio.lowlevel.checkpoint()

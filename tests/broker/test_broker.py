@@ -56,7 +56,7 @@ async def wait_end(broker: Broker, topic: str, end: int, number: int = 0) -> Log
         while (log := broker.order.find_log(topic, number)) is None:  # noqa: ASYNC110
             await trio.sleep(0.01)
         while log.high_watermark < end:
-            with broker.watching([log]) as advanced:
+            with broker.watchers.watching([log]) as advanced:
                 if log.high_watermark < end:
                     await advanced.wait()
     return log

@@ -44,7 +44,7 @@ class Leaderships:
         for web in self.webs:
             leadership = Leadership(address, epoch, is_led=web is leader)
             log_of(web, number).leadership = leadership
-            for advanced in web.broker.broker._advanced.get(log_of(web, number), ()):
+            for advanced in web.broker.broker.watchers._advanced.get(log_of(web, number), ()):
                 advanced.set()
         self._moved.set()
         self._moved = trio.Event()

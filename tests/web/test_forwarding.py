@@ -264,7 +264,7 @@ async def wait_records(pair: Pair, count: int) -> None:
     log, broker = log_of(pair.second), pair.second.broker.broker
     with trio.fail_after(DEADLINE_S):
         while log.high_watermark < count:
-            with broker.watching([log]) as advanced:
+            with broker.watchers.watching([log]) as advanced:
                 if log.high_watermark < count:
                     await advanced.wait()
 

@@ -66,7 +66,7 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
         if request.rack_id:
             _choose_replicas(client.view_cluster(), request.rack_id, wanted)
         logs = [each.log for each in wanted if each.log is not None]
-        with client.service.broker.watching(logs) as advanced:
+        with client.service.broker.watchers.watching(logs) as advanced:
             parts = await _read_within_room(client, request, wanted)
             size = sum(len(part.records or b"") for part in parts)
             if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
