@@ -363,7 +363,7 @@ async def test_brokers_have_different_numbers_that_stay(tmp_path: Path) -> None:
 
 
 async def test_a_broker_catches_up_with_an_index_that_was_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dafka.roles.broker_loading.LogOrder", partial(LogOrder, rewrite_entries=5))
     monkeypatch.setattr("dafka.protocol.replication.held_log.REWRITE_RECORDS", 2)
@@ -391,6 +391,7 @@ async def test_a_broker_catches_up_with_an_index_that_was_written_again(
             await several.stop(next(name for name in NAMES if several.brokers[name] is leader))
             ((leader, log),) = await several.wait_led("orders")
         assert await read(leader, log) == [*values(10), *values(200)]
+    assert "unrecoverable" not in caplog.text, "nobody misses what was before"
 
 
 async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_dies(

@@ -176,6 +176,12 @@ class BrokerMachine(StoreMachine):
         cursor = self.reassembler.cursors.get(Partition(head.subject, head.address))
         return cursor is None or head.sequence + 1 >= cursor.known_end
 
+    def _report_unrecoverable(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
+        """Return nothing for what was written again: nobody misses what was before."""
+        if partition.topic in self._topics.rewritten:
+            return []
+        return super()._report_unrecoverable(partition, first_sequence, end_sequence)
+
     def _must_keep(self, partition: Partition) -> bool:
         return partition.topic not in self._topics.rewritten and super()._must_keep(partition)
 

@@ -374,13 +374,17 @@ class StoreMachine:
             if not first_sequence and self._is_over(partition, end_sequence):
                 self._drop_unproven(partition)  # nothing of it was given to the storage
             elif not self._must_keep(partition):
-                unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
-                actions += [unrecoverable, ResetPosition(partition, end_sequence)]
+                actions += self._report_unrecoverable(partition, first_sequence, end_sequence)
+                actions.append(ResetPosition(partition, end_sequence))
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
             elif partition not in self._halted:
                 self._halted.add(partition)
                 actions.append(Notify(PartitionHalted(partition, first_sequence, end_sequence)))
         return actions
+
+    def _report_unrecoverable(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
+        """Return the actions that tell of records which no node holds any more."""
+        return [Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))]
 
     def _must_keep(self, partition: Partition) -> bool:
         """Return whether there are records before the gap, and the store has no retention that may drop them."""
