@@ -6,7 +6,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol.actions import Publish
+from dafka.protocol.actions import Append, Publish
 from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics
 from dafka.records import Partition, RecordBatch
 
@@ -14,13 +14,12 @@ OWN, OTHER, PRODUCER = "A" * 32, "B" * 32, "C" * 32
 LOG = f"{OTHER}/{'d' * 32}/0"
 
 
-@pytest.fixture
-def machine() -> BrokerMachine:
+def make_machine(ends: dict[Partition, int]) -> BrokerMachine:
     topics = BrokerTopics("$brokers", "$logs", frozenset(("$logs",)))
     return BrokerMachine(
         OWN,
         Config(),
-        {},
+        ends,
         {},
         {},
         (),
@@ -30,6 +29,11 @@ def machine() -> BrokerMachine:
         has_index=lambda _: False,
         is_joining=lambda _: False,
     )
+
+
+@pytest.fixture
+def machine() -> BrokerMachine:
+    return make_machine({})
 
 
 def run(address: str, requestor: str | None = None) -> wire.RecordRun:
@@ -77,3 +81,14 @@ def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachin
 
 def test_a_broker_fetches_nothing_that_only_it_writes(machine: BrokerMachine) -> None:
     assert machine.expect_records(Partition("orders", OWN), 5, 0.0) == []
+
+
+def test_a_broker_that_was_restarted_while_it_got_back_what_it_had_deleted_gets_the_rest() -> None:
+    own = Partition("orders", f"{OWN}/{'d' * 32}/0/1024")
+    machine = make_machine({own: 3})
+    assert machine.expect_records(own, 3, 0.0) == []
+    (fetch,) = [each.message for each in machine.expect_records(own, 5, 0.0) if isinstance(each, Publish)]
+    assert isinstance(fetch, wire.Fetch)
+    assert (fetch.partition, fetch.sequence, fetch.count) == (own.address, 3, 2)
+    actions = machine.receive([wire.RecordRun(RecordBatch(own, 3, [b"x", b"y"]), OWN)], 0.1)
+    assert [each.batch.first_sequence for each in actions if isinstance(each, Append)] == [3]

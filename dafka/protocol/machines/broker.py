@@ -126,6 +126,8 @@ class BrokerMachine(StoreMachine):
         Returns:
             The actions.
         """
+        if BRANCH_MARK in partition.address and (not end or end > self.next_sequence(partition)):
+            self._returning.add(partition)  # if it is this broker's own, it was deleted here, and is not back yet
         if self._is_written_here(partition) or not self._follow_partition(partition, now, is_live=False):
             return []
         if end:
@@ -194,7 +196,7 @@ class BrokerMachine(StoreMachine):
         """Return whether this broker has all records of a partition before any other one.
 
         It has not if it has led a log, and was no replica for a while: then it has deleted what it has written itself,
-        and gets it from the others.
+        and gets it from the others. If it is restarted meanwhile, indexes tell what it lacks: see `expect_records`.
         """
         if not super()._is_written_here(partition) or partition in self._returning:
             return False
