@@ -12,6 +12,7 @@ from dafka.protocol.replication import (
     Branch,
     BranchRow,
     Claim,
+    ControlRecord,
     Lead,
     MoveHighWatermark,
     Promise,
@@ -501,3 +502,34 @@ def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
     replica.set_alive(REPLICAS, 6.1)
     promise = Promise("log", claim.record.branch, Tip(Branch(0, "b0"), 10), (REPLICAS,))
     assert promises(replica.receive("b2", promise)) == []
+
+
+def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_others() -> None:
+    stuck, other, last = rank_nodes("log", REPLICAS)
+    row = BranchRow("log", Branch(next_epoch(0, 0), stuck), Tip(Branch(0, last), 10), REPLICAS)
+
+    def records_of(broker: str, held: dict[Branch, int]) -> list[tuple[float, ControlRecord]]:
+        """Return what a replica writes when the leader has begun a branch, and appends nothing."""
+        replica = make_replica(broker, (last, stuck, other))
+        replica.restore_held(held)
+        replica.receive(stuck, row)
+        found = []
+        for now in (each / 4 for each in range(40)):
+            for action in replica.set_alive(REPLICAS, now):
+                assert isinstance(action, WriteControl)
+                found.append((now, action.record))
+                replica.written(action.record)
+        return found
+
+    (_, resignation), *later = records_of(stuck, {Branch(0, last): 4})
+    assert isinstance(resignation, Promise)
+    assert resignation.branch > row.branch
+    ((claimed_again_at, claim), *_) = later
+    assert isinstance(claim, Claim)
+    replica = make_replica(other, (last, stuck, other))
+    replica.restore_held({Branch(0, last): 10})
+    replica.receive(stuck, row)
+    replica.set_alive(REPLICAS, 0.0)
+    replica.receive(stuck, resignation)
+    claims = [now for now in (each / 4 for each in range(40)) if replica.set_alive(REPLICAS, now)]
+    assert claims[0] < claimed_again_at

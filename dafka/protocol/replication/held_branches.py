@@ -41,18 +41,19 @@ class HeldBranches:
         """Return whether a branch is held, from its beginning on, and all before it."""
         if branch in self._complete:
             return True
-        if branch not in self._ends:
+        if branch not in self._ends or not self.reaches(Tip(branch, self._ends[branch])):
             return False
-        tip = Tip(branch, self._ends[branch])
+        self._complete.add(branch)
+        return True
+
+    def reaches(self, tip: Tip) -> bool:
+        """Return whether everything is held of which a log consists that reaches to a tip."""
         while tip.branch != NO_BRANCH and tip.branch not in self._complete:
             row = self._table.rows.get(tip.branch)
             if row is None or self._ends.get(tip.branch, -1) < tip.end_offset:
                 return False
             tip = row.parent
-        if self.end_of(tip.branch) < tip.end_offset:
-            return False
-        self._complete.add(branch)
-        return True
+        return self.end_of(tip.branch) >= tip.end_offset
 
     def tip(self) -> Tip:
         """Return how far the log reaches: the latest branch that is complete, and its end."""

@@ -351,6 +351,9 @@ class Replica:
             return self._claim_with(self.replicas) if self._have_joined(now) else []
         if not self._timer.is_due(now, self._wait_before_claim_s):
             return []
+        if self._is_stuck():
+            self._timer.stop()
+            return self._resign()
         self._wait_for_promises()
         self._timer.note_claim()
         is_move = self.leader in self._able - {self._broker}
@@ -404,10 +407,13 @@ class Replica:
         """Return how long others have to claim before this replica does, in seconds."""
         order = self._rank_living()
         wait_s = order.index(self._broker) * self._settings.stagger_s
-        if not self.branches.is_complete(
-            self.latest.branch
-        ):  # those that need not fetch anything first take over sooner
-            wait_s += JOINING_WAIT_S if self.is_joining else len(order) * self._settings.stagger_s
+        latest = self.latest  # those that need not fetch anything take over sooner
+        if self.is_joining and not self.branches.is_complete(latest.branch):
+            wait_s += JOINING_WAIT_S
+        elif not self.branches.reaches(latest.parent):
+            wait_s += 2 * len(order) * self._settings.stagger_s
+        elif not self.branches.is_complete(latest.branch):
+            wait_s += len(order) * self._settings.stagger_s
         return wait_s
 
     def _place(self) -> int:
@@ -615,6 +621,11 @@ class Replica:
         if self._cut_off_since is None:
             self._cut_off_since = now
         return now - self._cut_off_since >= self._settings.claim_timeout_s
+
+    def _is_stuck(self) -> bool:
+        """Return whether this replica still lacks what is before its branch, and another one could lead instead."""
+        is_behind = self.leader == self._broker and not self.branches.reaches(self.latest.parent)
+        return is_behind and len(self._able.intersection(self.voters)) > 1
 
     def _resign(self) -> list[ReplicaAction]:
         """Promise to follow a branch that nobody claims, so that others who hear of this replica claim the log."""
