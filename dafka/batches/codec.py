@@ -141,16 +141,13 @@ def load_compiled() -> CompiledCodec | str:
 PURE = PureCodec()
 
 
+@functools.cache
 def records_codec() -> RecordsCodec:
-    """Return the codec to use.
+    """Return the codec to use, which is chosen once: looking at the environment for each batch takes time.
 
     Raises `ConfigError` if `DAFKA_ACCELERATOR` is invalid, or requires a codec that is not available.
     """
-    return _choose(os.environ.get(VARIABLE, ""))
-
-
-@functools.cache
-def _choose(choice: str) -> RecordsCodec:
+    choice = os.environ.get(VARIABLE, "")
     if choice not in {"", "on", "off"}:
         raise ConfigError(f"{VARIABLE}: expected on or off, not {choice!r}")
     if choice == "off":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -195,24 +195,30 @@ def test_batches_are_read_from_any_memory() -> None:
     SHAPES["everything"].expect(decode_batch(memoryview(batch), bytes_max=BYTES_MAX, codec=PURE))
 
 
-def test_the_variable_selects_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "off")
-    assert records_codec() is PURE
-    monkeypatch.delenv(VARIABLE)
-    assert records_codec() is (PURE if isinstance(COMPILED, str) else COMPILED)
-    monkeypatch.setenv(VARIABLE, "maybe")
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], RecordsCodec]]:
+    """Return the codec that a process uses which is started with a value of the variable."""
+
+    def choose_codec(value: str) -> RecordsCodec:
+        monkeypatch.setenv(VARIABLE, value)
+        records_codec.cache_clear()
+        return records_codec()
+
+    yield choose_codec
+    records_codec.cache_clear()
+
+
+def test_the_variable_selects_the_codec(choose: Callable[[str], RecordsCodec]) -> None:
+    assert choose("off") is PURE
+    assert choose("") is (PURE if isinstance(COMPILED, str) else COMPILED)
     with pytest.raises(ConfigError, match="on or off, not 'maybe'"):
-        records_codec()
+        choose("maybe")
 
 
-def test_a_required_codec_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_required_codec_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, choose: Callable[[str], RecordsCodec]
+) -> None:
     monkeypatch.setattr(codec, "load_compiled", lambda: "it was not built")
-    codec._choose.cache_clear()
-    try:
-        monkeypatch.setenv(VARIABLE, "on")
-        with pytest.raises(ConfigError, match="cannot be used: it was not built"):
-            records_codec()
-        monkeypatch.delenv(VARIABLE)
-        assert records_codec() is PURE
-    finally:
-        codec._choose.cache_clear()
+    with pytest.raises(ConfigError, match="cannot be used: it was not built"):
+        choose("on")
+    assert choose("") is PURE
