@@ -581,10 +581,11 @@ class Broker(Store):
         """Let other nodes know of a partition of this broker's own that it has kept for itself."""
         self.show_until(partition, self.order_end(partition))
 
-    def show_until(self, partition: Partition, end: int) -> None:
-        """Let other nodes know of a partition of this broker's own up to a sequence."""
+    def show_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
+        """Let other nodes have a partition of this broker's own up to a sequence, and know of it."""
         if end:
             self._broker_machine.store_own(partition, end)
+        if end and is_announced:
             self.publish([wire.Head(partition.address, partition.topic, end - 1)])
             self._heads.add([partition])
 

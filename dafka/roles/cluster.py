@@ -412,7 +412,7 @@ class Cluster:
         if self._order.find_log(topic.name, number) is not state:
             return
         log = self.logs.add(topic, number, replicas, index, checkpoints)
-        self._show_ended(state, ends)
+        self._show_ended(state, log, ends)
         self.balancing.prefer_leaders(log)
         if self._order.leads(state):
             self.leading.keep_leading(log, state)
@@ -445,12 +445,18 @@ class Cluster:
                     ends[partition] = max(ends[partition], batch.end_sequence)
         return found, ends
 
-    def _show_ended(self, state: LogState, ends: Mapping[Partition, int]) -> None:
-        """Let other brokers have what they lack of branches that this one has led before it was restarted."""
+    def _show_ended(self, state: LogState, log: ReplicatedLog, ends: Mapping[Partition, int]) -> None:
+        """Let other brokers have what they lack of branches that this one has led before it was restarted.
+
+        With "majority", they know from the rows what they lack of all but the latest ones.
+        """
         led = state.index_partition if self._order.leads(state) else None
+        row = log.replica.latest
+        latest = {log.index_partition(branch) for branch in (row.branch, row.parent.branch)}
+        announces_all = log.replica.availability is Availability.BRANCH
         for partition, end in ends.items():
             if partition != led and self._broker.is_own(partition):
-                self._broker.show_until(partition, end)
+                self._broker.show_until(partition, end, is_announced=announces_all or partition in latest)
 
     # What machines ask for
 

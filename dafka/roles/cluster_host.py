@@ -78,8 +78,8 @@ class Host(Protocol):
     def show(self, partition: Partition) -> None:
         """Let other nodes know of a partition of this broker's own that it has kept for itself."""
 
-    def show_until(self, partition: Partition, end: int) -> None:
-        """Let other nodes know of a partition of this broker's own up to a sequence."""
+    def show_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
+        """Let other nodes have a partition of this broker's own up to a sequence, and know of it."""
 
     def show_control(self) -> None:
         """Let other nodes know of this broker's control records."""

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from dafka.protocol.replication import (
+    Acknowledge,
     Availability,
     Branch,
     BranchRow,
@@ -533,3 +534,15 @@ def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_other
     replica.receive(stuck, resignation)
     claims = [now for now in (each / 4 for each in range(40)) if replica.set_alive(REPLICAS, now)]
     assert claims[0] < claimed_again_at
+
+
+def test_repeated_acknowledgements_do_not_make_a_replica_claim_sooner() -> None:
+    claims: dict[bool, list[float]] = {}
+    for repeats in (False, True):
+        replica = follow("b0", "b1")
+        claims[repeats] = []
+        for now in (5 + each / 4 for each in range(80)):
+            claims[repeats] += [now for _ in replica.set_alive(("b1", "b2"), now)]
+            if repeats:
+                assert replica.repeat_acknowledgement() == [Acknowledge(Branch(0, "b0"), 10)]
+    assert claims[True] == claims[False]

@@ -584,7 +584,8 @@ class Replica:
 
     def repeat_acknowledgement(self) -> list[ReplicaAction]:
         """Acknowledge again, if an acknowledgement may be lost."""
-        tip, self._acknowledged = self._acknowledged, NO_TIP
+        tip = self._acknowledged
+        self._acknowledged = Tip(tip.branch, -1)
         actions = self._acknowledge()
         self._acknowledged = max(tip, self._acknowledged)
         return actions

@@ -254,7 +254,9 @@ class ReplicatedLogs:
     def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
         """Acknowledge the index records of a partition again: their leader may have missed it."""
         found = self.find_partition(partition)
-        return [] if found is None else self._actions(found[0], found[0].replica.repeat_acknowledgement())
+        if found is None or found[1] != found[0].replica.acknowledged_tip.branch:
+            return []
+        return self._actions(found[0], found[0].replica.repeat_acknowledgement())
 
     def set_alive(
         self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
