@@ -34,7 +34,7 @@ CLOCK = Path(__file__).parent / "clock"
 """The folder with the module that sets the clocks of processes."""
 
 QUICK: dict[str, dict[str, Any]] = {
-    "broker": {"move_after_ms": 3000, "mend_after_ms": 20_000, "copy_rate_bytes": 2 * 2**20},
+    "broker": {"move_after_ms": 3000, "mend_after_ms": 20_000, "copy_rate_bytes": 2**20},
     "beacon": {"interval_ms": 250, "timeout_ms": 1000},
     "fetch": {"retry_ms": 200, "retry_max_ms": 1000},
     "store": {"retry_ms": 300},
