@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from dafka.listener.handlers import Client
 from dafka.listener.kafka_listener import KafkaListener
 from dafka.protocol.logs import Leadership, LogOrder, LogState, Topic
 from dafka.protocol.replication import BrokerDescription, Brokers
+from dafka.roles.log_watchers import LogWatchers
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
 """The addresses of the brokers 0, 1 and 2."""
@@ -37,6 +37,7 @@ class FakeBroker:
         moved: The arguments of `change_replicas`.
         deleted: The arguments of `delete_records`.
         appended: Waits for what `append` has appended.
+        watchers: Those who wait for its logs to get further.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class FakeBroker:
         self.deleted: list[tuple[LogState, int]] = []
         self.appended: Callable[[bool], Awaitable[int]] | None = None
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
-        self._watching: set[trio.Event] = set()
+        self.watchers = LogWatchers()
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -106,20 +107,6 @@ class FakeBroker:
             return await self.appended(all_replicas)
 
         return SimpleNamespace(log=log, durable=done(), wait_offset=wait_offset)
-
-    @contextmanager
-    def watching(self, _logs: Iterable[LogState]) -> Iterator[trio.Event]:
-        advanced = trio.Event()
-        self._watching.add(advanced)
-        try:
-            yield advanced
-        finally:
-            self._watching.discard(advanced)
-
-    def notify(self) -> None:
-        """Tell those who watch logs that these have changed."""
-        for each in self._watching:
-            each.set()
 
     async def _read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
         await trio.lowlevel.checkpoint()

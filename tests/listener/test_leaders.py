@@ -277,11 +277,11 @@ async def test_long_polls_end_when_the_leader_changes(cluster: FakeCluster) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
             await trio.testing.wait_all_tasks_blocked()
-            cluster.broker.notify()
+            cluster.broker.watchers.notify(cluster.log)
             await trio.testing.wait_all_tasks_blocked()
             assert not found
             cluster.follow(SECOND)
-            cluster.broker.notify()
+            cluster.broker.watchers.notify(cluster.log)
     assert found[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
