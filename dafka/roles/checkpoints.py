@@ -61,11 +61,14 @@ class Checkpoints:
             self._host.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
 
     def take(self, topic: str, indexes: Iterable[Partition]) -> dict[Partition, Checkpoint]:
-        """Return the checkpoints of a log that the storage meets. They are taken once.
+        """Take the checkpoints of a log, once.
 
         Args:
             topic: The topic of the log.
             indexes: The partitions of its indexes.
+
+        Returns:
+            Those that the storage meets, by the partition of their index.
         """
         taken = ((partition, self._loaded.pop(partition, None)) for partition in indexes)
         return {

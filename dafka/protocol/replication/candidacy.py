@@ -37,10 +37,13 @@ class Candidacy:
         return self.claim.branch.leader in self.promises
 
     def has_followers(self, able: Collection[str]) -> bool:
-        """Return whether enough of the replicas that the claim names follow it, if this one does.
+        """Find out whether enough of the replicas that the claim names follow it, if this one does.
 
         Args:
             able: The living brokers that can write.
+
+        Returns:
+            Whether they do.
         """
         voters, promised = set(self.claim.voters), self.promises.keys() | {self.claim.branch.leader}
         if self._availability is Availability.BRANCH:
@@ -75,6 +78,9 @@ class Candidacy:
 
         Args:
             late: What those had on their sides that have come from another side of a split.
+
+        Returns:
+            Their tips.
         """
         is_branch = self._availability is Availability.BRANCH
         return [late.get(broker, each.tip) if is_branch else each.tip for broker, each in self.promises.items()]

@@ -52,11 +52,14 @@ class Checkpoint:
     needed: Mapping[str, int]
 
     def is_met(self, topic: str, durable_end: Callable[[Partition], int]) -> bool:
-        """Return whether a storage has the records of a topic that a broker has held.
+        """Find out whether a storage has the records of a topic that a broker has held.
 
         Args:
             topic: The topic of the log.
             durable_end: Returns the sequence after the last stored record of a partition.
+
+        Returns:
+            Whether it has all of them.
         """
         return all(durable_end(Partition(topic, address)) >= end for address, end in self.needed.items())
 

@@ -113,10 +113,13 @@ class HeldLog:
         self.start_offset = max(self.start_offset, checkpoint.start_offset)
 
     def take_checkpoints(self, latest: Branch) -> Iterator[tuple[Branch, Checkpoint]]:
-        """Yield the branches that are held further than their last checkpoints say, each with the next one.
+        """Go through the branches that are held further than their last checkpoints say.
 
         Args:
             latest: The latest branch, of which more is to come.
+
+        Yields:
+            Each with its next checkpoint.
         """
         for branch in list(self._advanced):
             held = self._branches[branch]

@@ -36,12 +36,15 @@ class HighWatermark:
         self.offset, self._marked = 0, NO_TIP
 
     def move(self, tip: Tip, acknowledged: Tip, able: AbstractSet[str]) -> bool:
-        """Move as far as enough replicas have acknowledged, and return whether that is further than before.
+        """Move as far as enough replicas have acknowledged.
 
         Args:
             tip: How far the log of this replica reaches.
             acknowledged: What this replica has acknowledged last.
             able: The living brokers that can write.
+
+        Returns:
+            Whether that is further than before.
         """
         branch, row = self._acks.branch, self._table.rows.get(self._acks.branch)
         if row is None or tip.branch != branch:
