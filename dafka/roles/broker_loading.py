@@ -57,7 +57,7 @@ async def load_broker(
     storage, order, cluster = broker.storage, broker.order, broker.cluster
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
         for partition in [each for each in held if each.topic == topic]:
-            cluster.learn_records(partition, await _read_control(storage, partition, held[partition]))
+            cluster.learn(partition, await _read_control(storage, partition, held[partition]))
     cluster.note_indexes(held)
     cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
     await _delete_orphans(broker, held)

@@ -139,12 +139,8 @@ class Cluster:
 
     # Starting
 
-    def learn(self, batch: RecordBatch) -> None:
-        """Take in control records that are stored, of this broker or another one."""
-        self.learn_records(batch.partition, zip(batch.keys or (), batch.values, strict=True))
-
-    def learn_records(self, partition: Partition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Take in control records that are stored: keys and values of a partition."""
+    def learn(self, partition: Partition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Take in control records that are stored, of this broker or another one: keys and values of a partition."""
         writer = partition.address
         for key, value in records:
             try:
@@ -466,7 +462,7 @@ class Cluster:
         self.note_indexes(batch.partition for batch in batches)
         for batch in batches:
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._broker.address:
-                self.learn(batch)
+                self.learn(batch.partition, zip(batch.keys or (), batch.values, strict=True))
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
             self.act(actions)

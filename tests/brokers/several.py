@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 import trio
 
 from dafka.batches import BatchHeader, check_crc, decode_batch, encode_batch
 from dafka.config import Config
 from dafka.errors import NotLeaderError
 from dafka.protocol.logs import LogState
+from dafka.records import Partition, RecordBatch
 from dafka.roles import Broker, serve_broker
+from dafka.roles.branch_reading import read_index
+from dafka.storage import Storage
 from dafka.testing import open_cluster
 
 PATIENCE_S = 25.0
@@ -147,6 +151,19 @@ async def read_from(broker: Broker, log: LogState, offset: int) -> list[bytes]:
     """Return the values of the records of a log from an offset up to its high watermark."""
     found = await broker.reader.read(log, offset, log.high_watermark, 2**30)
     return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
+
+
+def note_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Partition]:
+    """Return the partition of each index record that a module of roles reads from now on."""
+    found: list[Partition] = []
+
+    async def read_and_note(storage: Storage, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
+        async for batch in read_index(storage, partition, *sequences):
+            found.extend([partition] * len(batch))
+            yield batch
+
+    monkeypatch.setattr(f"dafka.roles.{module}.read_index", read_and_note)
+    return found
 
 
 @asynccontextmanager

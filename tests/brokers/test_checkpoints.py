@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import dafka.roles.branch_reading
 from dafka.protocol.logs import name_log
 from dafka.protocol.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
 from dafka.protocol.replication.replicated_logs import ReplicatedLog
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition
 from dafka.roles import Broker
 from dafka.storage import DeletesPartitions, open_storage
-from tests.brokers.several import Several, distinct, open_several, read, wait_until
+from tests.brokers.several import Several, distinct, note_read_indexes, open_several, read, wait_until
 
 pytestmark = pytest.mark.trio
 
@@ -23,17 +20,8 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that a broker has read to start."""
-    found: list[Partition] = []
-    read_index = dafka.roles.branch_reading.read_index
-
-    async def read_and_note(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
-        async for batch in read_index(storage, partition, *sequences):
-            found.extend([partition] * len(batch))
-            yield batch
-
-    monkeypatch.setattr("dafka.roles.cluster.read_index", read_and_note)
     monkeypatch.setattr("dafka.roles.checkpoints.WRITE_S", 0.05)
-    return found
+    return note_read_indexes(monkeypatch, "cluster")
 
 
 def log_of(broker: Broker) -> ReplicatedLog:

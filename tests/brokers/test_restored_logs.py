@@ -32,7 +32,16 @@ from dafka.protocol.replication.replicated_logs import ReplicatedLog
 from dafka.records import Partition, RecordBatch
 from dafka.roles.branch_reading import restore_log
 from dafka.storage.memory import MemoryStorage
-from tests.brokers.several import PATIENCE_S, append, distinct, make_batch, open_several, read, wait_until
+from tests.brokers.several import (
+    PATIENCE_S,
+    append,
+    distinct,
+    make_batch,
+    note_read_indexes,
+    open_several,
+    read,
+    wait_until,
+)
 
 pytestmark = pytest.mark.trio
 
@@ -43,16 +52,7 @@ BATCHES = 12
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that was read to restore logs."""
-    found: list[Partition] = []
-    read_index = dafka.roles.branch_reading.read_index
-
-    async def read_and_note(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
-        async for batch in read_index(storage, partition, *sequences):
-            found.extend([partition] * len(batch))
-            yield batch
-
-    monkeypatch.setattr("dafka.roles.branch_reading.read_index", read_and_note)
-    return found
+    return note_read_indexes(monkeypatch, "branch_reading")
 
 
 def batch(number: int) -> BatchEntry:

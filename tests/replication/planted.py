@@ -56,7 +56,7 @@ class HidesItsTip(Replica):
 
 
 class _Candidate(Replica):
-    """Makes claims of another kind."""
+    """Counts the promises to follow its claims as `Kind` does."""
 
     Kind: type[Candidacy]
 
@@ -294,7 +294,7 @@ class ResumesDespitePromise(Replica):
 
 
 class _Marking(Replica):
-    """Has a high watermark of another kind."""
+    """Moves its high watermark as `Mark` does."""
 
     Mark: type[HighWatermark]
 

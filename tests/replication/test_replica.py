@@ -479,12 +479,18 @@ def test_a_refused_claim_is_followed_when_the_leader_follows_it() -> None:
     assert promises(replica.receive("b0", promise)) == [claim.branch]
 
 
-def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
-    replica = follow("b0", "b1")
+def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
+    """Return a replica that has got the records of a leader which has died, and its claim."""
+    replica = follow(leader, broker)
     for now in (5.0, 6.0):
-        actions = replica.set_alive(("b1", "b2"), now)
+        actions = replica.set_alive(set(REPLICAS) - {leader}, now)
     (claim,) = actions
     assert isinstance(claim, WriteControl)
+    return replica, claim
+
+
+def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
+    replica, claim = claim_after("b0", "b1")
     assert replica.written(claim.record) == []
     assert replica.acknowledged_tip == Tip(Branch(0, "b0"), 10)
     replica.stored(Branch(0, "b0"), 12)
@@ -494,11 +500,7 @@ def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
 
 
 def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
-    replica = follow("b0", "b1")
-    for now in (5.0, 6.0):
-        actions = replica.set_alive(("b1", "b2"), now)
-    (claim,) = actions
-    assert isinstance(claim, WriteControl)
+    replica, claim = claim_after("b0", "b1")
     replica.written(claim.record)
     replica.set_alive(REPLICAS, 6.1)
     promise = Promise("log", claim.record.branch, Tip(Branch(0, "b0"), 10), (REPLICAS,))

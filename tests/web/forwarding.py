@@ -44,8 +44,7 @@ class Leaderships:
         for web in self.webs:
             leadership = Leadership(address, epoch, is_led=web is leader)
             log_of(web, number).leadership = leadership
-            for advanced in web.broker.broker.watchers._advanced.get(log_of(web, number), ()):
-                advanced.set()
+            web.broker.broker.watchers.notify(log_of(web, number))
         self._moved.set()
         self._moved = trio.Event()
 

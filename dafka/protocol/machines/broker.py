@@ -126,8 +126,9 @@ class BrokerMachine(StoreMachine):
         Returns:
             The actions.
         """
-        if BRANCH_MARK in partition.address and (not end or end > self.next_sequence(partition)):
-            self._returning.add(partition)  # if it is this broker's own, it was deleted here, and is not back yet
+        is_of_log = BRANCH_MARK in partition.address
+        if is_of_log and self._is_own(partition) and (not end or end > self.next_sequence(partition)):
+            self._returning.add(partition)  # it was deleted here, and is not back yet
         if self._is_written_here(partition) or not self._follow_partition(partition, now, is_live=False):
             return []
         if end:

@@ -26,7 +26,6 @@ from dafka.records import Partition
 RECENT_RECORDS = 4096
 """Index records of a branch of which is remembered what they name. Acknowledgements of earlier ones do not matter."""
 
-
 CHECKPOINT_RECORDS = 1000
 """Index records of the latest branch between checkpoints. Other branches get one as soon as they are held."""
 
