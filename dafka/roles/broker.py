@@ -17,7 +17,6 @@ from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.config import Config
 from dafka.errors import ConfigError, NotLeaderError
 from dafka.protocol.logs import (
-    INDEX_TOPIC,
     LOGS_MAX,
     MESSAGES_TOPIC,
     TOPICS_TOPIC,
@@ -37,15 +36,14 @@ from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.appended import Appended
 from dafka.roles.broker_inventory import Inventory
-from dafka.roles.broker_storage import retention_of
+from dafka.roles.broker_retention import BrokerRetention
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
-from dafka.roles.follower_trimming import FollowerTrimming
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
 from dafka.roles.log_watchers import LogWatchers
 from dafka.roles.sockets import NodeSockets
 from dafka.roles.state_log import StateLogs
-from dafka.roles.store import Store, StoreStatistics, default_retention
+from dafka.roles.store import Store, StoreStatistics
 from dafka.storage import Storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Command
@@ -84,7 +82,6 @@ class Broker(Store):
         super().__init__(machine, sockets, storage, config)
         self.order = order
         self.reader = LogReader(storage)
-        self._follower_trimming = FollowerTrimming(storage, order)
         self.inventory = Inventory(machine, storage, order)
         self.storage = storage
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
@@ -97,6 +94,9 @@ class Broker(Store):
         self._is_shown = False
         self._in_flight: list[RecordBatch] = []
         self.cluster = Cluster(self, config, restore_producer)
+        self._retention = BrokerRetention(
+            storage, machine.stored, order, self.cluster.logs, state, config.store, self.address
+        )
         self._log_count = config.kafka.log_count
         self._bytes_max = config.kafka.batch_bytes_max
         self._room_bytes = config.store.pending_bytes_max
@@ -616,37 +616,8 @@ class Broker(Store):
         return log is not None and log.is_replicated
 
     async def _apply_retention(self) -> dict[Partition, int]:
-        """Drop the records beyond the limits of each topic, and what indexes and state need no more."""
-        moved: dict[Partition, int] = {}
-        for name in list(self._machine.stored.durable):
-            if name == INDEX_TOPIC or name in CONTROL_TOPICS:
-                continue
-            default, is_compacted = default_retention(self._config), self._config.compacts(name)
-            policy = retention_of(name, self.order.topics.get(name), default, is_compacted=is_compacted)
-            if policy:
-                moved.update(await self._storage.apply_retention(policy, name))
-        earliest = {**self._machine.stored.earliest, **moved}
-        for log in filter(self.order.leads, self.order.all_logs()):
-            self.order.skip_dropped(log, earliest)
-            if log.index_first > log.index_trimmed:
-                await self._storage.trim(log.index_partition, log.index_first)
-                log.index_trimmed = log.index_first
-        moved.update(await self._trim_indexes())
-        moved.update(await self._follower_trimming.trim(self.cluster.logs, earliest))
-        await self._state.trim(self._storage)
-        return moved
+        return await self._retention.apply()
 
     def _compacts(self) -> bool:
         """See `Store._compacts`. A broker compacts logs, of which its listeners' service knows the transactions."""
         return False
-
-    async def _trim_indexes(self) -> dict[Partition, int]:
-        """Drop what was written again of the indexes of other brokers; return the first sequence left of each."""
-        moved = {}
-        for log in list(self.cluster.logs):
-            for branch, sequence in log.held.needed_from():
-                partition = log.index_partition(branch)
-                if not self.is_own(partition) and sequence > self._machine.stored.earliest.get(partition, 0):
-                    await self._storage.trim(partition, sequence)
-                    moved[partition] = sequence
-        return moved

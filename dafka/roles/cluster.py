@@ -45,7 +45,6 @@ from dafka.protocol.replication import (
     encode_control,
     rank_nodes,
 )
-from dafka.protocol.replication.checkpoints import Checkpoint
 from dafka.protocol.replication.replicated_logs import (
     FetchRecords,
     LogAction,
@@ -54,8 +53,8 @@ from dafka.protocol.replication.replicated_logs import (
     is_useless,
 )
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
+from dafka.roles.adoption import Adoption
 from dafka.roles.balancing import Balancing
-from dafka.roles.branch_reading import read_index
 from dafka.roles.checkpoints import Checkpoints
 from dafka.roles.cluster_host import Host
 from dafka.roles.leading import IN_SYNC_S, Leading
@@ -67,10 +66,6 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 
 SETTLE_S = 2.0
 """Seconds that a broker waits for others at most when it starts."""
-
-
-ADOPTED_TOGETHER = 50
-"""Logs that a broker begins to take part in before it lets its other tasks run."""
 
 
 class Cluster:
@@ -110,13 +105,12 @@ class Cluster:
         self._writing: list[ControlRecord] = []
         self._nursery: trio.Nursery | None = None
         self._shown_at = float("-inf")
-        self._to_adopt: dict[LogState, None] = {}
-        self._adopting = trio.Event()
         self._has_racks = bool(settings.rack)
         self._heard_acknowledging: set[str] = set()
         self._row_counts: dict[str, int] = {}
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
         self.checkpoints = Checkpoints(broker, self.logs)
+        self._adoption = Adoption(broker, self.logs, self.checkpoints, self._indexes, self._take_part)
         self.leading = Leading(broker, self.brokers, self.logs, restore_producer, self.act, self._refresh)
         self.balancing = Balancing(
             broker,
@@ -223,7 +217,7 @@ class Cluster:
             else:
                 self._order.end_branch(log)
                 log.leadership = Leadership("", 0, is_led=False, replicas=replicas)
-                self._adopt_later(log)
+                self._adoption.put(log)
         if self._nursery is not None and not self.is_alone:
             self._broker.ask_heads((topic.name, INDEX_TOPIC))
 
@@ -250,9 +244,9 @@ class Cluster:
             nursery.start_soon(self._begin_nothing_when_cancelled)
             if not self.is_alone:
                 self._join()
-                await self._adopt_first()
+                await self._adoption.adopt_first()
             nursery.start_soon(self._keep_time)
-            nursery.start_soon(self._adopt)
+            nursery.start_soon(self._adoption.run)
             nursery.start_soon(self.leading.run)
             nursery.start_soon(self.balancing.run)
             nursery.start_soon(self.checkpoints.run)
@@ -320,7 +314,7 @@ class Cluster:
         """Show what this broker has kept for itself while it was alone."""
         self._broker.show_control()
         for log in self._order.all_logs():
-            self._adopt_later(log)
+            self._adoption.put(log)
 
     def creates(self, topic: str) -> bool:
         """Return whether this broker creates a topic that a producer has begun, so that only one does."""
@@ -359,37 +353,6 @@ class Cluster:
 
     # Adopting logs
 
-    def _adopt_later(self, log: LogState) -> None:
-        self._to_adopt[log] = None
-        self._adopting.set()
-
-    async def _adopt(self) -> None:
-        """Begin to take part in logs of which other brokers know, too."""
-        while True:
-            await self._adopting.wait()
-            states, self._to_adopt, self._adopting = list(self._to_adopt), {}, trio.Event()
-            own = [each for each in states if self._order.leads(each) and not each.is_replicated]
-            if own:
-                for state in own:
-                    self._order.replicate(state)
-                self._broker.wake()
-                await self._broker.wait_durable()
-            for number, state in enumerate(states):
-                if self._order.find_log(state.topic, state.number) is state:
-                    await self._adopt_log(self._order.topics[state.topic], state)
-                if number % ADOPTED_TOGETHER == 0:
-                    await trio.lowlevel.checkpoint()
-            self._broker.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
-
-    async def _adopt_first(self) -> None:
-        """Take part in the logs that other brokers are known to keep, before any of them hears of this one.
-
-        It can promise and acknowledge nothing of a log before it has read what it holds of it.
-        """
-        for state in list(self._to_adopt):
-            if not self._order.leads(state):
-                await self._adopt_log(self._order.topics[state.topic], state)
-
     def note_indexes(self, partitions: Iterable[Partition]) -> None:
         """Note which partitions of indexes are stored."""
         for partition in partitions:
@@ -398,61 +361,12 @@ class Cluster:
                 if address is not None:
                     self._indexes[address.log_name].add(partition)
 
-    async def _adopt_log(self, topic: Topic, state: LogState) -> None:
-        number, name = state.number, name_log(topic.topic_id, state.number)
-        if self.logs.find(name) is not None:
-            return
-        replicas = topic.placement[number] if number < len(topic.placement) else (self._broker.address,)
-        checkpoints = self.checkpoints.take(topic.name, self._indexes.get(name, ()))
-        index, ends = await self._read_indexes(name, checkpoints)
-        if self._order.find_log(topic.name, number) is not state:
-            return
-        log = self.logs.add(topic, number, replicas, index, checkpoints)
-        self._show_ended(state, log, ends)
+    def _take_part(self, log: ReplicatedLog, state: LogState) -> None:
         self.balancing.prefer_leaders(log)
         if self._order.leads(state):
             self.leading.keep_leading(log, state)
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
-
-    async def _read_indexes(
-        self, name: str, checkpoints: Mapping[Partition, Checkpoint]
-    ) -> tuple[list[RecordBatch], dict[Partition, int]]:
-        """Read the indexes of a log that are stored, with what is stored while others are read.
-
-        Args:
-            name: The name of the log.
-            checkpoints: Those that say up to which sequence an index need not be read.
-
-        Returns:
-            The index records, and the end of each partition of an index.
-        """
-        found: list[RecordBatch] = []
-        ends: dict[Partition, int] = {}
-        while due := [
-            each for each in self._indexes.get(name, ()) if self._broker.durable_end_of(each) > ends.get(each, -1)
-        ]:
-            for partition in due:
-                known = checkpoints[partition].index_end if partition in checkpoints else 0
-                first = ends.get(partition, known)
-                ends[partition] = max(first, self._broker.durable_end_of(partition))
-                async for batch in read_index(self._broker.storage, partition, first):
-                    found.append(batch)
-                    ends[partition] = max(ends[partition], batch.end_sequence)
-        return found, ends
-
-    def _show_ended(self, state: LogState, log: ReplicatedLog, ends: Mapping[Partition, int]) -> None:
-        """Let other brokers have what they lack of branches that this one has led before it was restarted.
-
-        With "majority", they know from the rows what they lack of all but the latest ones.
-        """
-        led = state.index_partition if self._order.leads(state) else None
-        row = log.replica.latest
-        latest = {log.index_partition(branch) for branch in (row.branch, row.parent.branch)}
-        announces_all = log.replica.availability is Availability.BRANCH
-        for partition, end in ends.items():
-            if partition != led and self._broker.is_own(partition):
-                self._broker.show_until(partition, end, is_announced=announces_all or partition in latest)
 
     # What machines ask for
 

@@ -104,7 +104,7 @@ class ForgetsPromises(Replica):
 
     def restore(self, own: Any, others: Any) -> None:
         super().restore([each for each in own if not isinstance(each, Promise)], others)
-        self._promised = None
+        self._promises.own = None
 
 
 class ForgetsWhatItHolds(Replica):
@@ -175,7 +175,7 @@ class PromisesOnlyOnce(Replica):
     """Promises at most one claim."""
 
     def _consider(self, claim: Claim) -> list[ReplicaAction]:
-        return [] if self._promised is not None else super()._consider(claim)
+        return [] if self._promises.own is not None else super()._consider(claim)
 
 
 class AsksTheNewReplicas(_Candidate):

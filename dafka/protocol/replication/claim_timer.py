@@ -1,4 +1,4 @@
-"""When a replica claims its log: how long a claim waits for promises, and how long it waits for others before it."""
+"""When a replica claims its log: how long claims wait for promises and for others, and their reasons last."""
 
 from __future__ import annotations
 
@@ -84,3 +84,37 @@ class ClaimTimer:
     def _wait_s(self, claims_before: int, place: int) -> float:
         timeout_s = self._settings.claim_timeout_s * 2.0 ** min(claims_before, CLAIM_DOUBLINGS)
         return timeout_s + place * self._settings.stagger_s
+
+
+class Lasting:
+    """How long something has been true without a break."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was true when that was last asked."""
+        return self._since is not None
+
+    def has_lasted(self, is_true: bool, now: float, duration_s: float) -> bool:
+        """Return whether something has been true for some time.
+
+        Args:
+            is_true: Whether it is true now.
+            now: The time.
+            duration_s: For how long it has to be true, in seconds.
+
+        Returns:
+            Whether it is true, and has been since then.
+        """
+        if not is_true:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = now
+        return now - self._since >= duration_s
+
+    def end(self) -> None:
+        """Begin to count again."""
+        self._since = None

@@ -27,10 +27,11 @@ from dafka.protocol.replication.actions import (
 )
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.candidacy import Candidacy
-from dafka.protocol.replication.claim_timer import ClaimTimer
+from dafka.protocol.replication.claim_timer import ClaimTimer, Lasting
 from dafka.protocol.replication.held_branches import HeldBranches
 from dafka.protocol.replication.high_watermark import HighWatermark
 from dafka.protocol.replication.leader_order import LeaderOrder
+from dafka.protocol.replication.promises import Promises
 from dafka.protocol.replication.records import (
     NO_BRANCH,
     NO_TIP,
@@ -86,10 +87,7 @@ class Replica:
         self._order = LeaderOrder(log)
         self.branches = HeldBranches(self.table, self._first)
         self._acknowledged = NO_TIP
-        self._promised: Claim | None = None
-        self._promised_claims: list[Claim] = []
-        self._promised_by: dict[str, int] = {}
-        self._claimed: dict[Branch, Claim] = {}
+        self._promises = Promises()
         self._largest_epoch = 0
         self._candidacy: Candidacy | None = None
         self._late: dict[str, Tip] = {}
@@ -99,9 +97,7 @@ class Replica:
         self._known_replicas = set(found)
         self._now = float("-inf")
         self._timer = ClaimTimer(settings)
-        self._ready_since: float | None = None
-        self._cut_off_since: float | None = None
-        self._joined_since: float | None = None
+        self._ready, self._cut_off, self._joined = Lasting(), Lasting(), Lasting()
 
     # What is known
 
@@ -125,11 +121,11 @@ class Replica:
     def leader(self) -> str:
         """The leader, as far as this replica knows; empty if there is none."""
         branch = self.latest.branch
-        return "" if self._promised_by.get(branch.leader, -1) > branch.epoch else branch.leader
+        return "" if self._promises.epoch_of(branch.leader) > branch.epoch else branch.leader
 
     def has_promised(self, broker: str, epoch: int) -> bool:
         """Return whether a broker has promised to follow a branch of this epoch or of a later one."""
-        return self._promised_by.get(broker, -1) >= epoch
+        return self._promises.epoch_of(broker) >= epoch
 
     def renumber(self, number: int) -> None:
         """Note the number of this broker, which has changed."""
@@ -191,11 +187,10 @@ class Replica:
         "branch" are kept: no replica knows whether another one holds every branch.
         """
         replicas = self.replicas
-        claimed = {each for claim in self._promised_claims for each in claim.replicas}
         holding = self._acks.holding(self.voters) if self._acks.branch == self.latest.branch else 0
         return (
             self._settings.availability is Availability.MAJORITY
-            and self._broker not in claimed.union(replicas)
+            and self._broker not in self._promises.asked_replicas().union(replicas)
             and 2 * holding > len(self.voters)
         )
 
@@ -229,7 +224,7 @@ class Replica:
         for record in own:
             self._note(self._broker, record)
             if isinstance(record, Promise):
-                self._promise(self._claimed.get(record.branch, Claim(self._log, record.branch, ())))
+                self._promises.add_own(self._promises.find_claim(record.branch) or Claim(self._log, record.branch, ()))
 
     def restore_held(self, held: dict[Branch, int]) -> None:
         """Take over what this broker holds of each branch: the offset after its last index record."""
@@ -243,9 +238,7 @@ class Replica:
         row = self.latest
         if row.branch.leader != self._broker:
             return self._follow_row(row)
-        if row.branch.leader != self._broker or self._promised_epoch() > row.branch.epoch:
-            return []
-        if not self.branches.is_complete(row.branch):
+        if self._promised_epoch() > row.branch.epoch or not self.branches.is_complete(row.branch):
             return []
         return [*self._begin_leading(row), *self._acknowledge()]
 
@@ -255,7 +248,7 @@ class Replica:
         if isinstance(record, Claim):
             return self._consider(record)
         if isinstance(record, Promise):  # a claim that was refused may be right: others follow it
-            claim = self._claimed.get(record.branch)
+            claim = self._promises.find_claim(record.branch)
             return [*([] if claim is None else self._consider(claim)), *self._begin_if_promised()]
         return [*self._follow_row(record), *self._begin_if_promised(), *self._acknowledge()]
 
@@ -264,7 +257,7 @@ class Replica:
         self._note(self._broker, record)
         if not isinstance(record, BranchRow):
             return self._begin_if_promised()
-        if self._promised is None or self._promised.branch != record.branch:
+        if self._promises.own is None or self._promises.own.branch != record.branch:
             return []  # another claim came while the row was written
         self._wait_for_promises()  # time to read what is before the branch
         return self._begin_leading(record)
@@ -315,7 +308,7 @@ class Replica:
     @property
     def is_settled(self) -> bool:
         """Whether time alone changes nothing: `advance` need not be called until something else has happened."""
-        if self._timer.is_running or (self._ready_since, self._cut_off_since) != (None, None):
+        if self._timer.is_running or self._ready.is_running or self._cut_off.is_running:
             return False
         if self.leading is None:
             return True
@@ -391,7 +384,8 @@ class Replica:
         """Note who holds what the leader held when time was noted before; begin waits again if time jumps back."""
         if now < self._now:
             self._timer.reset()
-            self._ready_since = self._cut_off_since = self._joined_since = None
+            for each in (self._ready, self._cut_off, self._joined):
+                each.end()
             self._acks.set_back(now)
         if self.leading is not None:
             self._acks.note_end(self.branches.end_of(self.leading), min(self._now, now))
@@ -424,7 +418,7 @@ class Replica:
     def _withdraw_claim(self) -> None:
         """Give up a claim that nobody leads the log, unless this replica has promised to follow it: somebody does."""
         claim = None if self._candidacy is None else self._candidacy.claim
-        if claim is not None and claim != self._promised and not claim.is_move and self.leading is None:
+        if claim is not None and claim != self._promises.own and not claim.is_move and self.leading is None:
             self._candidacy = None
 
     def _claim_with(
@@ -434,7 +428,7 @@ class Replica:
             self._late = {}  # this branch continues what should go on, and is complete
         branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
         self._largest_epoch = branch.epoch
-        self._joined_since = None
+        self._joined.end()
         claim = Claim(self._log, branch, replicas, joining, is_move)
         self._candidacy = Candidacy(claim, self._settings.availability)
         return [WriteControl(claim)]
@@ -444,12 +438,12 @@ class Replica:
         if isinstance(record, BranchRow):
             self.table.add(record)
             self._known_replicas.update(record.replicas)
-            self._ready_since = None  # a preferred replica waits anew, lest it never lets others lead
+            self._ready.end()  # a preferred replica waits anew, lest it never lets others lead
         elif isinstance(record, Claim):
-            self._claimed[record.branch] = record
+            self._promises.note_claim(record)
             self._known_replicas.update(record.replicas)
         elif isinstance(record, Promise):
-            self._promised_by[broker] = max(record.branch.epoch, self._promised_by.get(broker, -1))
+            self._promises.note_promise(broker, record.branch.epoch)
             if self._candidacy is not None and record.branch == self._candidacy.branch:
                 self._candidacy.promises[broker] = record
             elif record.branch == self.leading:
@@ -479,8 +473,8 @@ class Replica:
 
     def _follow_row(self, row: BranchRow) -> list[ReplicaAction]:
         """Promise to follow a branch that has begun, if its claim was not considered: this broker was down."""
-        promised = self._first.epoch if self._promised is None else self._promised.branch.epoch
-        if row.branch.epoch <= promised or self._broker not in self._known_replicas:
+        promised_epoch = max(self._promises.own_epoch, self._first.epoch)
+        if row.branch.epoch <= promised_epoch or self._broker not in self._known_replicas:
             return []
         return self._promise_to_follow(Claim(self._log, row.branch, row.replicas, row.joining))
 
@@ -489,7 +483,7 @@ class Replica:
         if not is_own:
             self._late = {}
         replica_sets, latest = self._possible_replica_sets(), self.latest.branch
-        self._promise(claim)
+        self._promises.add_own(claim)
         if claim.replicas:  # the claim gets as much time as one of this replica's
             self._wait_for_promises()
             if not is_own:
@@ -500,20 +494,12 @@ class Replica:
             self.leading = None
         return [*actions, WriteControl(Promise(self._log, claim.branch, self.branches.tip(), replica_sets, latest))]
 
-    def _promise(self, claim: Claim) -> None:
-        self._promised = claim
-        self._promised_claims.append(claim)
-
     def _possible_replica_sets(self) -> tuple[tuple[str, ...], ...]:
         """Return the voters of the latest branch that is known, and of all later ones that may have begun."""
-        epoch = self.latest.branch.epoch
-        self._promised_claims = [each for each in self._promised_claims if each.branch.epoch > epoch]
-        claimed = [each.voters for each in self._promised_claims if each.replicas]  # a resignation has none
-        return tuple(dict.fromkeys((self.voters, *claimed)))
+        return tuple(dict.fromkeys((self.voters, *self._promises.asked_voters(self.latest.branch.epoch))))
 
     def _promised_epoch(self) -> int:
-        promised = -1 if self._promised is None else self._promised.branch.epoch
-        return max(promised, self._acknowledged.branch.epoch, self.branches.tip().branch.epoch)
+        return max(self._promises.own_epoch, self._acknowledged.branch.epoch, self.branches.tip().branch.epoch)
 
     def _begin_if_promised(self) -> list[ReplicaAction]:
         """Begin the branch that this replica has claimed, if enough replicas have promised to follow it."""
@@ -521,7 +507,7 @@ class Replica:
         if candidacy is None or not candidacy.has_followers(self._able):
             return []
         claim = candidacy.claim
-        if self._promised != claim:
+        if self._promises.own != claim:
             return self._promise_own(claim)
         tips = candidacy.tips(self._late)
         if not candidacy.is_promised or not candidacy.knows_rows(self.table, [*tips, Tip(self.latest.branch, 0)]):
@@ -572,8 +558,7 @@ class Replica:
 
     def _acknowledge(self) -> list[ReplicaAction]:
         tip = self.branches.tip()
-        promised = -1 if self._promised is None else self._promised.branch.epoch
-        if tip.branch == NO_BRANCH or tip.branch.epoch < promised or tip == self._acknowledged:
+        if tip.branch == NO_BRANCH or tip.branch.epoch < self._promises.own_epoch or tip == self._acknowledged:
             return []
         if tip.branch != self._acknowledged.branch:
             self._timer.note_branch()
@@ -616,12 +601,7 @@ class Replica:
     def _is_cut_off(self, now: float) -> bool:
         """Return whether this replica is the leader for others, and has not heard of most of them for some time."""
         is_led = self.leader == self._broker and self._settings.availability is Availability.MAJORITY
-        if not is_led or self.hears_majority:
-            self._cut_off_since = None
-            return False
-        if self._cut_off_since is None:
-            self._cut_off_since = now
-        return now - self._cut_off_since >= self._settings.claim_timeout_s
+        return self._cut_off.has_lasted(is_led and not self.hears_majority, now, self._settings.claim_timeout_s)
 
     def _is_stuck(self) -> bool:
         """Return whether this replica still lacks what is before its branch, and another one could lead instead."""
@@ -636,18 +616,14 @@ class Replica:
     def _is_deserted(self, replicas: Iterable[str]) -> bool:
         """Return whether a replica of the branch that this one leads has promised to follow a later one."""
         own = NO_BRANCH if self._candidacy is None else self._candidacy.branch
-        promised = (self._promised_by.get(each, -1) for each in replicas)
+        promised = (self._promises.epoch_of(each) for each in replicas)
         return self.leading is not None and any(each > self.leading.epoch and each != own.epoch for each in promised)
 
     def _have_joined(self, now: float) -> bool:
         """Return whether all joining replicas hold the log that this one leads, and have done so for some time."""
         joining = self.latest.joining if self.may_append and self.leading == self.latest.branch else ()
-        if not joining or not set(joining) <= set(self.in_sync(within_s=JOINED_S)):
-            self._joined_since = None
-            return False
-        if self._joined_since is None:
-            self._joined_since = now
-        return now - self._joined_since >= JOINED_S
+        are_in_sync = bool(joining) and set(joining) <= set(self.in_sync(within_s=JOINED_S))
+        return self._joined.has_lasted(are_in_sync, now, JOINED_S)
 
     def _has_rival(self) -> bool:
         """Return whether another branch is led by a living broker that does not follow the latest one yet."""
@@ -656,7 +632,7 @@ class Replica:
         latest = self.latest
         epoch = latest.branch.epoch
         return any(
-            row.branch.leader in self._alive and self._promised_by.get(row.branch.leader, -1) < epoch
+            row.branch.leader in self._alive and self._promises.epoch_of(row.branch.leader) < epoch
             for row in self.table.heads()
             if row.branch != latest.branch
         )
@@ -664,14 +640,9 @@ class Replica:
     def _is_due_to_move(self, leader: str, now: float) -> bool:
         """Return whether this replica is preferred to the leader, and has been ready to take over for long enough."""
         is_ready = self._rank_living()[0] == self._broker != leader and self.branches.is_complete(self.latest.branch)
-        if not is_ready:
-            self._ready_since = None
-            return False
-        if self._ready_since is None:
-            self._ready_since = now
         is_urgent = leader in self._order.unfit and self._broker not in self._order.unfit
         wait_s = self._settings.claim_timeout_s if is_urgent else self._move_after_s
-        return now - self._ready_since >= wait_s
+        return self._ready.has_lasted(is_ready, now, wait_s)
 
     def _rank_living(self) -> list[str]:
         """Return the living replicas that can write in the order in which they are preferred as leaders."""
