@@ -541,10 +541,9 @@ class Broker(Store):
         """Tell the leader of a log that its index is held up to a sequence."""
         self._node.act(self._broker_machine.acknowledge(partition, end))
 
-    def expect_records(self, partition: Partition, end: int) -> None:
-        """Fetch records of a partition up to a sequence that other brokers have; 0: at least one more than is here."""
-        now = trio.current_time()
-        self._node.act(self._broker_machine.expect_records(partition, end, now))
+    def expect_records(self, ends: Mapping[Partition, int]) -> None:
+        """Fetch records of partitions up to sequences that other brokers have; 0: at least one more than is here."""
+        self._node.act(self._broker_machine.expect_records(ends, trio.current_time()))
 
     def ask_heads(self, topics: Iterable[str]) -> None:
         """Ask other stores what they have of topics."""

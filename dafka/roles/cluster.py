@@ -410,14 +410,16 @@ class Cluster:
 
     def act(self, actions: Iterable[LogAction]) -> None:
         """Carry out what the machines of logs ask for."""
+        wanted: dict[Partition, int] = {}
         for log, action in actions:
+            if isinstance(action, FetchRecords):
+                wanted[action.partition] = action.end_sequence
+                continue
             if isinstance(action, WriteControl):
                 self._write_control(action.record)
             elif isinstance(action, Acknowledge):
                 end = log.held.acknowledged_end(action.branch)
                 self._broker.acknowledge(log.index_partition(action.branch), end)
-            elif isinstance(action, FetchRecords):
-                self._broker.expect_records(action.partition, action.end_sequence)
             elif isinstance(action, MoveHighWatermark):
                 self.leading.move_high_watermark(log, action.offset)
             elif isinstance(action, Lead) and self._nursery is not None:
@@ -427,6 +429,9 @@ class Cluster:
                 if state is not None:
                     self._order.end_branch(state)
             self._refresh(log)
+            self._show_life_if_due()
+        if wanted:
+            self._broker.expect_records(wanted)
             self._show_life_if_due()
 
     def _write_control(self, record: ControlRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -42,8 +42,8 @@ class Host(Protocol):
     def acknowledge(self, partition: Partition, end: int) -> None:
         """Tell the leader of a log that its index is held up to a sequence."""
 
-    def expect_records(self, partition: Partition, end: int) -> None:
-        """Fetch records of a partition up to a sequence that other brokers have; 0: at least one more than is here."""
+    def expect_records(self, ends: Mapping[Partition, int]) -> None:
+        """Fetch records of partitions up to sequences that other brokers have; 0: at least one more than is here."""
 
     def ask_heads(self, topics: Iterable[str]) -> None:
         """Ask other stores what they have of topics."""

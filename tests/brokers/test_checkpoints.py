@@ -21,7 +21,7 @@ pytestmark = pytest.mark.trio
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that a broker has read to start."""
     monkeypatch.setattr("dafka.roles.checkpoints.WRITE_S", 0.05)
-    return note_read_indexes(monkeypatch, "cluster")
+    return note_read_indexes(monkeypatch, "adoption")
 
 
 def log_of(broker: Broker) -> ReplicatedLog:

@@ -161,8 +161,8 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
         await wait_until(lambda: len(log.leadership.in_sync) == 3)
         away = next(each for each, broker in several.brokers.items() if broker is not leader)
         await several.stop(away)
-        monkeypatch.setattr("dafka.roles.cluster.read_index", read_slowly)
-        monkeypatch.setattr("dafka.roles.cluster.Cluster._adopt_first", adopt_nothing)
+        monkeypatch.setattr("dafka.roles.adoption.read_index", read_slowly)
+        monkeypatch.setattr("dafka.roles.adoption.Adoption.adopt_first", adopt_nothing)
         again = await several.start(away)
         with trio.fail_after(PATIENCE_S):
             await is_reading.wait()

@@ -69,7 +69,7 @@ def test_a_head_behind_its_records_says_that_a_broker_cannot_write(machine: Brok
 
 def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:
     def fetch(end: int) -> list[tuple[int, int]]:
-        found = machine.expect_records(Partition("$logs", LOG), end, 0.0)
+        found = machine.expect_records({Partition("$logs", LOG): end}, 0.0)
         fetches = [each.message for each in found if isinstance(each, Publish)]
         return [(each.sequence, each.count) for each in fetches if isinstance(each, wire.Fetch)]
 
@@ -80,14 +80,14 @@ def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachin
 
 
 def test_a_broker_fetches_nothing_that_only_it_writes(machine: BrokerMachine) -> None:
-    assert machine.expect_records(Partition("orders", OWN), 5, 0.0) == []
+    assert machine.expect_records({Partition("orders", OWN): 5}, 0.0) == []
 
 
 def test_a_broker_that_was_restarted_while_it_got_back_what_it_had_deleted_gets_the_rest() -> None:
     own = Partition("orders", f"{OWN}/{'d' * 32}/0/1024")
     machine = make_machine({own: 3})
-    assert machine.expect_records(own, 3, 0.0) == []
-    (fetch,) = [each.message for each in machine.expect_records(own, 5, 0.0) if isinstance(each, Publish)]
+    assert machine.expect_records({own: 3}, 0.0) == []
+    (fetch,) = [each.message for each in machine.expect_records({own: 5}, 0.0) if isinstance(each, Publish)]
     assert isinstance(fetch, wire.Fetch)
     assert (fetch.partition, fetch.sequence, fetch.count) == (own.address, 3, 2)
     actions = machine.receive([wire.RecordRun(RecordBatch(own, 3, [b"x", b"y"]), OWN)], 0.1)

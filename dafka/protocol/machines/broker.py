@@ -115,27 +115,31 @@ class BrokerMachine(StoreMachine):
         """Tell the leader of a log that its index is held up to a sequence, with all records that it names."""
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
 
-    def expect_records(self, partition: Partition, end: int, now: float) -> list[Action]:
-        """Fetch records of a partition that other brokers are known to have.
+    def expect_records(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
+        """Fetch records of partitions that other brokers are known to have.
 
         Args:
-            partition: The partition.
-            end: The sequence after the last one; 0 if all that is known is that there are more than here.
+            ends: For each partition the sequence after the last one; 0 if all that is known is that there are more than
+                here.
             now: The time.
 
         Returns:
             The actions.
         """
+        for partition, end in ends.items():
+            self._expect(partition, end, now)
+        return self._due_fetches(now)
+
+    def _expect(self, partition: Partition, end: int, now: float) -> None:
         is_of_log = BRANCH_MARK in partition.address
         if is_of_log and self._is_own(partition) and (not end or end > self.next_sequence(partition)):
             self._returning.add(partition)  # it was deleted here, and is not back yet
         if self._is_written_here(partition) or not self._follow_partition(partition, now, is_live=False):
-            return []
+            return
         if end:
             self.reassembler.note_known_end(partition, end)
         elif self.next_sequence(partition) == self.stored.durable_end(partition):  # else more is about to be stored
             self.reassembler.expect_more(partition)
-        return self._due_fetches(now)
 
     def store_own(self, partition: Partition, end: int) -> None:
         """Note that records of a partition of this node's own are durable that were not appended by `append_own`."""
