@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import attrs
 import pytest
 
 from dafka.protocol.replication import (
@@ -325,7 +324,9 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
     replica.set_alive(REPLICAS, 10.0)
-    replica.receive(other, Claim("log", Branch(1024, other), REPLICAS, is_move=True))
+    claim = Claim("log", Branch(1024, other), REPLICAS, is_move=True)
+    replica.receive(other, claim)
+    replica.receive(leader, Promise("log", claim.branch, Tip(Branch(0, leader), 0), (REPLICAS,)))
     found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
     assert found[0] == 10.5
 
@@ -450,7 +451,6 @@ def promises(actions: list[ReplicaAction]) -> list[Branch]:
 def test_a_replica_that_follows_a_living_leader_refuses_those_that_do_not_hear_it() -> None:
     claim = Claim("log", Branch(1024, "b2"), REPLICAS)
     assert promises(follow("b0", "b1").receive("b2", claim)) == []
-    assert promises(follow("b0", "b1").receive("b2", attrs.evolve(claim, is_move=True))) == [claim.branch]
     lonely = follow("b0", "b1")
     lonely.set_alive(("b1", "b2"), 5.0)
     assert promises(lonely.receive("b2", claim)) == [claim.branch]
@@ -469,6 +469,19 @@ def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not()
     found = leader.receive("b1", Promise("log", claim.branch, Tip(Branch(0, "b0"), 0), (REPLICAS,)))
     assert promises(found) == [claim.branch], "others do not hear it either"
     assert leader.leading is None
+
+
+def test_a_leader_promises_first_when_its_log_moves() -> None:
+    claim = Claim("log", Branch(1024, "b2"), REPLICAS, is_move=True)
+    leader, replica = make_replica("b0"), follow("b0", "b1")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    assert promises(replica.receive("b2", claim)) == []
+    (_, written) = leader.receive("b2", claim)
+    assert isinstance(written, WriteControl)
+    assert promises([written]) == [claim.branch]
+    assert leader.leading is None
+    assert promises(replica.receive("b0", written.record)) == [claim.branch]
 
 
 def test_a_refused_claim_is_followed_when_the_leader_follows_it() -> None:

@@ -461,14 +461,16 @@ class Replica:
     def _follows_another(self, claim: Claim) -> bool:
         """Return whether this replica follows a living leader, which only the one that claims the log does not hear.
 
-        Otherwise each broker that comes back would stop logs which go on without it.
+        Otherwise each broker that comes back would stop logs which go on without it. A leader is asked before its log
+        moves: the others promise after it, so that it never goes on answering readers beside the next one.
         """
         leader = self.leader
         is_heard = leader in self._able and leader != claim.branch.leader
-        if self._settings.availability is Availability.BRANCH or claim.is_move or not is_heard:
+        if self._settings.availability is Availability.BRANCH or not is_heard:
             return False
         if leader == self._broker:
-            return self.may_append and self.hears_majority and not self._is_deserted(self.replicas)
+            is_led = self.may_append and self.hears_majority and not self._is_deserted(self.replicas)
+            return is_led and not claim.is_move
         return self.branches.tip().branch == self.latest.branch
 
     def _follow_row(self, row: BranchRow) -> list[ReplicaAction]:
