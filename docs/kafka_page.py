@@ -26,7 +26,9 @@ NOTES = {
     ApiKey.PRODUCE: "with acks 1, records are on the leader's disk before the answer, and with acks all on those of "
     "enough replicas; acks 0 is not answered. From "
     "version 3 on, records are record batches; before it, message sets of version 0 and 1. Each batch of an idempotent "
-    "producer is appended once",
+    "producer is appended once. Where a log has several replicas, a batch that comes before the one it follows is "
+    "answered with NOT_ENOUGH_REPLICAS for a second, then with OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka sends batches "
+    "to a new leader in this order, and would send again as new records what the log has already",
     ApiKey.FETCH: "long polls, sessions (KIP-227), both isolation levels; clients that say their rack read "
     "from a replica there (KIP-392)",
     ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time",

@@ -150,13 +150,15 @@ def _find_earlier(
 ) -> AppendedBatch | None:
     """Return a batch as it was appended before; None if it is to be appended. Raises `AppendRefusedError`."""
     check = producers.check_batch(header)
-    is_gap = check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _may_lack_records(service, log)
-    if check.error_code and not is_gap:
+    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
+        # What it follows may be on its way: librdkafka sends batches to a new leader before it repeats those that the
+        # former one has not answered. Told of a gap, it would send all it has under way again, as new records.
+        if not producers.is_lasting_gap(header, now_ms()):
+            raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
+        if availability_of(service.broker.order.topics[log.topic]) != MAJORITY:
+            return None
+    if check.error_code:
         raise AppendRefusedError(check.error_code)
-    if is_gap and not producers.accepts_gap(header, now_ms()):
-        raise AppendRefusedError(
-            ErrorCode.NOT_ENOUGH_REPLICAS, "records before these may be on the other side of a split: try again"
-        )
     return check.duplicate_of
 
 
@@ -193,11 +195,6 @@ def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> Append
     return AppendedBatches(
         log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=appended.wait_offset
     )
-
-
-def _may_lack_records(service: Service, log: LogState) -> bool:
-    """Return whether clients may have appended to another branch of a log what this one gets later."""
-    return log.is_replicated and availability_of(service.broker.order.topics[log.topic]) != MAJORITY
 
 
 def _find_duplicate(service: Service, log: LogState, position: int, header: BatchHeader) -> AppendedBatches:

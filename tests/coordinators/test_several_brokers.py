@@ -12,7 +12,7 @@ import trio
 
 from dafka.batches import check_crc, encode_batch
 from dafka.broker import Service
-from dafka.broker.appending import AppendRefusedError, append_batches
+from dafka.broker.appending import AppendedBatches, AppendRefusedError, append_batches
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import CommitRequest, JoinRequest, JoinResult, OffsetToCommit, SyncRequest
 from dafka.kafka.topics import TopicPartition
@@ -119,6 +119,33 @@ def named(brokers: Brokers, service: Service, *, is_here: bool) -> str:
     """Return a group or transactional id that a broker coordinates, or that it does not."""
     names = (f"name-{number}" for number in range(1000))
     return next(name for name in names if (brokers.coordinator_of(name) is service) == is_here)
+
+
+async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(tmp_path: Path) -> None:
+    """librdkafka sends batches to a new leader so. It is told of a gap only when what is missing does not come."""
+    first, second, last = [
+        encode_batch(0, [b"%d" % each], timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=each)
+        for each in range(3)
+    ]
+
+    def send(data: bytes) -> AppendedBatches | ErrorCode:
+        service, log = led_log(brokers)
+        try:
+            return append_batches(service, log, [(check_crc(data), data)])
+        except AppendRefusedError as refused:
+            return refused.error_code
+
+    async with open_orders(tmp_path) as brokers:
+        assert isinstance(send(first), AppendedBatches)
+        assert send(last) is ErrorCode.NOT_ENOUGH_REPLICAS
+        answers: list[AppendedBatches | ErrorCode] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+        with trio.fail_after(DEADLINE_S):
+            while answers[-1] is ErrorCode.NOT_ENOUGH_REPLICAS:
+                answers.append(send(last))
+                await trio.sleep(0.01)
+        assert answers[-1] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        appended = [send(second), send(last)]
+        assert [await each.wait_offset() for each in appended if isinstance(each, AppendedBatches)] == [1, 2]
 
 
 async def test_offsets_survive_the_loss_of_their_coordinator(tmp_path: Path) -> None:

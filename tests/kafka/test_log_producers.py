@@ -246,7 +246,8 @@ def send_to_branch(log: OneLog, base_sequence: int, count: int = 1) -> int | Err
     """Return the offset of a batch in a log that may lack records of another branch, or why it is refused."""
     header = make_header(log.end_offset, count, 1, 0, base_sequence)
     check = log.producers.check_batch(header)
-    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not log.producers.accepts_gap(header, log.now_ms):
+    is_gap = check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    if is_gap and not log.producers.is_lasting_gap(header, log.now_ms):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return log.log.append(header, None, log.now_ms) if check.duplicate_of is None else check.duplicate_of.base_offset
 

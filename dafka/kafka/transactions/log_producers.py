@@ -4,8 +4,9 @@ A producer numbers its records in each log with sequences, from 0 for each of it
 A batch is accepted if it follows the one before. A batch that arrives again, because the producer has lost the answer,
 gets the same answer again, if it is one of the last five.
 
-Where a log's availability is "branch", a producer may have sent records to the other side of a split. What it sends
-next is then accepted here, too (`LogProducers.accepts_gap`).
+Where logs have several replicas, a batch may come to a new leader before those that it follows. Its producer is asked
+to send it again. With the availability "branch", these may have gone to the other side of a split. If they do not come,
+what follows is then accepted here, too (`LogProducers.is_lasting_gap`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from dafka.kafka.transactions.settings import TransactionSettings
 from dafka.protocol.logs.producer_batches import BATCHES_REMEMBERED
 
 GAP_WAIT_MS = 1000
-"""How long a batch is refused that follows records on the other side of a split. If both sides have met, the missing
-records arrive in this time."""
+"""How long a producer is asked to send a batch again that follows records which have not come. They come in this time
+if the producer sends them again, or if they are on the other side of a split, and both sides have met."""
 
 
 @attrs.frozen
@@ -195,8 +196,8 @@ class LogProducers:
             error = ErrorCode.INVALID_TXN_STATE
         return BatchCheck(error, duplicate)
 
-    def accepts_gap(self, header: BatchHeader, now_ms: int) -> bool:
-        """Return whether a batch is to be appended although `check_batch` finds that records before it are missing.
+    def is_lasting_gap(self, header: BatchHeader, now_ms: int) -> bool:
+        """Return whether records before a batch are missing for good; `check_batch` has found that they are missing.
 
         The producer sends the earliest batch again that was not acknowledged. If that is this batch again, all before
         it were acknowledged: by the other side of a split, whose records come when both sides have met.
@@ -206,7 +207,7 @@ class LogProducers:
             now_ms: The time.
 
         Returns:
-            Whether it is to be appended. If not, the producer shall try again.
+            Whether they will not come. If they may, the producer shall try again.
         """
         state = self._producers[header.producer_id]
         gap, found = state.gap, Gap(header.producer_epoch, header.base_sequence, now_ms)
