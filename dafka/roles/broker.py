@@ -537,9 +537,9 @@ class Broker(Store):
         """Send messages."""
         self._sockets.publish(messages)
 
-    def acknowledge(self, partition: Partition, end: int) -> None:
-        """Tell the leader of a log that its index is held up to a sequence."""
-        self._node.act(self._broker_machine.acknowledge(partition, end))
+    def acknowledge(self, ends: Mapping[Partition, int]) -> None:
+        """Tell the leaders of logs up to which sequences their indexes are held, with all records that these name."""
+        self.publish([wire.Ack(each.address, each.topic, end - 1, self.address) for each, end in ends.items() if end])
 
     def expect_records(self, ends: Mapping[Partition, int]) -> None:
         """Fetch records of partitions up to sequences that other brokers have; 0: at least one more than is here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -35,6 +36,7 @@ from dafka.protocol.replication import (
     ControlRecord,
     Lead,
     MoveHighWatermark,
+    ReplicaAction,
     ReplicaSettings,
     StepDown,
     Tip,
@@ -405,34 +407,39 @@ class Cluster:
 
     def repeat_acknowledgements(self, partitions: Iterable[Partition]) -> None:
         """Acknowledge indexes again whose leaders may have missed it."""
-        for partition in partitions:
-            self.act(self.logs.repeat_acknowledgement(partition))
+        self.act(chain.from_iterable(map(self.logs.repeat_acknowledgement, partitions)))
 
     def act(self, actions: Iterable[LogAction]) -> None:
-        """Carry out what the machines of logs ask for."""
+        """Carry out what the machines of logs ask for. What other brokers are sent goes out together."""
+        held: dict[Partition, int] = {}
         wanted: dict[Partition, int] = {}
         for log, action in actions:
             if isinstance(action, FetchRecords):
                 wanted[action.partition] = action.end_sequence
                 continue
-            if isinstance(action, WriteControl):
-                self._write_control(action.record)
-            elif isinstance(action, Acknowledge):
-                end = log.held.acknowledged_end(action.branch)
-                self._broker.acknowledge(log.index_partition(action.branch), end)
-            elif isinstance(action, MoveHighWatermark):
-                self.leading.move_high_watermark(log, action.offset)
-            elif isinstance(action, Lead) and self._nursery is not None:
-                self._nursery.start_soon(self.leading.lead, log, action.row)
-            elif isinstance(action, StepDown):
-                state = self._order.find_log(log.topic, log.number)
-                if state is not None:
-                    self._order.end_branch(state)
+            if isinstance(action, Acknowledge):
+                held[log.index_partition(action.branch)] = log.held.acknowledged_end(action.branch)
+            else:
+                self._carry_out(log, action)
             self._refresh(log)
             self._show_life_if_due()
+        if held:
+            self._broker.acknowledge(held)
         if wanted:
             self._broker.expect_records(wanted)
             self._show_life_if_due()
+
+    def _carry_out(self, log: ReplicatedLog, action: ReplicaAction) -> None:
+        if isinstance(action, WriteControl):
+            self._write_control(action.record)
+        elif isinstance(action, MoveHighWatermark):
+            self.leading.move_high_watermark(log, action.offset)
+        elif isinstance(action, Lead) and self._nursery is not None:
+            self._nursery.start_soon(self.leading.lead, log, action.row)
+        elif isinstance(action, StepDown):
+            state = self._order.find_log(log.topic, log.number)
+            if state is not None:
+                self._order.end_branch(state)
 
     def _write_control(self, record: ControlRecord) -> None:
         key = _key_of(record)

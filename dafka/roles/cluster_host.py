@@ -39,8 +39,8 @@ class Host(Protocol):
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """Send messages."""
 
-    def acknowledge(self, partition: Partition, end: int) -> None:
-        """Tell the leader of a log that its index is held up to a sequence."""
+    def acknowledge(self, ends: Mapping[Partition, int]) -> None:
+        """Tell the leaders of logs up to which sequences their indexes are held, with all records that these name."""
 
     def expect_records(self, ends: Mapping[Partition, int]) -> None:
         """Fetch records of partitions up to sequences that other brokers have; 0: at least one more than is here."""

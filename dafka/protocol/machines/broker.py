@@ -111,10 +111,6 @@ class BrokerMachine(StoreMachine):
         """Take what a store listens to, acknowledgements, and signs of life."""
         return super().receive([each for each in messages if not self._is_sign(each)], now)
 
-    def acknowledge(self, partition: Partition, end: int) -> list[Action]:
-        """Tell the leader of a log that its index is held up to a sequence, with all records that it names."""
-        return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
-
     def expect_records(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Fetch records of partitions that other brokers are known to have.
 
