@@ -18,8 +18,11 @@ HEALING_S = 24.0
 JOINING_S = 20.0
 """Seconds after which replicas that have joined count for majorities, and their leader stays."""
 
+MOVING_S = 3.0
+"""For how many seconds a log may be without a leader that moves to a preferred one, or logs one after another."""
+
 REBALANCING_S = 40.0
-PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + FULL_S
+PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + MOVING_S + FULL_S
 
 
 def run_seed(seed: int, availability: Availability, make_replica: Callable[..., Replica] = Replica) -> World:
@@ -54,11 +57,13 @@ def run_seed(seed: int, availability: Availability, make_replica: Callable[..., 
     world.run_until(FAULTS_S + SPLIT_S + SETTLING_S)
     world.check_tables(age_s=1.0)
     _check_progress(world, "all replicas are connected")
+    _run_while(world, _is_moving, MOVING_S)
     if _fill_disk_of_leader(world):
         _check_progress(world, "the disk of one broker is full")
     world.run_until(FAULTS_S + SPLIT_S + HEALING_S)
     _run_while(world, _is_balancing, REBALANCING_S if world.balances else 0.0)
     _run_while(world, _is_joining, JOINING_S)
+    _run_while(world, _is_moving, MOVING_S)
     world.check_end()
     return world
 
@@ -112,6 +117,12 @@ def _is_balancing(world: World) -> bool:
         if broker.is_up
         for kept in broker.logs.values()
     )
+
+
+def _is_moving(world: World) -> bool:
+    """Return whether nobody leads one of the logs: the leader has promised to follow the next one."""
+    brokers = [each for each in world.brokers.values() if each.is_up]
+    return any(all(broker.logs[log].led is None for broker in brokers) for log in world.histories)
 
 
 def _is_joining(world: World) -> bool:
