@@ -356,7 +356,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, PromisesBackwards, 700),
     (Availability.MAJORITY, PromisesOnlyOnce, 3),
     (Availability.MAJORITY, AsksTheNewReplicas, 35),
-    (Availability.MAJORITY, ForgetsOtherReplicas, 859),
+    (Availability.MAJORITY, ForgetsOtherReplicas, 1371),
     (Availability.MAJORITY, CountsOldAcknowledgements, 17),
     (Availability.MAJORITY, KeepsOldPromises, 1),
     (Availability.MAJORITY, AppendsTooEarly, 2),
