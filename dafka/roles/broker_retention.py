@@ -98,7 +98,7 @@ class BrokerRetention:
 
     async def _trim_indexes(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
         """Drop what other brokers have written again of their indexes of a log."""
-        for branch, sequence in log.held.needed_from():
+        for branch, sequence in log.held.needed_from().items():
             partition = log.index_partition(branch)
             is_own = owner_of(partition.address) == self._address
             if not is_own and sequence > self._stored.earliest.get(partition, 0):

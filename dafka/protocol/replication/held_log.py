@@ -193,11 +193,13 @@ class HeldLog:
         held = self._branches.get(branch)
         return None if held is None else held.restart
 
-    def needed_from(self) -> Iterator[tuple[Branch, int]]:
-        """Yield the branches whose index was written again, each with the sequence of its first record that counts."""
-        for branch, held in self._branches.items():
-            if held.restart is not None and held.index_end >= held.restart.sequence + REWRITE_RECORDS:
-                yield branch, held.restart.sequence
+    def needed_from(self) -> dict[Branch, int]:
+        """Return the branches whose index was written again, each with the sequence of its first record that counts."""
+        return {
+            branch: held.restart.sequence
+            for branch, held in self._branches.items()
+            if held.restart is not None and held.index_end >= held.restart.sequence + REWRITE_RECORDS
+        }
 
     def known_ends(self) -> dict[Branch, int]:
         """Return the offset up to which the index of each branch is held, with or without the records that it names."""
