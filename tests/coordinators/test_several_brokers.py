@@ -122,7 +122,7 @@ def named(brokers: Brokers, service: Service, *, is_here: bool) -> str:
 
 
 async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(tmp_path: Path) -> None:
-    """librdkafka sends batches to a new leader so. It is told of a gap only when what is missing does not come."""
+    """librdkafka may send batches to a new leader in this order. Only a lasting gap is an error."""
     first, second, last = [
         encode_batch(0, [b"%d" % each], timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=each)
         for each in range(3)

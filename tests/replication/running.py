@@ -19,7 +19,7 @@ JOINING_S = 20.0
 """Seconds after which replicas that have joined count for majorities, and their leader stays."""
 
 MOVING_S = 3.0
-"""For how many seconds a log may be without a leader that moves to a preferred one, or logs one after another."""
+"""For how many seconds one of the logs may have no leader while they move to preferred ones."""
 
 REBALANCING_S = 40.0
 PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + MOVING_S + FULL_S

@@ -461,8 +461,8 @@ class Replica:
     def _follows_another(self, claim: Claim) -> bool:
         """Return whether this replica follows a living leader, which only the one that claims the log does not hear.
 
-        Otherwise each broker that comes back would stop logs which go on without it. A leader is asked before its log
-        moves: the others promise after it, so that it never goes on answering readers beside the next one.
+        Otherwise each broker that comes back would stop logs which go on without it. Before a log moves, its leader is
+        asked: those that hear it promise after it, lest it goes on answering readers beside the next one.
         """
         leader = self.leader
         is_heard = leader in self._able and leader != claim.branch.leader
