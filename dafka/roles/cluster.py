@@ -66,6 +66,9 @@ _LOGGER = logging.getLogger("dafka.broker")
 CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 """The topics of which every broker keeps all partitions."""
 
+FETCH_AGAIN_S = 1.0
+"""Seconds after which what replicas lack is fetched again if it has not come. There may be thousands of partitions."""
+
 SETTLE_S = 2.0
 """Seconds that a broker waits for others at most when it starts."""
 
@@ -264,6 +267,7 @@ class Cluster:
     async def _keep_time(self) -> None:
         heartbeat_s = self._settings.heartbeat_ms / 1000
         due = trio.current_time()
+        fetched_at = due
         while True:
             self._show_life(trio.current_time())
             now = trio.current_time()
@@ -277,7 +281,9 @@ class Cluster:
                 advanced = self.logs.restless
                 self.act(self.logs.advance(now))
                 self._refresh_all(advanced)
-            self.act(self.logs.fetch_waited_for())
+            if now - fetched_at >= FETCH_AGAIN_S:
+                fetched_at = now
+                self.act(self.logs.fetch_waited_for())
             await trio.sleep(heartbeat_s)
 
     def _show_life(self, now: float) -> None:

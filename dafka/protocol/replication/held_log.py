@@ -62,6 +62,7 @@ class _HeldBranch:
     restart: Restart | None = None
     recent: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
     waiting: deque[_IndexRecord] = attrs.field(factory=deque)
+    named: dict[Partition, int] = attrs.field(factory=dict)
     needed: dict[str, int] = attrs.field(factory=dict)
     checkpoint_end: int = 0
 
@@ -86,11 +87,13 @@ class HeldLog:
         self._number = number
         self._durable_end = durable_end
         self._branches: dict[Branch, _HeldBranch] = {}
+        self._waiting: dict[Branch, _HeldBranch] = {}
         self._advanced: set[Branch] = set()
 
     def clear(self) -> None:
         """Note that nothing of the log is held any more."""
         self._branches.clear()
+        self._waiting.clear()
         self._advanced.clear()
         self.start_offset = 0
 
@@ -156,6 +159,8 @@ class HeldLog:
                     partition = Partition(self._topic, address if run.address == OWN else run.address)
                     end = run.first_sequence + run.record_count
                     needed[partition] = max(end, needed.get(partition, 0))
+                    held.named[partition] = max(end, held.named.get(partition, 0))
+            self._waiting[branch] = held
             held.waiting.append(_IndexRecord(sequence + 1, held.known_offset, needed, restart_offset))
             held.recent.append((sequence + 1, held.known_offset))
 
@@ -175,7 +180,7 @@ class HeldLog:
 
     def advance(self) -> Iterator[tuple[Branch, int]]:
         """Yield the branches of which more is held than before, each with the offset up to which it is held."""
-        for branch, held in self._branches.items():
+        for branch, held in list(self._waiting.items()):
             before = held.index_end
             while held.waiting and not self._missing(held.waiting[0]):
                 record = held.waiting.popleft()
@@ -184,6 +189,9 @@ class HeldLog:
                     held.needed[partition.address] = max(end, held.needed.get(partition.address, 0))
                 if record.restart_offset is not None:
                     held.restart = Restart(record.end_sequence - 1, record.restart_offset)
+            if not held.waiting:
+                held.named.clear()
+                self._waiting.pop(branch, None)
             if held.index_end > before:
                 self._advanced.add(branch)
                 yield branch, held.end_offset
@@ -207,8 +215,11 @@ class HeldLog:
 
     def missing(self) -> dict[Partition, int]:
         """Return the partitions of which records are named, and not held, each with the sequence after the last one."""
-        firsts = (held.waiting[0] for held in self._branches.values() if held.waiting)
-        return {partition: end for record in firsts for partition, end in self._missing(record)}
+        found: dict[Partition, int] = {}
+        for held in self._waiting.values():
+            held.named = {each: end for each, end in held.named.items() if self._durable_end(each) < end}
+            found.update(held.named)
+        return found
 
     def _missing(self, record: _IndexRecord) -> list[tuple[Partition, int]]:
         return [(partition, end) for partition, end in record.needed.items() if self._durable_end(partition) < end]

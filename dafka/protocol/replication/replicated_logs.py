@@ -212,13 +212,14 @@ class ReplicatedLogs:
             The logs of which more may be held than before, and the actions.
         """
         changed: dict[ReplicatedLog, None] = {}
+        indexed: dict[ReplicatedLog, None] = {}
         for batch in batches:
             partition = batch.partition
             if partition.topic == INDEX_TOPIC:
                 found = self.find_partition(partition)
                 if found is not None:
                     self._add_index(found[0], batch)
-                    changed[found[0]] = None
+                    changed[found[0]] = indexed[found[0]] = None
             elif partition in self._waiting:
                 changed.update(dict.fromkeys(self._waiting.pop(partition)))
         actions: list[LogAction] = []
@@ -226,7 +227,7 @@ class ReplicatedLogs:
             for branch, end_offset in log.held.advance():
                 actions += self._actions(log, self._wake_up(log).stored(branch, end_offset))
             self._wait(log)
-        return changed, actions + self.fetch_lacking(changed.keys() & self._lacking.keys())
+        return changed, actions + self.fetch_lacking([log for log in indexed if log in self._lacking])
 
     def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
         """Take in the acknowledgement of index records by another replica.
