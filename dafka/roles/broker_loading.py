@@ -187,6 +187,9 @@ async def serve_broker(
             def is_joining(partition: Partition) -> bool:
                 return broker.cluster.logs.is_joining(partition)
 
+            def leader_of(partition: Partition) -> str:
+                return broker.cluster.leader_of(partition)
+
             machine = BrokerMachine(
                 identity,
                 config,
@@ -197,6 +200,7 @@ async def serve_broker(
                 keeps,
                 has_index,
                 is_joining,
+                leader_of,
             )
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True

@@ -353,6 +353,12 @@ class Cluster:
         logs = (self.logs.find(name) for name in names)
         return any(log is None or self._broker.address in log.replica.replicas for log in logs)
 
+    def leader_of(self, partition: Partition) -> str:
+        """Return the living leader of the replicated log that a partition belongs to; empty if there is none."""
+        found = self.logs.find_partition(partition)
+        leader = "" if found is None else found[0].replica.leader
+        return leader if self.brokers.is_alive(leader) else ""
+
     async def wait_others(self) -> None:
         """Wait until other brokers are known, if there are any."""
         with trio.move_on_after(SETTLE_S):

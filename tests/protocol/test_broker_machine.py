@@ -14,7 +14,7 @@ OWN, OTHER, PRODUCER = "A" * 32, "B" * 32, "C" * 32
 LOG = f"{OTHER}/{'d' * 32}/0"
 
 
-def make_machine(ends: dict[Partition, int]) -> BrokerMachine:
+def make_machine(ends: dict[Partition, int], leader: str = "") -> BrokerMachine:
     topics = BrokerTopics("$brokers", "$logs", frozenset(("$logs",)))
     return BrokerMachine(
         OWN,
@@ -28,6 +28,7 @@ def make_machine(ends: dict[Partition, int]) -> BrokerMachine:
         keeps=lambda partition: True if "/" in partition.address else None,
         has_index=lambda _: False,
         is_joining=lambda _: False,
+        leader_of=lambda _: leader,
     )
 
 
@@ -92,3 +93,27 @@ def test_a_broker_that_was_restarted_while_it_got_back_what_it_had_deleted_gets_
     assert (fetch.partition, fetch.sequence, fetch.count) == (own.address, 3, 2)
     actions = machine.receive([wire.RecordRun(RecordBatch(own, 3, [b"x", b"y"]), OWN)], 0.1)
     assert [each.batch.first_sequence for each in actions if isinstance(each, Append)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("leader", "requestor", "answered"),
+    [
+        ("", PRODUCER, [0, 0, 5]),
+        (OWN, PRODUCER, [0, 0, 5]),
+        (OTHER, OTHER, [0, 0, 5]),
+        (OTHER, PRODUCER, [0]),
+    ],
+    ids=["nobody leads", "this broker leads", "the leader asks", "another one leads"],
+)
+def test_records_are_sent_by_the_leader_of_their_log_unless_they_are_asked_for_again(
+    leader: str, requestor: str, answered: list[int]
+) -> None:
+    held = Partition("orders", f"{OTHER}/{'d' * 32}/0/1024")
+    machine = make_machine({held: 10}, leader)
+    found = []
+    for sequence in (0, 0, 5):
+        machine.receive([wire.Fetch(held.address, requestor, held.topic, sequence, 5)], 0.0)
+        while (request := machine.responder.next_read()) is not None:
+            found.append(request.first_sequence)
+            machine.responder.complete_read(request, None)
+    assert found == answered

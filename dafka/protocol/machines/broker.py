@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 
 import attrs
@@ -53,6 +54,25 @@ class ClusterSigns:
 BRANCH_MARK = "/"
 """What the addresses of the partitions that brokers write for a log contain."""
 
+LEFT_FETCHES_MAX = 10_000
+"""FETCHes that are remembered because they were left to a leader: one for each requestor and partition."""
+
+
+class LeftFetches:
+    """The FETCHes that a broker has left to the leaders of logs. Nodes repeat those that are not answered."""
+
+    def __init__(self) -> None:
+        self._sequences: OrderedDict[tuple[str, Partition], int] = OrderedDict()
+
+    def leave(self, fetch: wire.Fetch) -> bool:
+        """Return whether a FETCH asks for more than the one before it, so that it may be left to the leader."""
+        key = fetch.address, Partition(fetch.subject, fetch.partition)
+        before = self._sequences.pop(key, -1)
+        self._sequences[key] = fetch.sequence
+        if len(self._sequences) > LEFT_FETCHES_MAX:
+            self._sequences.popitem(last=False)
+        return fetch.sequence > before
+
 
 class BrokerMachine(StoreMachine):
     """The state machine of a broker's store.
@@ -70,6 +90,7 @@ class BrokerMachine(StoreMachine):
             peers count.
         has_index: Returns whether a partition is the index of a replicated log, which is acknowledged by `acknowledge`.
         is_joining: Returns whether a partition is fetched only so that this broker becomes a further replica of a log.
+        leader_of: Returns the living leader of the replicated log that a partition belongs to; empty if there is none.
 
     Attributes:
         signs: What was heard of other brokers.
@@ -88,6 +109,7 @@ class BrokerMachine(StoreMachine):
         keeps: Callable[[Partition], bool | None],
         has_index: Callable[[Partition], bool],
         is_joining: Callable[[Partition], bool],
+        leader_of: Callable[[Partition], str],
     ) -> None:
         super().__init__(address, config, ends, earliest, idle_s, is_own)
         self.reassembler.limit_rate(is_joining, config.broker.copy_rate_bytes)
@@ -95,6 +117,8 @@ class BrokerMachine(StoreMachine):
         self._topics = topics
         self._keeps = keeps
         self._has_index = has_index
+        self._leader_of = leader_of
+        self._left_fetches = LeftFetches()
         self._hidden = set(hidden)
         self._returning: set[Partition] = set()
 
@@ -109,7 +133,8 @@ class BrokerMachine(StoreMachine):
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take what a store listens to, acknowledgements, and signs of life."""
-        return super().receive([each for each in messages if not self._is_sign(each)], now)
+        taken = [each for each in messages if not self._is_sign(each) and not self._is_left_to_leader(each)]
+        return super().receive(taken, now)
 
     def expect_records(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Fetch records of partitions that other brokers are known to have.
@@ -173,6 +198,19 @@ class BrokerMachine(StoreMachine):
             elif message.subject == self._topics.index:
                 self.signs.repeats.add(Partition(message.subject, message.address))
         return False
+
+    def _is_left_to_leader(self, message: wire.BatchedMessage) -> bool:
+        """Return whether a message asks for records that the leader of their log has like this broker, and sends.
+
+        All brokers hear a FETCH, and all replicas have the records. If it is repeated, each of them sends them.
+        """
+        if not isinstance(message, wire.Fetch):
+            return False
+        partition = Partition(message.subject, message.partition)
+        if not self.stored.earliest.get(partition, 0) <= message.sequence < self.stored.durable_end(partition):
+            return False
+        leader = self._leader_of(partition)
+        return leader not in {"", self.address, message.address} and self._left_fetches.leave(message)
 
     def _reaches_end(self, head: wire.Head) -> bool:
         """Return whether a broker's sign of life says that its storage takes records; see `Cluster._show_life`."""
