@@ -6,9 +6,11 @@ cost with R replicas to R times its cost with one. Then the time after which eac
 10,000 logs. Brokers, with file logs that wait for the disk, and clients are processes of their own. Run on a quiet
 machine:
 
-    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [METADATA_LOGS] [BATCH]
+    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [METADATA_LOGS] [BATCH] [RATE]
 
 A batch of the producer has BATCH records, however busy the machine is: what a batch costs weighs more in small ones.
+With RATE, that many records are sent in a second; else as many as are taken. The faster a broker is, the more batches
+it makes durable together, so that a record costs less: only at the same rate do brokers do the same work.
 """
 
 from __future__ import annotations
@@ -41,8 +43,16 @@ class Measured(NamedTuple):
     cost_us: float
 
 
-def produce(servers: str, topic: str, logs: int, records: int, batch: int) -> float:
+def produce(servers: str, topic: str, logs: int, records: int, batch: int, rate: int) -> float:
     """Send batches to all logs in turn, of the same size however busy the machine is.
+
+    Args:
+        servers: The brokers.
+        topic: The topic.
+        logs: The number of its logs.
+        records: The number of records.
+        batch: The number of records in a batch.
+        rate: The number of records to send in a second; 0 for as many as the brokers take.
 
     Returns:
         How many records are acknowledged in a second.
@@ -61,6 +71,8 @@ def produce(servers: str, topic: str, logs: int, records: int, batch: int) -> fl
     assert producer.flush(60) == 0
     began = time.perf_counter()
     for number in range(records):
+        if rate and number % batch == 0:
+            time.sleep(max(began + number / rate - time.perf_counter(), 0.0))
         while True:
             try:
                 producer.produce(topic, CONTENT, partition=number // batch % logs)
@@ -78,19 +90,19 @@ def processor_s(cluster: BrokerCluster) -> float:
     return sum(each.node.cpu_s for each in cluster.brokers.values())
 
 
-async def measure_cost(brokers: int, records: int, logs: int, batch: int) -> Measured:
+async def measure_cost(brokers: int, records: int, logs: int, batch: int, rate: int) -> Measured:
     """Measure brokers that each keep all logs."""
     with tempfile.TemporaryDirectory(prefix=".replicas-", dir=Path.cwd()) as folder:
         async with open_cluster(Path(folder), brokers, is_quick=False) as cluster:
             await cluster.create_topic("measured", logs, brokers)
-            await run_client(cluster, logs, records // 10, batch)
+            await run_client(cluster, logs, records // 10, batch, rate)
             before = processor_s(cluster)
-            rate = await run_client(cluster, logs, records, batch)
-            return Measured(rate, (processor_s(cluster) - before) / records * 1e6)
+            reached = await run_client(cluster, logs, records, batch, rate)
+            return Measured(reached, (processor_s(cluster) - before) / records * 1e6)
 
 
-async def run_client(cluster: BrokerCluster, logs: int, records: int, batch: int) -> float:
-    program = [sys.executable, __file__, "client", cluster.servers, "measured", *map(str, (logs, records, batch))]
+async def run_client(cluster: BrokerCluster, logs: int, records: int, batch: int, rate: int) -> float:
+    program = [sys.executable, __file__, "client", cluster.servers, "measured", *map(str, (logs, records, batch, rate))]
     found = await trio.run_process(program, capture_stdout=True)
     return float(json.loads(found.stdout))
 
@@ -133,20 +145,20 @@ async def measure_metadata(logs: int) -> tuple[float, float]:
             return created, time.perf_counter() - begun
 
 
-def main(records: int, rounds: int, logs: int, metadata_logs: int, batch: int) -> None:
+def main(records: int, rounds: int, logs: int, metadata_logs: int, batch: int, rate: int) -> None:
     found: dict[int, list[Measured]] = {brokers: [] for brokers in BROKERS}
     for _ in range(rounds):
         for brokers in BROKERS:
-            found[brokers].append(trio.run(measure_cost, brokers, records, logs, batch))
+            found[brokers].append(trio.run(measure_cost, brokers, records, logs, batch, rate))
     sizes = f"{records:,} records of {len(CONTENT)} bytes, {batch:,} in a batch"
     print(f"{sizes}, {logs} logs, acks=all, medians of {rounds} rounds")
     for brokers in BROKERS:
-        rate = statistics.median(each.rate for each in found[brokers])
+        reached = statistics.median(each.rate for each in found[brokers])
         cost = statistics.median(each.cost_us for each in found[brokers])
         ratios = [each.cost_us / alone.cost_us / brokers for each, alone in zip(found[brokers], found[1], strict=True)]
         spread = f"({min(ratios):.2f} - {max(ratios):.2f})"
         print(
-            f"{brokers} replicas: {rate:>9,.0f} records/s, {cost:6.2f} us of processor time for a record, "
+            f"{brokers} replicas: {reached:>9,.0f} records/s, {cost:6.2f} us of processor time for a record, "
             f"{cost / brokers:6.2f} us for each replica, ratio {statistics.median(ratios):.2f} {spread}"
         )
     if metadata_logs:
@@ -156,7 +168,7 @@ def main(records: int, rounds: int, logs: int, metadata_logs: int, batch: int) -
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["client"]:
-        print(json.dumps(produce(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]))))
+        print(json.dumps(produce(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:8]))))
     else:
         given = [int(text) for text in sys.argv[1:]]
-        main(*(*given, *(500_000, 3, 12, 10_000, 5000)[len(given) :]))
+        main(*(*given, *(500_000, 3, 12, 10_000, 5000, 0)[len(given) :]))

@@ -66,6 +66,21 @@ def test_the_end_of_an_open_run_is_known_when_another_one_begins() -> None:
     assert list(held.advance()) == [(BRANCH, 8)]
 
 
+def test_what_all_index_records_name_is_missing_at_once_until_it_is_held() -> None:
+    held = Held()
+    held.write(RunEntry(0, OWN, 0, 3))
+    held.write(RunEntry(3, OWN, 3, 4), RunEntry(7, "producer", 10, 2))
+    assert list(held.advance()) == []
+    assert held.missing() == {OWN_PARTITION: 7, PRODUCER: 12}
+    held.ends_of[PRODUCER] = 12
+    held.ends_of[OWN_PARTITION] = 3
+    assert list(held.advance()) == [(BRANCH, 3)]
+    assert held.missing() == {OWN_PARTITION: 7}
+    held.ends_of[OWN_PARTITION] = 7
+    assert list(held.advance()) == [(BRANCH, 9)]
+    assert held.missing() == {}
+
+
 def test_acknowledgements_stand_for_offsets() -> None:
     held = Held()
     for number in range(3):
