@@ -471,6 +471,25 @@ def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not()
     assert leader.leading is None
 
 
+def test_a_replica_that_copies_the_log_refuses_those_that_do_not_hear_its_leader() -> None:
+    copying = make_replica("b1")
+    copying.receive("b0", BranchRow("log", Branch(1000, "b0"), Tip(Branch(0, "b0"), 10), REPLICAS, ("b1",)))
+    copying.set_alive(REPLICAS, 0.0)
+    claim = Claim("log", Branch(2048, "b2"), REPLICAS, ("b1",))
+    assert promises(copying.receive("b2", claim)) == []
+    copying.set_alive(("b1", "b2"), 5.0)
+    assert promises(copying.receive("b2", claim)) == [claim.branch]
+
+
+def test_a_leader_refuses_a_broker_that_has_come_back_and_knows_no_later_branch_than_its_own() -> None:
+    leader = make_replica("b0")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    leader.receive("b2", Promise("log", Branch(1024, "b2"), Tip(Branch(0, "b0"), 0), (REPLICAS,)))
+    assert leader.receive("b2", Claim("log", Branch(2048, "b2"), REPLICAS)) == []
+    assert leader.leading == Branch(0, "b0")
+
+
 def test_a_leader_promises_first_when_its_log_moves() -> None:
     claim = Claim("log", Branch(1024, "b2"), REPLICAS, is_move=True)
     leader, replica = make_replica("b0"), follow("b0", "b1")

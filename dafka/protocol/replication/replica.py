@@ -469,9 +469,8 @@ class Replica:
         if self._settings.availability is Availability.BRANCH or not is_heard:
             return False
         if leader == self._broker:
-            is_led = self.may_append and self.hears_majority and not self._is_deserted(self.replicas)
-            return is_led and not claim.is_move
-        return self.branches.tip().branch == self.latest.branch
+            return self.may_append and self._is_followed_beside(claim.branch.leader) and not claim.is_move
+        return self._broker not in self.voters or self.branches.tip().branch == self.latest.branch
 
     def _follow_row(self, row: BranchRow) -> list[ReplicaAction]:
         """Promise to follow a branch that has begun, if its claim was not considered: this broker was down."""
@@ -584,8 +583,7 @@ class Replica:
     # Whether to claim
 
     def _should_claim(self, now: float) -> bool:
-        replicas = self.replicas
-        is_led = self.may_append and not self._has_rival() and not self._is_deserted(replicas)
+        is_led = self.may_append and not self._has_rival() and not self._is_deserted()
         is_led = is_led and not self._should_follow_others()
         if self._broker not in self._able.intersection(self.voters) or is_led or not self._has_enough(self._able):
             return False
@@ -615,11 +613,23 @@ class Replica:
         branch = Branch(next_epoch(self._largest_epoch, self._number), self._broker)
         return self._promise_to_follow(Claim(self._log, branch, ()))
 
-    def _is_deserted(self, replicas: Iterable[str]) -> bool:
+    def _is_deserted(self) -> bool:
         """Return whether a replica of the branch that this one leads has promised to follow a later one."""
+        return any(map(self._has_deserted, self.replicas))
+
+    def _has_deserted(self, broker: str) -> bool:
         own = NO_BRANCH if self._candidacy is None else self._candidacy.branch
-        promised = (self._promises.epoch_of(each) for each in replicas)
-        return self.leading is not None and any(each > self.leading.epoch and each != own.epoch for each in promised)
+        epoch = self._promises.epoch_of(broker)
+        return self.leading is not None and epoch > self.leading.epoch and epoch != own.epoch
+
+    def _is_followed_beside(self, claimer: str) -> bool:
+        """Return whether more than half of the replicas are alive and go on following this leader, as far as it knows.
+
+        A broker that comes back may have promised a later branch than the one it knew, and claim the log before it
+        knows who leads. It alone is no reason to follow it.
+        """
+        others = self._alive.intersection(self.voters) - {claimer}
+        return 2 * sum(not self._has_deserted(each) for each in others) > len(self.voters)
 
     def _have_joined(self, now: float) -> bool:
         """Return whether all joining replicas hold the log that this one leads, and have done so for some time."""
