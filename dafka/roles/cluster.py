@@ -111,6 +111,7 @@ class Cluster:
         self._nursery: trio.Nursery | None = None
         self._shown_at = float("-inf")
         self._has_racks = bool(settings.rack)
+        self._confirmed_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
         self._heard_acknowledging: set[str] = set()
         self._row_counts: dict[str, int] = {}
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
@@ -497,6 +498,7 @@ class Cluster:
             is_readable,
             presumed_leader,
             joining,
+            is_confirmed=not is_led or replica.is_confirmed(self._confirmed_s),
         )
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark

@@ -77,10 +77,12 @@ class LogAccess:
             The offsets of each log.
 
         Raises:
-            WebError: A topic was deleted, or the leader of a log cannot be reached.
+            WebError: A topic was deleted, or the leader of a log cannot be reached or hears no answer of its replicas.
         """
         found: dict[LogState, LogBounds] = {}
         asked = list(logs)
+        for log in asked:
+            await self._wait_confirmed(log)
         while missing := [log for log in asked if log not in found]:
             found |= {log: self._bounds_here(log) for log in missing if log.leadership.is_led}
             others = [log for log in missing if log not in found]
@@ -96,6 +98,17 @@ class LogAccess:
         if not others or self._remote is None:
             return here
         return here | await self._remote.known_bounds(others)
+
+    async def _wait_confirmed(self, log: LogState) -> None:
+        """Wait until this broker does not lead a log, or knows that no other has begun to. Raises `WebError`."""
+        with trio.move_on_after(LEADER_WAIT_S):
+            while log.leadership.is_led and not log.leadership.is_confirmed:
+                await self.service.broker.wait_leadership(log.topic, log.number)
+        if log.leadership.is_led and not log.leadership.is_confirmed:
+            raise WebError(
+                "leader_unavailable",
+                f"too few replicas of log {log.number} of the topic {log.topic!r} answer its leader",
+            )
 
     def _bounds_here(self, log: LogState) -> LogBounds:
         end = self.service.last_stable_offset(log)

@@ -302,6 +302,13 @@ async def test_offsets_have_their_epochs(cluster: FakeCluster) -> None:
     assert [(each.offset, each.leader_epoch) for each in (latest, earliest)] == [(8, 5), (0, 0)]
 
 
+async def test_a_leader_that_may_have_been_replaced_names_no_end(cluster: FakeCluster) -> None:
+    cluster.lead(is_confirmed=False)
+    found = await list_offset(cluster, LATEST)
+    assert (found.error_code, found.offset) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert (await list_offset(cluster, EARLIEST)).error_code == ErrorCode.NONE
+
+
 async def test_new_leader_does_not_name_an_end_before_its_own_branch(cluster: FakeCluster) -> None:
     cluster.log.high_watermark = 5
     found = await list_offset(cluster, LATEST)

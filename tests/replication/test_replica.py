@@ -235,6 +235,25 @@ def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_sho
     assert make_replica("b1").in_sync() == ()
 
 
+def test_a_leader_is_confirmed_while_most_replicas_acknowledge_what_it_appends() -> None:
+    leader = make_replica("b0")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    leader.stored(FIRST, 10)
+    leader.acknowledged("b1", FIRST, 10)
+    assert leader.is_confirmed(0.5), "nothing waits for an acknowledgement"
+    leader.rest(60.0)
+    leader.stored(FIRST, 20)
+    leader.set_alive(REPLICAS, 60.25)
+    assert leader.is_confirmed(0.5)
+    leader.set_alive(REPLICAS, 60.75)
+    assert not leader.is_confirmed(0.5), "it hears others, and nobody has said that it is heard"
+    leader.acknowledged("b2", FIRST, 20)
+    assert leader.is_confirmed(0.5)
+    leader.set_alive(("b0",), 61.0)
+    assert not leader.is_confirmed(0.5)
+
+
 def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to_see() -> None:
     group = Group(*REPLICAS, "b3")
     group.store(FIRST, 5, "b0", "b2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -48,6 +49,18 @@ async def test_published_records_are_read_in_order(storage: str) -> None:
         assert await publisher.publish("orders", texts("c"), log=0) == [Published(0, 2, 1)]
         (log,) = find_logs(service, "orders")
         assert await values_of(service, log) == ["a", "b", "c"]
+
+
+async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dafka.web.log_access.LEADER_WAIT_S", 0.05)
+    async with open_broker_service() as service:
+        access = LogAccess(service)
+        await Publisher(access).publish("orders", texts("a", "b"))
+        (log,) = find_logs(service, "orders")
+        assert (await access.bounds([log]))[log].end_offset == 2
+        log.leadership = attrs.evolve(log.leadership, is_confirmed=False)
+        with pytest.raises(WebError, match="too few replicas of log 0 of the topic 'orders' answer its leader"):
+            await access.bounds([log])
 
 
 async def test_records_go_to_the_logs_of_their_keys() -> None:

@@ -68,8 +68,7 @@ async def _find_offset(
                 answer.offset, answer.timestamp = found
     except StorageError:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    if log.high_watermark < log.epochs[-1][1] and (asked.timestamp == LATEST or answer.offset == _NONE):
-        # A new leader does not know yet which records enough replicas have: its end may be before a client's position.
+    if not log.is_end_known and (asked.timestamp == LATEST or answer.offset == _NONE):
         is_known = client.header.api_version >= _NOT_AVAILABLE_VERSION
         answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
         answer.offset = _NONE

@@ -179,6 +179,22 @@ class Replica:
             )
         )
 
+    def is_confirmed(self, within_s: float) -> bool:
+        """Return whether more than half of the replicas have followed this leader lately, as far as they have said.
+
+        Signs of life show what this broker hears, not whether it is heard. Replicas follow another leader only when
+        they have not heard this one for the time that makes a broker count as dead.
+
+        Args:
+            within_s: How long ago they may have held everything, if they lack records now, in seconds.
+
+        Returns:
+            Whether they have; always with the availability "branch".
+        """
+        if self._settings.availability is Availability.BRANCH:
+            return True
+        return 2 * len(set(self.in_sync(within_s=within_s)).intersection(self.voters)) > len(self.voters)
+
     @property
     def may_drop(self) -> bool:
         """Whether this broker is no replica, and more than half of the replicas hold all that it could be asked for.
@@ -320,6 +336,8 @@ class Replica:
     def rest(self, now: float) -> None:
         """Note that nothing has happened until a time, because this replica was settled."""
         self._now = max(self._now, now)
+        if self.leading is not None:
+            self._acks.note_end(self.branches.end_of(self.leading), self._now)
 
     def set_preferences(self, preferred: tuple[str, ...], unfit: frozenset[str]) -> bool:
         """Note which brokers are meant to lead.
