@@ -45,6 +45,16 @@ def claimed_at(replica: Replica, times: list[float]) -> float | None:
     return None
 
 
+def lead_followed_by_one() -> Replica:
+    """Return a leader whose log reaches to 10, as one of its two followers has acknowledged."""
+    leader = make_replica("b0")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    leader.stored(FIRST, 10)
+    leader.acknowledged("b1", FIRST, 10)
+    return leader
+
+
 def test_the_first_replica_leads_a_log_at_once() -> None:
     assert [type(each) for each in make_replica("b0").resume()] == [Lead]
     assert make_replica("b1").resume() == []
@@ -216,11 +226,7 @@ def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
 
 
 def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_short_time_ago() -> None:
-    leader = make_replica("b0")
-    leader.resume()
-    leader.set_alive(REPLICAS, 0.0)
-    leader.stored(FIRST, 10)
-    leader.acknowledged("b1", FIRST, 10)
+    leader = lead_followed_by_one()
     leader.acknowledged("b2", FIRST, 7)
     assert leader.in_sync() == ("b0", "b1")
     assert leader.in_sync(max_lag=3) == REPLICAS
@@ -236,11 +242,7 @@ def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_sho
 
 
 def test_a_leader_is_confirmed_while_most_replicas_acknowledge_what_it_appends() -> None:
-    leader = make_replica("b0")
-    leader.resume()
-    leader.set_alive(REPLICAS, 0.0)
-    leader.stored(FIRST, 10)
-    leader.acknowledged("b1", FIRST, 10)
+    leader = lead_followed_by_one()
     assert leader.is_confirmed(0.5), "nothing waits for an acknowledgement"
     leader.rest(60.0)
     leader.stored(FIRST, 20)
