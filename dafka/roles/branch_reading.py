@@ -59,6 +59,7 @@ async def restore_log(
     restore_producer(state, RestartEntry())
     state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, Tip(branch, 0))]
     begun_in, sequence = _find_begin(log, [*chain, Tip(branch, SEQUENCE_MAX)])
+    state.branch_count = len(chain) + 1 - begun_in
     for each in chain[begun_in:]:
         sequences = (sequence, SEQUENCE_MAX)
         await _restore_branch(storage, log, state, each.branch, restore_producer, each.end_offset, sequences=sequences)

@@ -201,3 +201,25 @@ async def test_new_leaders_read_little_of_a_log_that_has_had_many(
             expected = [f"{number}".encode() for number in range(count * (leaders + 1))]
             assert distinct(await read(leader, log)) == expected
             await several.start(name)
+
+
+async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
+) -> None:
+    monkeypatch.setattr("dafka.protocol.logs.ordering.REWRITE_BRANCHES", 2)
+    names = ("a", "b", "c")
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*names)
+        await first.create_topic("orders").wait()
+        for number in range(6):
+            ((leader, log),) = await several.wait_led("orders")
+            with trio.fail_after(PATIENCE_S):
+                await leader.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
+            name = next(each for each, broker in several.brokers.items() if broker is leader)
+            records_read.clear()
+            await several.stop(name)
+            ((leader, log),) = await several.wait_led("orders")
+            topic_id = leader.order.topics["orders"].topic_id
+            assert len({each for each in records_read if each.address.split("/")[1] == topic_id}) <= 3
+            assert distinct(await read(leader, log)) == [f"{each}".encode() for each in range(number + 1)]
+            await several.start(name)

@@ -90,6 +90,7 @@ class LogState:
         index_trimmed: The sequence up to which index records were dropped.
         index_end: The sequence of the next index record.
         entry_count: The number of entries from that first record on.
+        branch_count: The number of branches whose indexes have these records.
         unwritten: Entries that are written with the next records.
         markers: Ends of transactions that get their offsets with the next records.
         leadership: Who leads the log.
@@ -115,6 +116,7 @@ class LogState:
     index_trimmed: int = 0
     index_end: int = 0
     entry_count: int = 0
+    branch_count: int = 1
     unwritten: list[Entry] = attrs.field(factory=list)
     markers: list[MarkerEntry] = attrs.field(factory=list)
     leadership: Leadership = attrs.field(factory=lambda: Leadership(""))
@@ -130,6 +132,7 @@ class LogState:
         self.index, self.producers = LogIndex(), ProducerBatches()
         self.transaction_runs = TransactionRuns()
         self.index_first = self.index_trimmed = self.index_end = self.entry_count = 0
+        self.branch_count = 1
         self.unwritten, self.markers, self.healing, self.behind = [], [], [], {}
         self.is_replicated = True
 

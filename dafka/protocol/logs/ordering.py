@@ -33,6 +33,9 @@ from dafka.records import Partition, RecordBatch
 REWRITE_ENTRIES = 2000
 """Entries of no use that an index may have, besides as many as there are of use, until it is rewritten."""
 
+REWRITE_BRANCHES = 8
+"""Branches over which an index may be spread until it is rewritten: a new leader reads a partition for each."""
+
 RECORD_ENTRIES = 10_000
 """The entries in one index record, if there are that many."""
 
@@ -340,7 +343,7 @@ class LogOrder:
             for entry in each.added:
                 log.add_producer_entry(entry, keeps_record_batches=self._keeps_record_batches)
             if each.is_rewrite:
-                log.index_first, log.entry_count = log.index_end, 0
+                log.index_first, log.entry_count, log.branch_count = log.index_end, 0, 1
             log.entry_count += len(each.written)
             log.index_end += _record_count(each.written)
             if not log.is_replicated:
@@ -486,7 +489,7 @@ class LogOrder:
         """Decide what to write."""
         log = plan.log
         needed = log.needed_entries()
-        is_small = log.entry_count <= 2 * needed + self._rewrite_entries
+        is_small = log.entry_count <= 2 * needed + self._rewrite_entries and log.branch_count <= REWRITE_BRANCHES
         if not plan.added or not log.index_end or is_small:  # an index says first where its branch begins
             return attrs.evolve(plan, written=plan.added)
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
