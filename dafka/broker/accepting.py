@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -22,6 +23,9 @@ _ACCEPT_PAUSE_S = 0.1
 _UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
 """Errors of a connection whose client has gone before it was accepted."""
+
+_CLOSED: int = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""Tells that the other side has closed a connection. Elsewhere than on Linux, only that both sides have."""
 
 
 @attrs.frozen(eq=False)
@@ -45,6 +49,13 @@ class AcceptedClient:
     def is_local(self) -> bool:
         """Whether the client has connected to a loopback address."""
         return is_loopback(self.local_address[0])
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether the client has closed the connection, though some of what it has sent may still be unread."""
+        poll = select.poll()
+        poll.register(self.stream.socket, _CLOSED)
+        return bool(poll.poll(0))
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ from dafka.kafka.protocol.messages.connections import (
     SaslHandshakeRequest,
 )
 from dafka.kafka.protocol.messages.logs import ProduceRequest
+from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 from dafka.listener.authentication import (
     LOGIN_BYTES_MAX,
     Authentication,
@@ -88,6 +89,7 @@ class Connection:
     """
 
     def __init__(self, accepted: AcceptedClient, listener: KafkaListener, endpoint: tuple[str, int]) -> None:
+        self._accepted = accepted
         self._listener = listener
         self._service = service = listener.service
         security = service.security
@@ -96,7 +98,6 @@ class Connection:
         self._users = security.users
         self._host = accepted.host
         self._endpoint = endpoint
-        self._mark_served = accepted.mark_served
         self._kafka = kafka = service.config.kafka
         self._splitter = FrameSplitter(kafka.request_bytes_max)
         self._authentication: Authentication | None = None
@@ -238,7 +239,7 @@ class Connection:
             await self._answer(header, response, begun)
             return
         if authentication is None:
-            self._mark_served()
+            self._accepted.mark_served()
         await self._serve_request(header, request, begun)
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
@@ -250,6 +251,9 @@ class Connection:
             await self._service.broker.wait_room()
             wait = _amended(begin_produce(client, request), verdict)
             await self._outgoing.send((header, wait, begun))
+        elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
+            # The network was cut, and the client has gone on with another connection. Its group may be further by now.
+            self._counters.late_commits += 1
         else:
             while self._unsent_bytes > UNSENT_BYTES_MAX:
                 self._sent = trio.Event()

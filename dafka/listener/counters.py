@@ -31,6 +31,7 @@ class Counters:
         produced: Records that clients have published, by topic.
         consumed: Records that were sent to clients, by topic. A client may skip some of them.
         duplicates: Batches that idempotent producers have sent again, and that were not stored again.
+        late_commits: Commits of offsets that came when the client had closed the connection, and were discarded.
         logins: Authentications that succeeded, by mechanism.
         failed_logins: Authentications that failed, by mechanism; the mechanism is empty if the client chose none.
     """
@@ -45,6 +46,7 @@ class Counters:
         self.produced: Counter[str] = Counter()
         self.consumed: Counter[str] = Counter()
         self.duplicates = 0
+        self.late_commits = 0
         self.logins: Counter[str] = Counter()
         self.failed_logins: Counter[str] = Counter()
 

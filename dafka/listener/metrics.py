@@ -32,6 +32,9 @@ COUNTERS = {
     "dafka_kafka_duplicate_batches": MetricHelp(
         "Batches that idempotent producers sent again, and that were not stored again."
     ),
+    "dafka_kafka_late_commits": MetricHelp(
+        "Commits of offsets that were discarded, because the client had closed the connection when they came."
+    ),
     "dafka_kafka_logins": MetricHelp(
         "Authentications of clients of Kafka. The mechanism is empty if the client has chosen none.",
         ("mechanism", "result"),
@@ -97,6 +100,7 @@ class KafkaMetrics:
             "dafka_kafka_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
             "dafka_kafka_records": dict(records),
             "dafka_kafka_duplicate_batches": {(): counters.duplicates},
+            "dafka_kafka_late_commits": {(): counters.late_commits},
             "dafka_kafka_logins": dict(logins),
         }
 

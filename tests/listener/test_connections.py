@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TypeVar
@@ -25,6 +26,15 @@ from dafka.kafka.protocol.messages.logs import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+)
+from dafka.kafka.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
 )
 from tests.listener.fixtures import run_broker
 
@@ -157,6 +167,32 @@ def test_produce_without_acknowledgement_is_not_answered(client: RawClient) -> N
     assert part.records
     client.socket.sendall(encode_request(produce("unknown", good, acks=0), 7, 1))
     assert client.receive() == b""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sends what is written and the end in one segment")
+def test_commits_that_come_when_their_client_has_closed_the_connection_are_discarded(
+    client: RawClient, servers: str
+) -> None:
+    create(client, "committed")
+
+    def commit(offset: int) -> OffsetCommitRequest:
+        at = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+        return OffsetCommitRequest(
+            group_id="late", topics=[OffsetCommitRequestTopic(name="committed", partitions=[at])]
+        )
+
+    found = client.ask(commit(5), 5, OffsetCommitResponse)
+    assert found.topics[0].partitions[0].error_code == ErrorCode.NONE
+    with closing(RawClient(servers)) as other:
+        other.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        other.socket.sendall(encode_request(commit(3), 5, 1))
+        other.socket.shutdown(socket.SHUT_WR)
+        assert other.receive() == b""
+    asked = OffsetFetchRequest(
+        group_id="late", topics=[OffsetFetchRequestTopic(name="committed", partition_indexes=[0])]
+    )
+    (topic,) = client.ask(asked, 5, OffsetFetchResponse).topics
+    assert topic.partitions[0].committed_offset == 5
 
 
 def test_fetch_waits_for_records(client: RawClient, servers: str) -> None:
