@@ -135,11 +135,13 @@ class Groups:
             For each log an offset. UNSTABLE_OFFSET_COMMIT asks the client to try again.
 
         Raises:
-            CoordinatorError: This broker does not coordinate the group.
+            CoordinatorError: This broker does not coordinate the group, or another one may have begun to.
         """
         slot = self._coordinators.find(group_id)
         found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
         await slot.settle()
+        if not slot.log.leadership.is_confirmed:
+            raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return {place: follow_branches(self._broker, place, fetched) for place, fetched in found.items()}
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker import Service, slot_log
+from dafka.broker import CoordinatorError, Service, slot_log
 from dafka.broker.slot_log import SlotLog
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import CommitRequest, GroupCoordinator, GroupSettings, OffsetToCommit
@@ -114,6 +115,19 @@ async def test_state_of_the_cluster_is_not_replaced_by_that_of_a_former_version(
         await broker.wait_durable()
     async with open_broker_service(url) as service:
         assert (await service.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+
+
+async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(tmp_path: Path) -> None:
+    async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as service:
+        await service.groups.commit_offsets(commit("g", 7))
+        log = service.broker.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
+        assert log is not None
+        confirmed = log.leadership
+        log.leadership = attrs.evolve(confirmed, is_confirmed=False)
+        with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await service.groups.fetch_offsets("g")
+        log.leadership = confirmed
+        assert (await service.groups.fetch_offsets("g"))[PLACE].offset == 7
 
 
 @pytest.mark.parametrize("storage", STORAGES[1:])
