@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, Signals
+from signal import SIGKILL, SIGTERM, SIGUSR1, Signals
 
 import attrs
 import trio
@@ -135,6 +135,8 @@ class Node:
             await self._end(SIGTERM)
         if scope.cancelled_caught:
             self._timeline.problem(f"{self.name} was asked to end, and did not within {deadline_s:.0f} s")
+            self.signal(SIGUSR1)  # clients say where their threads are; whatever else it is ends
+            await trio.sleep(1)
             await self.kill()
         elif self.status:
             self._timeline.problem(f"{self.name} was asked to end, and did with status {self.status}")
