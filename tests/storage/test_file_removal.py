@@ -77,6 +77,22 @@ async def test_lost_storage_refuses_changes_and_can_be_opened_again(
         assert await storage.read(PARTITION, 0, 100) == batch(0, 30)
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_file_log_is_lost_when_another_takes_its_place_and_its_inode(
+    *, read_only: bool, tmp_path: Path
+) -> None:
+    url, marker = f"filelog:{tmp_path}/store", tmp_path / "store" / "filelog.json"
+    async with open_storage(url) as storage:
+        await storage.append([batch(0, 10)])
+    async with open_storage(url, read_only=read_only) as storage:
+        assert isinstance(storage, DetectsRemoval)
+        await storage.check_not_removed()
+        marker.unlink()
+        marker.write_bytes(b"{}")  # most file systems give it the inode of the file before, unless that is open
+        with pytest.raises(StorageLostError, match=r"filelog\.json was removed or replaced"):
+            await (storage.check_not_removed() if read_only else storage.append([batch(10, 10)]))
+
+
 async def test_removed_write_ahead_log_loses_nothing(tmp_path: Path) -> None:
     """SQLite continues to write to the log, and copies its pages into the database when that is closed."""
     url = f"sqlite:{tmp_path}/store"

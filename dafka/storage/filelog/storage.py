@@ -153,7 +153,7 @@ class FilelogStorage:
         self._source = source
         self._writer = source if isinstance(source, LogWriter) else None
         self._reader = source.reader
-        self._file_identity = FileIdentity(f"{folder}/{MARKER_FILE}")
+        self._file_identity = FileIdentity(f"{folder}/{MARKER_FILE}", is_kept_open=True)
         self._lost: StorageLostError | None = None
         self._positions = PositionFiles(folder)
         self._read_limiter = trio.CapacityLimiter(READ_THREADS)
@@ -377,12 +377,13 @@ class FilelogStorage:
             if writer is not None:
                 writer.syncer.close()
             self._reader.pool.close()
+            self._file_identity.close()
 
     def _check_folder(self) -> None:
         """Check that the folder was not removed. A writer that raises the version replaces the file that marks it."""
         if not self._file_identity.is_in_place:
             with suppress(OSError, StorageError):
-                replaced = FileIdentity(f"{self._folder}/{MARKER_FILE}")
+                replaced = FileIdentity(f"{self._folder}/{MARKER_FILE}", is_kept_open=True)
                 if read_identity(self._folder) == self.identity:
                     self._file_identity = replaced
         self._file_identity.check_in_place()
