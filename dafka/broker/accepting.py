@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import select
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -15,6 +14,7 @@ from dafka.broker.crowd import Crowd
 from dafka.broker.security import ListenerSecurity, is_loopback
 from dafka.config import split_listen_address
 from dafka.errors import AddressInUseError
+from dafka.transport.connections import has_peer_closed
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -23,9 +23,6 @@ _ACCEPT_PAUSE_S = 0.1
 _UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
 """Errors of a connection whose client has gone before it was accepted."""
-
-_CLOSED: int = getattr(select, "POLLRDHUP", select.POLLHUP)
-"""Tells that the other side has closed a connection. Elsewhere than on Linux, only that both sides have."""
 
 
 @attrs.frozen(eq=False)
@@ -52,10 +49,8 @@ class AcceptedClient:
 
     @property
     def has_closed(self) -> bool:
-        """Whether the client has closed the connection, though some of what it has sent may still be unread."""
-        poll = select.poll()
-        poll.register(self.stream.socket, _CLOSED)
-        return bool(poll.poll(0))
+        """Whether the client has closed the connection; see `has_peer_closed`."""
+        return has_peer_closed(self.stream.socket.fileno())
 
 
 @asynccontextmanager

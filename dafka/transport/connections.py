@@ -93,12 +93,18 @@ def is_open(descriptor: int, connection: Connection) -> bool:
     restarts would still count as open. Only Linux reports that the peer has closed its side.
     """
     with suppress(OSError), _duplicate(descriptor) as duplicate:
-        if _identify(duplicate) != connection:
-            return False
-        poll = select.poll()
-        poll.register(duplicate, _PEER_CLOSED)
-        return not poll.poll(0)
+        return _identify(duplicate) == connection and not has_peer_closed(duplicate.fileno())
     return False
+
+
+def has_peer_closed(descriptor: int) -> bool:
+    """Return whether the peer has closed its side of a connection, though some of what it sent may still be unread.
+
+    Elsewhere than on Linux this is only known when both sides have.
+    """
+    poll = select.poll()
+    poll.register(descriptor, _PEER_CLOSED)
+    return bool(poll.poll(0))
 
 
 def is_other_machine(host: str) -> bool:

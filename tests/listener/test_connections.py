@@ -169,7 +169,7 @@ def test_produce_without_acknowledgement_is_not_answered(client: RawClient) -> N
     assert client.receive() == b""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sends what is written and the end in one segment")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
 def test_commits_that_come_when_their_client_has_closed_the_connection_are_discarded(
     client: RawClient, servers: str
 ) -> None:
