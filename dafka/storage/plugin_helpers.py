@@ -148,9 +148,11 @@ class FileIdentity:
     def __init__(self, path: str, *, is_kept_open: bool = False) -> None:
         self._path = path
         self._open = None
+        found: str | int = path
         if is_kept_open:
-            self._open = weakref.finalize(self, os.close, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        self._file = _identify(path)
+            found = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._open = weakref.finalize(self, os.close, found)
+        self._file = _identify(found)
 
     def close(self) -> None:
         """Close the file, if it was kept open. It need not be called for one that is not used any more."""
@@ -177,8 +179,8 @@ class FileIdentity:
             raise StorageLostError(f"{self._path} was removed or replaced while it was open")
 
 
-def _identify(path: str) -> tuple[int, int]:
-    found = os.stat(path)
+def _identify(file: str | int) -> tuple[int, int]:
+    found = os.stat(file)
     return found.st_dev, found.st_ino
 
 
