@@ -75,6 +75,10 @@ class Several:
         del self.brokers[name]
         await self.ended[name].wait()
 
+    def name_of(self, broker: Broker) -> str:
+        """Return the name under which a broker runs."""
+        return next(name for name, each in self.brokers.items() if each is broker)
+
     def logs(self, topic: str) -> list[tuple[Broker, LogState]]:
         """Return the logs of a topic that are led, each with its leader."""
         found = [(each, log) for each in self.brokers.values() for log in each.order.logs(topic)]

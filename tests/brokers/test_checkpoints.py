@@ -37,7 +37,7 @@ async def end_a_branch(several: Several) -> tuple[str, Partition]:
     await several.append("orders", 0, b"1")
     await several.append("orders", 0, b"2")
     ((leader, log),) = await several.wait_led("orders")
-    name, ended = next(each for each, broker in several.brokers.items() if broker is leader), log.index_partition
+    name, ended = several.name_of(leader), log.index_partition
     await several.stop(name)
     await several.append("orders", 0, b"3")
     await several.start(name)

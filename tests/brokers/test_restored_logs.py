@@ -193,7 +193,7 @@ async def test_new_leaders_read_little_of_a_log_that_has_had_many(
                 value = f"{number}".encode()
                 with trio.fail_after(PATIENCE_S):
                     await leader.append(log, make_batch(value, producer=(7, 0, number))).wait_offset()
-            name = next(each for each, broker in several.brokers.items() if broker is leader)
+            name = several.name_of(leader)
             records_read.clear()
             await several.stop(name)
             ((leader, log),) = await several.wait_led("orders")
@@ -215,7 +215,7 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
             ((leader, log),) = await several.wait_led("orders")
             with trio.fail_after(PATIENCE_S):
                 await leader.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
-            name = next(each for each, broker in several.brokers.items() if broker is leader)
+            name = several.name_of(leader)
             records_read.clear()
             await several.stop(name)
             ((leader, log),) = await several.wait_led("orders")

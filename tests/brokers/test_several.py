@@ -135,7 +135,7 @@ async def test_a_leader_that_starts_again_gives_others_what_they_lack_of_its_bra
         await first.create_topic("orders", 1, replica_count=3).wait()
         ((leader, log),) = await several.wait_led("orders")
         await append(leader, log, b"x")
-        (name,) = (name for name, broker in several.brokers.items() if broker is leader)
+        name = several.name_of(leader)
         others = [each for each in NAMES if each != name]
         for other in others:
             await several.stop(other)
@@ -280,7 +280,7 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
         ((leader, log),) = await several.wait_led("orders")
         await append(leader, log, *values(10))
         former = log.own
-        name = next(name for name, each in several.brokers.items() if each is leader)
+        name = several.name_of(leader)
         await several.stop(name)
         ((leader, log),) = await several.wait_led("orders")
         for value in values(10, "later-"):
@@ -388,7 +388,7 @@ async def test_a_broker_catches_up_with_an_index_that_was_written_again(
         )
         ((leader, log),) = await several.wait_led("orders")
         if leader is not again:
-            await several.stop(next(name for name in NAMES if several.brokers[name] is leader))
+            await several.stop(several.name_of(leader))
             ((leader, log),) = await several.wait_led("orders")
         assert await read(leader, log) == [*values(10), *values(200)]
     assert "unrecoverable" not in caplog.text, "nobody misses what was before"
