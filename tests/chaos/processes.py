@@ -135,6 +135,7 @@ class Node:
             await self._end(SIGTERM)
         if scope.cancelled_caught:
             self._timeline.problem(f"{self.name} was asked to end, and did not within {deadline_s:.0f} s")
+            self._is_wanted = False
             self.signal(SIGUSR1)  # clients say where their threads are; whatever else it is ends
             await trio.sleep(1)
             await self.kill()
