@@ -109,29 +109,35 @@ class BatchError(WireError):
 
 
 class UnsupportedRequestError(WireError):
-    """A Kafka client sent a request of an API, or a version of it, that dafka does not know.
+    """A Kafka client sent a request of an API, or a version of it, that is not offered.
 
     Args:
         api_key: The key of the API.
         api_version: The version of the request.
         correlation_id: The number of the request.
         expected: What would be supported.
+        client_id: The name that the client gives itself; None if it gives none.
 
     Attributes:
         api_key: The key of the API.
         api_version: The version of the request.
         correlation_id: The number of the request, which a response must repeat.
+        client_id: The name that the client gives itself; None if it gives none.
     """
 
-    def __init__(self, api_key: int, api_version: int, correlation_id: int, expected: str) -> None:
+    def __init__(
+        self, api_key: int, api_version: int, correlation_id: int, expected: str, client_id: str | None = None
+    ) -> None:
         super().__init__("request header", f"{expected}, not key {api_key} in version {api_version}")
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
+        self.client_id = client_id
         self._supported = expected
 
-    def __reduce__(self) -> tuple[type[UnsupportedRequestError], tuple[int, int, int, str]]:  # type: ignore[override]
-        return type(self), (self.api_key, self.api_version, self.correlation_id, self._supported)
+    def __reduce__(self) -> tuple[type[UnsupportedRequestError], tuple[int, int, int, str, str | None]]:  # type: ignore[override]
+        arguments = (self.api_key, self.api_version, self.correlation_id, self._supported, self.client_id)
+        return type(self), arguments
 
 
 class TransportError(LocalError):

@@ -17,6 +17,9 @@ PREFACE = """\
 ## What the broker serves
 
 The broker names these versions when a client asks for them. Most clients choose the newest version that both know.
+A request of another API or version is not decoded: the broker ends the connection and logs a warning that names the
+API, the version and the client. Only ApiVersions in an unknown version is answered, in version 0 with
+UNSUPPORTED_VERSION.
 
 | API | key | versions | remarks |
 | --- | --- | --- | --- |

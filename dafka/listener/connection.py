@@ -43,7 +43,7 @@ from dafka.listener.authentication import (
     refuse_handshake,
 )
 from dafka.listener.guards import GUARDS, Access, Amendment, Verdict
-from dafka.listener.handlers import HANDLERS, SERVED, Client, ProduceRefusedError, begin_produce
+from dafka.listener.handlers import HANDLERS, OFFERED, SERVED, Client, ProduceRefusedError, begin_produce
 from dafka.listener.kafka_listener import KafkaListener
 
 MIB = 2**20
@@ -226,11 +226,11 @@ class Connection:
                 await self._put(await self._log_in(authentication, authentication.answer_token(frame)))
                 return
         try:
-            header, request = decode_request(frame)
+            header, request = decode_request(frame, offered=OFFERED)
         except UnsupportedRequestError as error:
             answer = encode_unsupported(error, SERVED)
             if answer is None:
-                raise DisconnectError(str(error), "unsupported request") from None
+                raise self._refuse_unsupported(error) from None
             await self._put(answer)
             return
         if authentication is not None and not isinstance(request, ApiVersionsRequest):
@@ -241,6 +241,18 @@ class Connection:
         if authentication is None:
             self._accepted.mark_served()
         await self._serve_request(header, request, begun)
+
+    def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
+        """Return the error that ends a connection whose next answer the client could not read."""
+        asked = f"{_name_api(error.api_key)} in version {error.api_version}"
+        versions = OFFERED.get(error.api_key)
+        offered = "does not serve it" if versions is None else f"offers versions {versions}"
+        client = self._host if error.client_id is None else f"{self._host} ({error.client_id[:100]!r})"
+        if self._listener.refusals.is_due((self._host, error.api_key, error.api_version), trio.current_time()):
+            _LOGGER.warning(
+                "disconnecting the client at %s: it asked for %s, and this broker %s", client, asked, offered
+            )
+        return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
         client = Client(self._listener, header, self._host, self._endpoint)
@@ -301,10 +313,7 @@ class Connection:
             return refuse_handshake([])
         if isinstance(request, SaslAuthenticateRequest):
             return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, "the client is not expected to authenticate")
-        handler = HANDLERS.get(ApiKey(request.API_KEY))
-        if handler is None:
-            raise DisconnectError(f"the broker does not serve {request.API_KEY.name}", "unsupported request")
-        return await handler(client, request)
+        return await HANDLERS[request.API_KEY](client, request)
 
     async def _answer(self, header: RequestHeader, response: Response | None, begun: float) -> None:
         self._counters.add_response(header.api_key, response, trio.current_time() - begun)
@@ -347,6 +356,10 @@ class Connection:
         self._unsent_bytes -= len(view)
         self._listener.answers.give_back(len(view))
         self._sent.set()
+
+
+def _name_api(key: int) -> str:
+    return next((each.name for each in ApiKey if each == key), f"the API {key}")
 
 
 def _amended(

@@ -149,7 +149,7 @@ class TestApiVersions:
 
     @pytest.mark.parametrize("key", [-1, 4, 71, 72, 999])
     def test_unknown_api(self, key: int) -> None:
-        with pytest.raises(UnsupportedRequestError, match="the key of an API that dafka knows") as caught:
+        with pytest.raises(UnsupportedRequestError, match="the key of an API that is offered") as caught:
             decode_request(struct.pack(">hhi", key, 0, 9))
         assert (caught.value.api_key, caught.value.correlation_id) == (key, 9)
 

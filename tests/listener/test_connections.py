@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from random import Random
 from typing import TypeVar
 
 import pytest
 
 from dafka.batches import encode_batch
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.protocol import Request, Response, decode_response, encode_request
+from dafka.kafka.protocol import (
+    REQUESTS,
+    ApiKey,
+    Request,
+    Response,
+    Versions,
+    decode_request,
+    decode_response,
+    encode_request,
+)
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import (
@@ -36,6 +47,9 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from dafka.listener.handlers import OFFERED
+from dafka.listener.kafka_listener import REPORT_S, REPORTED_MAX, RecentReports
+from tests.kafka.samples import random_message
 from tests.listener.fixtures import run_broker
 
 
@@ -253,3 +267,52 @@ def test_session_of_fetches_leaves_out_logs_without_news(client: RawClient) -> N
     assert client.ask(asked, 11, FetchResponse).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     asked.session_id = first.session_id % (2**31 - 1) + 1
     assert client.ask(asked, 11, FetchResponse).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def around(key: int) -> list[int]:
+    """Return versions of an API that are not offered, near those that are."""
+    versions = OFFERED.get(ApiKey(key), Versions(0, -1)) if key in set(ApiKey) else Versions(0, -1)
+    return [-1, *range(versions.first), *range(versions.last + 1, versions.last + 5), 2**15 - 1]
+
+
+def test_requests_that_are_not_offered_end_the_connection(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dafka.broker")
+    others = [(key, version) for key in range(128) if key != ApiKey.API_VERSIONS for version in around(key)]
+    others += [(-1, 0), (2**15 - 1, 0)]
+    for key, version in others:
+        with closing(RawClient(servers)) as client:
+            frame = struct.pack(">hhih", key, version, 7, 4) + b"anne" + bytes(30)
+            client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+            assert client.receive() == b"", (key, version)
+    lines = [each.getMessage() for each in caplog.records]
+    assert len(lines) == len(others)
+    line = "disconnecting the client at 127.0.0.1 ('anne'): it asked for FETCH in version 13, and this broker "
+    assert lines.count(f"{line}offers versions 0-12") == 1
+    assert any("it asked for the API 71 in version 0, and this broker does not serve it" in each for each in lines)
+
+
+@pytest.mark.parametrize("version", [-1, 5, 6, 2**15 - 1])
+def test_versions_are_told_in_version_0_to_a_client_that_asks_in_another_one(servers: str, version: int) -> None:
+    with closing(RawClient(servers)) as client:
+        frame = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 7, 4) + b"anne" + bytes(30)
+        client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        answer = decode_response(client.receive(), ApiVersionsResponse, 0)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys} == dict(OFFERED)
+
+
+def test_all_versions_that_are_offered_are_decoded() -> None:
+    assert OFFERED[ApiKey.FETCH].has(12)  # librdkafka 2.6.0 sends it whatever is advertised
+    for key, versions in OFFERED.items():
+        for version in range(versions.first, versions.last + 1):
+            request = random_message(REQUESTS[key], version, Random(version), tame=True)
+            header, _ = decode_request(encode_request(request, version, 7)[4:], offered=OFFERED)
+            assert (header.api_key, header.api_version) == (key, version)
+
+
+def test_the_same_is_logged_once_a_minute() -> None:
+    reports = RecentReports()
+    assert [reports.is_due("a", now) for now in (0.0, 1.0, REPORT_S, REPORT_S + 1)] == [True, False, True, False]
+    for number in range(REPORTED_MAX):
+        assert reports.is_due(number, REPORT_S)
+    assert reports.is_due("a", REPORT_S + 2)  # only so many are remembered

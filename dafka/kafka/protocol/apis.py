@@ -29,6 +29,9 @@ REQUESTS: Mapping[int, type[Request]] = MappingProxyType({each.API_KEY: each for
 RESPONSES: Mapping[int, type[Response]] = MappingProxyType({each.API_KEY: each for each in Response.__subclasses__()})
 """The response of each API."""
 
+DESCRIBED: Mapping[int, Versions] = MappingProxyType({key: each.VERSIONS for key, each in REQUESTS.items()})
+"""The versions of the request of each API that the tables describe."""
+
 ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
     {
         # From 0 on, or librdkafka does not compress (confluentinc/librdkafka#5130). From 12 on, a transaction gets its
@@ -77,9 +80,9 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0),
     }
 )
-"""The versions of each API that a broker advertises if it serves the API.
+"""The versions of each API that a broker advertises if it serves the API, and the only ones that it answers.
 
-Requests of all versions in the tables are decoded: librdkafka 2.6.0 sends some that were not advertised.
+librdkafka 2.6.0 sends Fetch 12 whatever is advertised, so this version stays among them.
 """
 
 

@@ -7,15 +7,15 @@ message has; the header of a response only repeats the number of the request.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from dafka.errors import EncodingError, UnsupportedRequestError, WireError
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.protocol.apis import REQUESTS, advertise
+from dafka.kafka.protocol.apis import DESCRIBED, REQUESTS, advertise
 from dafka.kafka.protocol.keys import ApiKey
 from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of
-from dafka.kafka.protocol.tables import Message, Request, Response
+from dafka.kafka.protocol.tables import NO_VERSIONS, Message, Request, Response, Versions
 from dafka.kafka.protocol.writing import Buffer, writer_of
 
 SIZE_BYTES = 4
@@ -124,62 +124,75 @@ class FrameSplitter:
             self._parts.append(bytearray(part))
 
 
-def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
+def read_request_header(frame: bytes, offered: Mapping[int, Versions] = DESCRIBED) -> tuple[RequestHeader, int]:
     """Return the header of a request, and the position of the message.
 
     Args:
         frame: The frame.
+        offered: The versions that are accepted, by API.
 
     Returns:
         The header, and the position after it.
 
     Raises:
-        UnsupportedRequestError: The tables do not describe this API or this version.
+        UnsupportedRequestError: This API or this version is not offered.
         WireError: The header is malformed.
     """
     if len(frame) < _REQUEST.size:
         raise WireError("request header", f"{_REQUEST.size} bytes, the frame has {len(frame)}", 0)
     key, version, correlation_id = _REQUEST.unpack_from(frame)
-    request = REQUESTS.get(key)
-    if request is None:
-        raise UnsupportedRequestError(key, version, correlation_id, "the key of an API that dafka knows")
-    if not request.VERSIONS.has(version):
-        known = f"{request.API_KEY.name} in versions {request.VERSIONS}"
-        raise UnsupportedRequestError(key, version, correlation_id, known)
-    position = _REQUEST.size
-    client_id = None
-    if len(frame) < position + _LENGTH.size:
-        raise WireError("client_id", f"a length of 2 bytes, {len(frame) - position} are left", position)
-    (length,) = _LENGTH.unpack_from(frame, position)
-    position += _LENGTH.size
-    if length >= 0:
-        if length > len(frame) - position:
-            raise WireError("client_id", f"a length from -1 to {len(frame) - position}, not {length}", position - 2)
+    versions = offered.get(key, NO_VERSIONS)
+    if not versions.has(version):
+        supported = "the key of an API that is offered"
+        if key in offered:
+            supported = f"{ApiKey(key).name} in versions {versions}"
         try:
-            client_id = frame[position : position + length].decode()
-        except UnicodeDecodeError:
-            raise WireError("client_id", "text in UTF-8", position) from None
-        position += length
+            client_id, _ = _read_client_id(frame)
+        except WireError:
+            client_id = None
+        raise UnsupportedRequestError(key, version, correlation_id, supported, client_id)
+    request = REQUESTS[key]
+    client_id, position = _read_client_id(frame)
     if request.FLEXIBLE.has(version):
         position = _skip_tagged(frame, position)
     return RequestHeader(request.API_KEY, version, correlation_id, client_id), position
 
 
-def decode_request(frame: bytes, items_max: int = ITEMS_MAX) -> tuple[RequestHeader, Request]:
+def _read_client_id(frame: bytes) -> tuple[str | None, int]:
+    """Return the name that a client gives itself, and the position after it. Raises `WireError`."""
+    position = _REQUEST.size
+    if len(frame) < position + _LENGTH.size:
+        raise WireError("client_id", f"a length of 2 bytes, {len(frame) - position} are left", position)
+    (length,) = _LENGTH.unpack_from(frame, position)
+    position += _LENGTH.size
+    if length < 0:
+        return None, position
+    if length > len(frame) - position:
+        raise WireError("client_id", f"a length from -1 to {len(frame) - position}, not {length}", position - 2)
+    try:
+        return frame[position : position + length].decode(), position + length
+    except UnicodeDecodeError:
+        raise WireError("client_id", "text in UTF-8", position) from None
+
+
+def decode_request(
+    frame: bytes, items_max: int = ITEMS_MAX, *, offered: Mapping[int, Versions] = DESCRIBED
+) -> tuple[RequestHeader, Request]:
     """Return the request in a frame. Bytes after it are tolerated: some clients pad their requests.
 
     Args:
         frame: The frame. Records in the request are views of it.
         items_max: The limit of items in all arrays of the request together.
+        offered: The versions that are accepted, by API; by default those that the tables describe.
 
     Returns:
         The header, and the request.
 
     Raises:
-        UnsupportedRequestError: The tables do not describe this API or this version. `encode_unsupported` answers it.
+        UnsupportedRequestError: This API or this version is not offered. `encode_unsupported` answers it.
         WireError: The frame is malformed.
     """
-    header, position = read_request_header(frame)
+    header, position = read_request_header(frame, offered)
     request, _ = reader_of(REQUESTS[header.api_key], header.api_version)(frame, position, items_max)
     return header, request
 

@@ -1,6 +1,10 @@
 """The handlers of requests: each takes a request, calls the broker and the coordinators, and returns the response."""
 
-from dafka.kafka.protocol import ApiKey
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dafka.kafka.protocol import ADVERTISED, ApiKey
+from dafka.kafka.protocol.tables import Versions
 from dafka.listener.handlers import (  # noqa: F401 (their handlers register themselves)
     commits,
     configs,
@@ -20,4 +24,7 @@ from dafka.listener.handlers.registry import HANDLERS, Client
 SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 """The APIs that the broker serves."""
 
-__all__ = ["HANDLERS", "SERVED", "Client", "ProduceRefusedError", "begin_produce"]
+OFFERED: Mapping[int, Versions] = MappingProxyType({key: ADVERTISED[key] for key in SERVED})
+"""The versions of each of them that are advertised. Requests of others are not decoded."""
+
+__all__ = ["HANDLERS", "OFFERED", "SERVED", "Client", "ProduceRefusedError", "begin_produce"]
