@@ -270,9 +270,11 @@ class Broker(Store):
 
     # Replicas
 
-    def describe(self, *, kafka_listener: str | None = None, http_url: str | None = None) -> None:
-        """Tell the other brokers where clients reach this one. What is None stays."""
-        changes = {"kafka_listener": kafka_listener, "http_url": http_url}
+    def describe(
+        self, *, kafka_listener: str | None = None, http_url: str | None = None, forwarding_key: str | None = None
+    ) -> None:
+        """Describe to the other brokers where clients reach this one, and what they sign with. What is None stays."""
+        changes = {"kafka_listener": kafka_listener, "http_url": http_url, "forwarding_key": forwarding_key}
         self.cluster.describe(**{name: value for name, value in changes.items() if value is not None})
 
     def branches(self, topic: str) -> list[list[BranchRow]]:

@@ -17,6 +17,7 @@ class Access:
         users: The users; None if clients do not authenticate.
         user: The name of the user; None if the client has not proved who it is.
         is_valid: Says whether the proof still counts, such as a token that may be revoked.
+        is_broker: Whether another broker has proved that it is one. It forwards what its client may do.
     """
 
     def __init__(
@@ -24,9 +25,13 @@ class Access:
         users: UsersFile | None,
         user: str | None = None,
         is_valid: Callable[[User], bool] = lambda _user: True,
+        *,
+        is_broker: bool = False,
     ) -> None:
         self._users = users
         self._is_valid = is_valid
+        self.is_broker = is_broker
+        """Whether another broker asks, which has checked what its client may do."""
         self.user = user
         """The name of the user; None if there are no users, or the client has not proved who it is."""
 

@@ -12,12 +12,12 @@ from hashlib import sha256
 
 import trio
 
-from dafka.storage.plugin_helpers import now_ms
 from dafka.users import PLAIN, LoginError, User, UsersFile, begin_login
 from dafka.web.access import Access
 from dafka.web.errors import WebError
 from dafka.web.forwarding.credentials import SCHEME as BROKER_SCHEME
-from dafka.web.forwarding.credentials import BrokerSecret
+from dafka.web.forwarding.credentials import SignatureChecker
+from dafka.web.http.head import Head
 from dafka.web.sessions import COOKIE, Sessions
 
 FAILURE_DELAY_S = 0.1
@@ -39,16 +39,14 @@ class Authenticator:
     Args:
         users: The users; None if clients do not authenticate.
         sessions: The sessions of browsers.
-        secret: What other brokers prove with that they are some; None if they cannot.
 
     Attributes:
         logins: How many passwords and tokens were right.
         failed_logins: How many were wrong.
     """
 
-    def __init__(self, users: UsersFile | None, sessions: Sessions, secret: BrokerSecret | None = None) -> None:
+    def __init__(self, users: UsersFile | None, sessions: Sessions) -> None:
         self.users = users
-        self._secret = secret
         self.sessions = sessions
         self.logins = 0
         self.failed_logins = 0
@@ -56,12 +54,13 @@ class Authenticator:
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, User] = OrderedDict()
 
-    async def identify(self, headers: Mapping[str, str], *, is_private: bool) -> Access:
+    async def identify(self, head: Head, *, is_private: bool, signatures: SignatureChecker) -> Access:
         """Return what a client may do.
 
         Args:
-            headers: The headers of its request.
+            head: The head of its request.
             is_private: Whether the connection is encrypted or local, so that the client may send a password.
+            signatures: Checks the requests of other brokers over this connection.
 
         Returns:
             The access, of nobody if the request has no credentials.
@@ -69,16 +68,17 @@ class Authenticator:
         Raises:
             WebError: The credentials are wrong.
         """
+        headers = head.headers
+        scheme, _, given = headers.get("authorization", "").strip().partition(" ")
+        if scheme == BROKER_SCHEME:
+            return await self._check_broker(given.strip(), head, is_private=is_private, signatures=signatures)
         if self.users is None:
             return Access(None)
-        scheme, _, given = headers.get("authorization", "").strip().partition(" ")
         if scheme.lower() == "bearer":
             return await self.check_token(given.strip(), is_private=is_private)
         if scheme.lower() == "basic":
             name, password = _read_basic(given.strip())
             return await self.check_password(name, password, is_private=is_private)
-        if scheme == BROKER_SCHEME:
-            return await self._check_broker(given.strip(), is_private=is_private)
         if scheme:
             raise WebError("unauthenticated", "expected the scheme Basic or Bearer in the header Authorization")
         secret = session_of(headers)
@@ -92,12 +92,20 @@ class Authenticator:
             lambda current: current.credentials == credentials and self.sessions.is_open(secret),
         )
 
-    async def _check_broker(self, credential: str, *, is_private: bool) -> Access:
+    async def _check_broker(
+        self, credential: str, head: Head, *, is_private: bool, signatures: SignatureChecker
+    ) -> Access:
         """Return what another broker may do: everything, because it has checked what its client may do."""
-        _check_private("a broker's credential", is_private)
-        if self._secret is None or not self._secret.check(credential, now_ms()):
-            await self._refuse("expected a new credential of a broker with the same [broker] secret_file")
-        return Access(None)
+        if self.users is not None:
+            _check_private("a broker's credential", is_private)
+        if not credential:
+            challenge = [("WWW-Authenticate", f"{BROKER_SCHEME} {signatures.challenge()}")]
+            raise WebError(
+                "unauthenticated", "expected a request that is signed with this challenge", headers=challenge
+            )
+        if not signatures.check(credential, head.method, head.target):
+            await self._refuse("expected a request that a broker with the same [broker] secret_file has signed")
+        return Access(None, is_broker=True)
 
     async def check_password(self, name: str, password: str, *, is_private: bool) -> Access:
         """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""

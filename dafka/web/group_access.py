@@ -54,7 +54,7 @@ class GroupAccess:
 
         async def ask(broker: BrokerDescription, client: BrokerClient) -> None:
             with suppress(BrokerError, WebError):  # it may be stopping, or clients cannot reach it
-                pages.append(await client.request(broker, "GET", target))
+                pages.append(await client.request(broker, "GET", target, is_page=True))
 
         if self._client is not None:
             async with trio.open_nursery() as nursery:

@@ -34,7 +34,7 @@ async def serve_web(
     scheme = "http" if web.service.security.tls is None else "https"
     web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    web.service.broker.describe(http_url=find_advertised_url(web))
+    web.service.broker.describe(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
 
     async def serve_client(client: AcceptedClient) -> None:
         try:
@@ -45,6 +45,7 @@ async def serve_web(
             _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
 
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(web.client.run)
         await nursery.start(web.remote.run)
         nursery.start_soon(web.surveys.run)
         nursery.start_soon(web.verification.run)

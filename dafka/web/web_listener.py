@@ -14,7 +14,7 @@ from dafka.web.activity import Activity, Measurement
 from dafka.web.authentication import Authenticator, session_of
 from dafka.web.counters import WebCounters
 from dafka.web.forwarding.broker_client import BrokerClient
-from dafka.web.forwarding.credentials import read_secret
+from dafka.web.forwarding.credentials import SignatureChecker, create_key, read_secret
 from dafka.web.forwarding.other_brokers import OtherBrokers
 from dafka.web.forwarding.remote_logs import RemoteLogs
 from dafka.web.http.head import Head
@@ -39,6 +39,9 @@ class WebListener:
         crowd: The connections.
         receiving: The memory for bodies that are being received.
         counters: What clients have done.
+        forwarding_key: What other brokers sign with that forward requests to this one, if there is no secret file and
+            clients do not authenticate; else empty.
+        client: Connects to other brokers.
         other_brokers: The other brokers of the cluster.
         remote: The logs that other brokers lead.
         logs: Reaches the logs for clients.
@@ -66,8 +69,10 @@ class WebListener:
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
         config, address = service.config, service.broker.address
-        secret = read_secret(config.broker.secret_file, address)
-        client = BrokerClient(config, address, secret)
+        secret = read_secret(config.broker.secret_file)
+        self.forwarding_key = create_key() if not secret and security.users is None else ""
+        self._secret = secret or self.forwarding_key
+        self.client = client = BrokerClient(config, address, secret)
         self.other_brokers = OtherBrokers(service, client)
         self.remote = RemoteLogs(service, client, partial(append_here, service))
         self.logs, self.own_logs = LogAccess(service, self.remote, client), LogAccess(service)
@@ -75,7 +80,7 @@ class WebListener:
         self.own_publisher = Publisher(self.own_logs, creates_topics=False)
         self.sessions = Sessions(trio.current_time)
         self.reads = SharedReads(self.logs)
-        self.authenticator = Authenticator(security.users, self.sessions, secret)
+        self.authenticator = Authenticator(security.users, self.sessions)
         self.started_at = now_ms()
         self.activity = Activity()
         self.usage = Measurement()
@@ -83,13 +88,18 @@ class WebListener:
         self.verification = StorageVerification(service.broker.inventory.storage)
         service.listeners.append(self)
 
-    async def identify(self, head: Head, *, is_local: bool, is_private: bool) -> Access:
+    def check_signatures(self) -> SignatureChecker:
+        """Return what checks the signatures of other brokers over a new connection."""
+        return SignatureChecker(self._secret, self.service.broker.address)
+
+    async def identify(self, head: Head, *, is_local: bool, is_private: bool, signatures: SignatureChecker) -> Access:
         """Return what the client that has sent a request may do.
 
         Args:
             head: The head of the request.
             is_local: Whether the client has connected to a loopback address.
             is_private: Whether nobody on the way reads what the client sends.
+            signatures: Checks the requests of other brokers over this connection.
 
         Returns:
             The access, of nobody if the request has no credentials.
@@ -100,4 +110,4 @@ class WebListener:
         method = "WEBSOCKET" if head.wants_websocket else head.method
         has_session = session_of(head.headers) is not None
         self.origins.check(method, head.headers, is_local=is_local, has_session=has_session)
-        return await self.authenticator.identify(head.headers, is_private=is_private)
+        return await self.authenticator.identify(head, is_private=is_private, signatures=signatures)

@@ -11,7 +11,6 @@ import trio
 
 from dafka import Config
 from dafka.protocol.logs.log_state import Leadership, LogState
-from dafka.protocol.replication import BrokerDescription
 from tests.web.running import RunningWeb, open_web
 
 TOPIC = "orders"
@@ -28,9 +27,9 @@ class Leaderships:
             broker.wait_leadership = self._wait
             for other_number, other in enumerate(webs):
                 if other is not web:
-                    address = other.broker.broker.address
-                    url = other.broker.url
-                    broker.brokers.note(BrokerDescription(address=address, number=other_number, http_url=url))
+                    own = other.broker.broker.brokers.own
+                    address = own.address
+                    broker.brokers.note(attrs.evolve(own, number=other_number))
                     broker.brokers.heard(address, float("inf"))
             assert number >= 0
             broker.brokers.check_alive(trio.current_time())

@@ -22,9 +22,11 @@ from dafka.broker.appending import AppendRefusedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.state_records import COORDINATORS_TOPIC
 from dafka.protocol.logs import Leadership, LogState
-from dafka.protocol.replication import NO_TIP, Branch, BranchRow, Tip
+from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BrokerDescription, Tip
 from dafka.records import Partition
 from dafka.users import DEFAULT_ITERATIONS, MECHANISMS, Permissions, User, derive_credential, write_users
+from dafka.web.errors import WebError
+from dafka.web.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient
 from dafka.web.forwarding.broker_link import BrokerLink, Reply
 from dafka.web.forwarding.leaders import LEADER_WAIT_S, Leaders
 from dafka.web.forwarding.remote_appends import RemoteAppend, RemoteAppends
@@ -386,20 +388,92 @@ async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.Monk
         assert "1 of 3 replicas are alive" in answer.document["error"]["message"]
 
 
+def client_of(pair: Pair) -> tuple[BrokerClient, BrokerDescription]:
+    """Return what the second broker asks the first one with, and the description of the first one."""
+    first, second = (each.broker.broker for each in (pair.first, pair.second))
+    description = second.brokers.find(first.address)
+    assert description is not None
+    return BrokerClient(pair.second.config, second.address, ""), description
+
+
 async def test_forwarded_requests_are_not_forwarded_again() -> None:
-    async with open_pair() as pair:
+    async with open_pair() as pair, trio.open_nursery() as nursery:
         for web in (pair.first, pair.second):  # each believes that the other one leads
             other = pair.second if web is pair.first else pair.first
             log_of(web).leadership = type(log_of(web).leadership)(other.broker.broker.address, 1, False)
-        answer = await pair.first.get(f"/topics/{TOPIC}/records", Dafka_Forwarded_By="x")
-        assert (answer.status, answer.code) == (421, "not_leader")
+        client, first = client_of(pair)
+        nursery.start_soon(client.run)
+        for _ in range(2):  # over the same connection
+            with pytest.raises(WebError, match="does not lead log 0") as refused:
+                await client.request(first, "GET", f"/topics/{TOPIC}/records")
+            assert refused.value.code == "not_leader"
+        nursery.cancel_scope.cancel()
 
 
 async def test_topics_are_not_created_for_forwarded_records() -> None:
-    async with open_pair() as pair, open_client(pair.first, Dafka_Forwarded_By="x") as client:
-        answer = await client.ask("publish", topic="new", records=[{"value": "a"}])
-        assert answer["code"] == "topic_not_found"
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+        client, first = client_of(pair)
+        link = BrokerLink(client, first)
+        nursery.start_soon(link.run)
+        data = encode_batch(0, [b"a"], timestamps=5)
+        reply = link.publish("new", 0, data, lambda: None)
+        await reply.arrived.wait()
+        with pytest.raises(WebError, match="there is no topic 'new'"):
+            reply.result()
         assert pair.first.broker.broker.find_topic("new") is None
+        nursery.cancel_scope.cancel()
+
+
+FORGED = (
+    {"Dafka_Forwarded_By": "x"},
+    {"Forwarded": "by=x", "X_Forwarded_For": "x", "Via": "1.1 x"},
+)
+
+
+@pytest.mark.parametrize("headers", FORGED)
+async def test_no_header_of_a_client_makes_it_a_broker(headers: dict[str, str]) -> None:
+    async with open_pair() as pair, open_client(pair.first, **headers) as client:
+        target = f"/topics/{TOPIC}/records"
+        assert (await pair.first.request("POST", target, b"a", **headers)).document["offsets"][0]["offset"] == 0
+        assert (await client.ask("publish", topic=TOPIC, records=[{"value": "b"}]))["type"] == "published"
+        assert values_in((await pair.first.get(target, **headers)).body) == ["a", "b"]
+        described = await client.ask("describe", topic=TOPIC)
+        assert described["logs"] == [{"log": 0, "start_offset": 0, "end_offset": 2}]
+
+
+async def test_credentials_that_a_client_makes_up_are_refused() -> None:
+    async with open_pair() as pair:
+        address = pair.second.broker.broker.address
+        for given in ("Dafka-Broker x", f"Dafka-Broker {address}.1.{'0' * 64}"):
+            answer = await pair.first.get(f"/topics/{TOPIC}/records", Authorization=given)
+            assert (answer.status, answer.code) == (401, "unauthenticated")
+        answer = await pair.first.get("/topics", Authorization="Dafka-Broker")
+        assert answer.status == 401
+        assert answer.headers["WWW-Authenticate"].startswith("Dafka-Broker ")
+
+
+async def test_clients_use_up_no_connections_between_brokers(users: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32)
+    config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
+    config = config.with_http(connections_max=60)
+    async with open_pair(config=config) as pair:
+        crowd = pair.second.broker.service.listeners[0].crowd
+        writer = {"Authorization": "Basic d3JpdGVyOnB3"}
+        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
+        before = crowd.admitted
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(get_often, pair, "/topics?sizes=true", 4, writer)
+                await trio.lowlevel.checkpoint()
+        assert crowd.admitted - before <= CONNECTIONS_MAX
+        assert crowd.refused == 0
+        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
+
+
+async def get_often(pair: Pair, target: str, count: int, headers: dict[str, str]) -> None:
+    for _ in range(count):
+        assert (await pair.first.get(target, **headers)).status == 200
 
 
 @pytest.fixture
@@ -436,6 +510,7 @@ async def test_brokers_with_different_secrets_do_not_trust_each_other(
 ) -> None:
     monkeypatch.setattr("dafka.web.forwarding.remote_appends.LEADER_WAIT_S", 0.3)
     async with open_pair(config=Config().with_clients(users=str(users))) as pair:
+        # Neither broker has a secret, so that none can prove that it is one.
         answer = await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", Authorization="Basic d3JpdGVyOnB3")
         assert answer.code == "leader_unavailable"
         assert "secret_file" in answer.document["error"]["message"]

@@ -29,6 +29,8 @@ class BrokerDescription:
         free_bytes: The free space of its storage, in bytes.
         is_draining: Whether it hands its logs to other brokers, to be taken away.
         under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
+        forwarding_key: What brokers sign with that forward requests of clients to it; new at each start, and empty if
+            all brokers have the same secret file.
     """
 
     address: str
@@ -39,6 +41,7 @@ class BrokerDescription:
     free_bytes: int = 0
     is_draining: bool = False
     under_replicated_logs: int = 0
+    forwarding_key: str = attrs.field(default="", repr=False)
 
 
 class Brokers:

@@ -1,13 +1,18 @@
-"""Connects to the HTTP listeners of other brokers."""
+"""Connects to the HTTP listeners of other brokers.
+
+Connections are used again, and there are few of them to each broker, so that no number of clients uses up what another
+broker has for connections.
+"""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import attrs
 import h11
 import trio
 from websockets.trio.client import ClientConnection, connect
@@ -15,10 +20,10 @@ from websockets.typing import Subprotocol
 
 from dafka.config import Config
 from dafka.protocol.replication import BrokerDescription
-from dafka.storage.plugin_helpers import now_ms
+from dafka.transport.connections import has_peer_closed
 from dafka.web.documents import decode_document, encode_document
 from dafka.web.errors import STATUSES, WebError
-from dafka.web.forwarding.credentials import FORWARDED_BY, BrokerSecret
+from dafka.web.forwarding.credentials import SCHEME, RequestSigner
 from dafka.web.websocket.messages import BINARY_PROTOCOL
 
 CONNECT_S = 5.0
@@ -30,13 +35,116 @@ ANSWER_S = 30.0
 PING_S = 5.0
 """How often a quiet connection is tried, and how long the answer may take."""
 
+CONNECTIONS_MAX = 8
+"""How many requests a broker is sent at the same time. Further ones wait. As many again may ask for what pages show."""
+
+IDLE_S = 10.0
+"""How long a connection is kept that carries no request."""
+
 ANSWER_BYTES_MAX = 2**26
 
 _READ_BYTES = 2**16
+_FAILURES = (OSError, ssl.SSLError, h11.ProtocolError, trio.TooSlowError, trio.BrokenResourceError)
+_REFUSED = "refuses this broker: both need the same [broker] secret_file"
 
 
 class BrokerError(Exception):
     """Another broker does not answer, or refuses this one. The message is a part of a sentence that says why."""
+
+
+@attrs.define(eq=False)
+class _Connection:
+    """A connection to a broker.
+
+    Attributes:
+        stream: The connection, encrypted if the broker's is.
+        socket: The connection, not encrypted.
+        host: The value of the header Host.
+        framing: Where requests and answers begin and end.
+        signer: Signs requests; None until there is a challenge.
+        used_at: When it has last carried a request, by Trio's clock.
+    """
+
+    stream: trio.abc.Stream
+    socket: trio.socket.SocketType
+    host: str
+    framing: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
+    signer: RequestSigner | None = None
+    used_at: float = 0.0
+
+    def close(self) -> None:
+        """End the connection at once."""
+        self.socket.close()
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self.framing.our_state is h11.DONE and self.framing.their_state is h11.DONE
+
+    async def exchange(
+        self, method: str, target: str, document: Any = None
+    ) -> tuple[int, Mapping[bytes, bytes], bytes]:
+        """Send a request, and return the status, the headers and the body of the answer."""
+        framing = self.framing
+        if framing.our_state is h11.DONE:
+            framing.start_next_cycle()
+        body = b"" if document is None else encode_document(document)
+        authorization = RequestSigner.ASK if self.signer is None else self.signer.sign(method, target)
+        sent = [("Host", self.host), ("Authorization", authorization)]
+        if document is not None:
+            sent += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        parts = [framing.send(h11.Request(method=method, target=target, headers=sent))]
+        if body:
+            parts.append(framing.send(h11.Data(data=body)))
+        parts.append(framing.send(h11.EndOfMessage()))
+        await self.stream.send_all(b"".join(each for each in parts if each))
+        found = await self._receive_answer()
+        self.used_at = trio.current_time()
+        return found
+
+    async def _receive_answer(self) -> tuple[int, Mapping[bytes, bytes], bytes]:
+        framing = self.framing
+        status, headers, found = 0, dict[bytes, bytes](), bytearray()
+        while True:
+            event = framing.next_event()
+            if event is h11.NEED_DATA:
+                framing.receive_data(bytes(await self.stream.receive_some(_READ_BYTES)))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+                for name, value in event.headers:
+                    headers.setdefault(name, value)
+            elif isinstance(event, h11.Data):
+                found += event.data
+                if len(found) > ANSWER_BYTES_MAX:
+                    raise trio.BrokenResourceError("the answer is too large")
+            elif isinstance(event, h11.EndOfMessage):
+                return status, headers, bytes(found)
+            elif isinstance(event, h11.ConnectionClosed):
+                raise trio.BrokenResourceError("the connection ended")
+
+
+class _Pool:
+    """The connections to one broker."""
+
+    def __init__(self) -> None:
+        self.limiters = {is_page: trio.CapacityLimiter(CONNECTIONS_MAX) for is_page in (False, True)}
+        self.idle: list[_Connection] = []
+
+    def take(self) -> _Connection | None:
+        """Return a connection that is open; None if there is none."""
+        while self.idle:
+            found = self.idle.pop()
+            if not has_peer_closed(found.socket.fileno()):
+                return found
+            found.close()
+        return None
+
+    def close_unused(self, before: float) -> None:
+        """End the connections that were last used before a time."""
+        for each in self.idle:
+            if each.used_at < before:
+                each.close()
+        self.idle = [each for each in self.idle if each.used_at >= before]
 
 
 class BrokerClient:
@@ -45,26 +153,53 @@ class BrokerClient:
     Args:
         config: The configuration of this broker.
         address: Its address.
-        secret: The secret of the cluster; None if it has none.
-
-    Raises:
-        ConfigError: The certificates cannot be loaded.
+        secret: The secret of the cluster; empty to sign with the key of the broker that is asked.
     """
 
-    def __init__(self, config: Config, address: str, secret: BrokerSecret | None) -> None:
+    def __init__(self, config: Config, address: str, secret: str) -> None:
         self._config = config
         self._address = address
         self._secret = secret
+        self._pools: dict[tuple[str, str, str], _Pool] = {}
 
-    def open_websocket(self, broker: BrokerDescription) -> AbstractAsyncContextManager[ClientConnection]:
-        """Return a connection over WebSocket to a broker, to be entered."""
-        url = urlsplit(broker.http_url)
-        is_encrypted = url.scheme == "https"
-        return connect(
-            f"{'wss' if is_encrypted else 'ws'}://{url.netloc}/ws",
-            ssl=self._make_context() if is_encrypted else None,
+    async def run(self) -> None:
+        """End connections that are not needed any more, until cancelled; then all."""
+        try:
+            while True:
+                await trio.sleep(IDLE_S / 2)
+                before = trio.current_time() - IDLE_S
+                for each in self._pools.values():
+                    each.close_unused(before)
+                self._pools = {
+                    where: each
+                    for where, each in self._pools.items()
+                    if each.idle or any(limiter.borrowed_tokens for limiter in each.limiters.values())
+                }
+        finally:
+            for each in self._pools.values():
+                each.close_unused(float("inf"))
+
+    @asynccontextmanager
+    async def open_websocket(self, broker: BrokerDescription) -> AsyncIterator[ClientConnection]:
+        """Connect to a broker over WebSocket for the duration of a block.
+
+        Args:
+            broker: The broker.
+
+        Yields:
+            The connection.
+
+        Raises:
+            BrokerError: The broker refuses this one.
+        """
+        with trio.fail_after(CONNECT_S):
+            connection = await self._connect(broker)
+        assert connection.signer is not None
+        async with connect(
+            f"ws://{connection.host}/ws",
+            stream=connection.stream,
             subprotocols=[Subprotocol(BINARY_PROTOCOL)],
-            additional_headers=self._headers(broker),
+            additional_headers={"Authorization": connection.signer.sign("GET", "/ws")},
             compression=None,
             proxy=None,
             open_timeout=CONNECT_S,
@@ -72,9 +207,12 @@ class BrokerClient:
             ping_timeout=PING_S,
             close_timeout=1,
             max_size=None,
-        )
+        ) as websocket:
+            yield websocket
 
-    async def request(self, broker: BrokerDescription, method: str, target: str, document: Any = None) -> Any:
+    async def request(
+        self, broker: BrokerDescription, method: str, target: str, document: Any = None, *, is_page: bool = False
+    ) -> Any:
         """Send a request to a broker, and return the document in its answer.
 
         Args:
@@ -82,6 +220,7 @@ class BrokerClient:
             method: The method.
             target: The path and the query.
             document: The JSON document of the request; None for none.
+            is_page: Whether the answer is only shown. Such requests wait for each other, and not others for them.
 
         Returns:
             The document; None if the answer has none.
@@ -90,13 +229,12 @@ class BrokerClient:
             BrokerError: The broker does not answer.
             WebError: It refuses the request.
         """
-        url = urlsplit(broker.http_url)
-        if not url.hostname:
+        if not urlsplit(broker.http_url).hostname:
             raise BrokerError("does not listen to HTTP")
         try:
             with trio.fail_after(ANSWER_S):
-                status, body = await self._exchange(broker, method, target, document)
-        except (OSError, ssl.SSLError, h11.ProtocolError, trio.TooSlowError, trio.BrokenResourceError) as error:
+                status, body = await self._exchange(broker, method, target, document, is_page=is_page)
+        except _FAILURES as error:
             raise BrokerError(f"does not answer at {broker.http_url} ({describe_error(error)})") from None
         found = decode_document(body) if body else None
         if status >= 400:
@@ -104,27 +242,50 @@ class BrokerClient:
             code = problem.get("code")
             message = str(problem.get("message") or f"it answers with the status {status}")
             if code == "unauthenticated":
-                raise BrokerError("refuses this broker: both need the same [broker] secret_file")
+                raise BrokerError(_REFUSED)
             raise WebError(code if code in STATUSES else "bad_request", message, status=status)
         return found
 
-    def _headers(self, broker: BrokerDescription) -> dict[str, str]:
-        headers = {FORWARDED_BY: self._address}
-        if self._secret is not None:
-            headers["Authorization"] = self._secret.issue(broker.address, now_ms())
-        return headers
+    async def _exchange(
+        self, broker: BrokerDescription, method: str, target: str, document: Any, *, is_page: bool
+    ) -> tuple[int, bytes]:
+        pool = self._pools.setdefault((broker.address, broker.http_url, broker.forwarding_key), _Pool())
+        async with pool.limiters[is_page]:
+            connection = pool.take()
+            if connection is None:
+                with trio.fail_after(CONNECT_S):
+                    connection = await self._connect(broker)
+            try:
+                status, _, body = await connection.exchange(method, target, document)
+            except BaseException:
+                connection.close()
+                raise
+            if connection.can_continue and status != 401:
+                pool.idle.append(connection)
+            else:
+                connection.close()
+            return status, body
 
-    async def _exchange(self, broker: BrokerDescription, method: str, target: str, document: Any) -> tuple[int, bytes]:
+    async def _connect(self, broker: BrokerDescription) -> _Connection:
+        """Connect to a broker, and get a challenge."""
         url = urlsplit(broker.http_url)
         host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
-        with trio.fail_after(CONNECT_S):
-            stream: trio.abc.Stream = await trio.open_tcp_stream(host, port)
-        if url.scheme == "https":
-            stream = trio.SSLStream(stream, self._make_context(), server_hostname=host, https_compatible=True)
+        tcp = await trio.open_tcp_stream(host, port)
+        stream: trio.abc.Stream = tcp
         try:
-            return await _send_request(stream, method, target, url.netloc, self._headers(broker), document)
-        finally:
-            await trio.aclose_forcefully(stream)
+            if url.scheme == "https":
+                stream = trio.SSLStream(tcp, self._make_context(), server_hostname=host, https_compatible=True)
+            connection = _Connection(stream, tcp.socket, url.netloc)
+            _, headers, _ = await connection.exchange("GET", "/session")
+            scheme, _, challenge = headers.get(b"www-authenticate", b"").decode("latin-1").partition(" ")
+            if scheme != SCHEME or not connection.can_continue:
+                raise BrokerError(_REFUSED)
+            secret = self._secret or broker.forwarding_key
+            connection.signer = RequestSigner(secret, self._address, broker.address, challenge)
+        except BaseException:
+            tcp.socket.close()
+            raise
+        return connection
 
     def _make_context(self) -> ssl.SSLContext:
         clients, authority = self._config.clients, self._config.broker.tls_ca
@@ -137,36 +298,6 @@ class BrokerClient:
         except OSError as error:
             raise BrokerError(f"cannot be reached with TLS: {error.strerror or error}") from None
         return context
-
-
-async def _send_request(
-    stream: trio.abc.Stream, method: str, target: str, host: str, headers: Mapping[str, str], document: Any
-) -> tuple[int, bytes]:
-    body = b"" if document is None else encode_document(document)
-    sent = [("Host", host), ("Connection", "close"), *headers.items()]
-    if document is not None:
-        sent += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    framing = h11.Connection(h11.CLIENT)
-    parts = [framing.send(h11.Request(method=method, target=target, headers=sent))]
-    if body:
-        parts.append(framing.send(h11.Data(data=body)))
-    parts.append(framing.send(h11.EndOfMessage()))
-    await stream.send_all(b"".join(each for each in parts if each))
-    status, found = 0, bytearray()
-    while True:
-        event = framing.next_event()
-        if event is h11.NEED_DATA:
-            framing.receive_data(bytes(await stream.receive_some(_READ_BYTES)))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            found += event.data
-            if len(found) > ANSWER_BYTES_MAX:
-                raise trio.BrokenResourceError("the answer is too large")
-        elif isinstance(event, h11.EndOfMessage):
-            return status, bytes(found)
-        elif isinstance(event, h11.ConnectionClosed):
-            raise trio.BrokenResourceError("the connection ended")
 
 
 def describe_error(error: BaseException) -> str:

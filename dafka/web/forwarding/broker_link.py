@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import h11
 import trio
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.trio.client import ClientConnection
@@ -108,9 +109,11 @@ class BrokerLink:
             reason = f"refuses the connection with the status {status}"
             if status in {401, 403}:
                 reason = "refuses this broker: both need the same [broker] secret_file, and TLS with users"
+        except trio.TooSlowError as error:
+            reason = f"does not answer at {self.broker.http_url} ({describe_error(error)})"
         except ConnectionClosed:
             pass
-        except (OSError, ssl.SSLError, WebSocketException, trio.BrokenResourceError) as error:
+        except (OSError, ssl.SSLError, h11.ProtocolError, WebSocketException, trio.BrokenResourceError) as error:
             reason = f"does not answer at {self.broker.http_url} ({describe_error(error)})"
         finally:
             self.is_closed = True

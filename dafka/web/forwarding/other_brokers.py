@@ -62,7 +62,7 @@ class OtherBrokers:
         async def get(broker: BrokerDescription) -> None:
             try:
                 with trio.move_on_after(SHOWN_WAIT_S):
-                    found[broker.address] = await self._client.request(broker, "GET", target)
+                    found[broker.address] = await self._client.request(broker, "GET", target, is_page=True)
             except (BrokerError, WebError):
                 pass  # the page shows what is known without it
 

@@ -65,6 +65,7 @@ class HttpConnection:
         self._stream: trio.abc.Stream = web.service.security.encrypt(client.stream)
         self._is_encrypted = isinstance(self._stream, trio.SSLStream)
         self._settings = web.service.config.http
+        self._signatures = web.check_signatures()
         self._received = bytearray()
         self._is_at_end = False
 
@@ -104,9 +105,13 @@ class HttpConnection:
             await self._answer_malformed(error)
             return False
         is_private = self._is_encrypted or self._client.is_local
+        body = BodyReader(framing, head, self._received, self._receive, self._send)
         try:
-            access = await self._web.identify(head, is_local=self._client.is_local, is_private=is_private)
+            access = await self._web.identify(
+                head, is_local=self._client.is_local, is_private=is_private, signatures=self._signatures
+            )
         except WebError as error:
+            body.skip_received()
             return await self._send_response(framing, head, respond_error(error))
         request = Request(self._web, head, access, self._client.host, is_private)
         if request.access.is_known:
@@ -115,7 +120,6 @@ class HttpConnection:
             request.mark_served = self._client.mark_served
             await self._upgrade(self._stream, raw + bytes(self._received), request)
             return False
-        body = BodyReader(framing, head, self._received, self._receive, self._send)
         settings, room = self._settings, self._web.receiving
 
         async def read_body(bytes_max: int | None) -> bytes:

@@ -12,7 +12,6 @@ import trio
 from dafka.web.access import Access
 from dafka.web.documents import encode_document
 from dafka.web.errors import WebError
-from dafka.web.forwarding.credentials import FORWARDED_BY
 from dafka.web.group_access import GroupAccess
 from dafka.web.http.head import Head
 
@@ -73,7 +72,7 @@ class Request:
     @property
     def is_forwarded(self) -> bool:
         """Whether another broker forwards the request of a client. It is not forwarded again."""
-        return FORWARDED_BY.lower() in self.head.headers
+        return self.access.is_broker
 
     @property
     def logs(self) -> LogAccess:

@@ -38,7 +38,7 @@ def response_headers(head: Head | None, response: AnyResponse, origins: Origins)
         headers.append(("Cache-Control", "no-store"))
     if head is None:
         return headers
-    if response.status == 401:
+    if response.status == 401 and "www-authenticate" not in given:
         # A browser that gets the challenge of Basic asks the user itself, in front of the page's own form.
         is_script = "sec-fetch-mode" in head.headers
         headers += [("WWW-Authenticate", each) for each in (_CHALLENGES[1:] if is_script else _CHALLENGES)]

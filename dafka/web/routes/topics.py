@@ -181,7 +181,7 @@ async def list_topics(request: Request) -> AnyResponse:
     is_last = first + len(page) >= len(names)
     stored = {each.name: each for each in await broker.inventory.stored_topics()} if request.query["sizes"] else None
     topics = [_list_topic(request, each, stored) for each in page]
-    if not request.is_forwarded:
+    if page and not request.is_forwarded:
         others = await request.web.other_brokers.get_all(f"/topics?{urlencode(request.head.parameters)}")
         _add_counts(topics, others.values())
     return respond({"topics": topics, "topic_count": len(names), "next": None if is_last else page[-1]})
