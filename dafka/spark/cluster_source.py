@@ -28,8 +28,8 @@ from dafka.roles.arguments import check_topic
 from dafka.spark.offsets import (
     EARLIEST,
     LATEST,
-    ClusterOffset,
     PartitionName,
+    StreamOffset,
     format_name,
     nest_offsets,
     now_ms,
@@ -45,6 +45,7 @@ from dafka.spark.options import (
     parse_offsets,
     parse_topics,
 )
+from dafka.spark.planning import warn_of_skipped
 from dafka.spark.schema import HEADERS_OPTION, check_columns
 from dafka.storage.arrow import escape_name, to_arrow
 
@@ -168,9 +169,14 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offsets[name] = ends[name]
             elif offset != EARLIEST:
                 offsets[name] = min(offset, ends[name])
+                if offset > ends[name]:
+                    _logger.warning(
+                        "Option startingOffsets: %s ends at %d, before %d", format_name(name), ends[name], offset
+                    )
             elif name in earliest:
                 offsets[name] = earliest[name]
-        return ClusterOffset(offsets, now_ms()).to_checkpoint()
+        initial = StreamOffset(offsets=offsets, tasks_min=self._query.tasks_min, timestamp=now_ms())
+        return initial.to_checkpoint()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the option `maxOffsetsPerTrigger` sets."""
@@ -183,7 +189,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next micro-batch ends, or `start` if there are no new records."""
-        offset = ClusterOffset.from_checkpoint(start)
+        offset = StreamOffset.from_checkpoint(start)
         ends = self._find_ends() if self._target is None else self._target
         self._warn_if_behind(offset, ends)
         new = [name for name in ends if name not in offset.offsets]
@@ -196,7 +202,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "check that the stores are running, and start the query again"
             )
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        reached = offset.advance(ends, earliest, rows_max)
+        reached = offset.advance(ends, earliest, rows_max, self._query.tasks_min)
         return start if reached is offset else reached.to_checkpoint()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -204,12 +210,13 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._reader is None else {"offsets": nest_offsets(self._find_ends())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch."""
-        reached = ClusterOffset.from_checkpoint(end)
-        pieces = split_ranges(reached.ranges_since(ClusterOffset.from_checkpoint(start)), self._query.tasks_min)
+        """Return the tasks of a micro-batch, which its end alone decides; see `StoreStreamReader.partitions`."""
+        if start == end:
+            return []
+        batch = StreamOffset.from_checkpoint(end)
         return [
-            ClusterTask(self._partitions.get(name, Partition(*name)), first, stop, reached.timestamp)
-            for name, first, stop in pieces
+            ClusterTask(self._partitions.get(name, Partition(*name)), first, stop, batch.timestamp)
+            for name, first, stop in split_ranges(batch.ranges(), batch.tasks_min)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -259,7 +266,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     _logger.info("No store has reported yet where %s starts; asking again", format_name(name))
         return {name: self._earliest[name] for name in names if name in self._earliest}
 
-    def _warn_if_behind(self, offset: ClusterOffset, ends: Mapping[PartitionName, int]) -> None:
+    def _warn_if_behind(self, offset: StreamOffset, ends: Mapping[PartitionName, int]) -> None:
         """Warn once if the stores hold less than was read: a store is not running, or records were lost."""
         behind = [name for name, next_offset in offset.offsets.items() if ends.get(name, 0) < next_offset]
         if behind and not self._is_behind:
@@ -294,7 +301,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"records {expected} to {found - 1} of {partition} are no longer in any store "
                 "(set failOnDataLoss to false to skip them)"
             )
-        _logger.warning("%s: skipped records %d to %d, which are no longer stored", partition, expected, found - 1)
+        warn_of_skipped((escape_name(partition.topic), escape_name(partition.address)), expected, found)
 
 
 class BlockingReader:

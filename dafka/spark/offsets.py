@@ -3,11 +3,15 @@
 An offset is a record's sequence. Offsets are written as `{topic: {partition: offset}}`, where the offset is that of
 the next record to read. `escape_name` says how names that are not UTF-8 are written.
 
-A stream of stores keeps exactly this in its checkpoint. A stream of a running cluster keeps a `ClusterOffset`:
-`{"offsets": {topic: {partition: next offset}}, "timestamp": milliseconds, "begins": {topic: {partition: offset}}}`.
-`timestamp` is when the micro-batch was planned. The wire carries no record times, so all records of the micro-batch
-get this one, also if the micro-batch is run again. `begins` has the first offset of each partition that this
-micro-batch is the first to read, unless it is 0.
+Spark's checkpoint has the end of each micro-batch, and a repeated micro-batch is planned from it alone: for the first
+micro-batch of a query, Spark does not even keep the start. The end is a `StreamOffset`, written as
+
+- `offsets`: the next offset of each partition;
+- `begins`: the first offset of each partition that the micro-batch reads;
+- `tasks`: the least number of tasks that the micro-batch is divided into;
+- `timestamp`: when it was planned, in milliseconds since 1970. The wire carries no times of storing, so all records
+  that are read from a running cluster get this one, also if the micro-batch is run again;
+- `unread` and `stores`, if stores are followed: what was stored and not yet read, and which stores there were.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+
+from dafka.errors import ConfigError
 
 EARLIEST = -2
 """The offset that means the first record held, as in Spark's Kafka source."""
@@ -85,41 +91,72 @@ def limit_rows(
     return {name: starts[name] + taken.get(name, 0) for name in ends}
 
 
-@attrs.frozen
-class ClusterOffset:
-    """The position of a stream that reads a running cluster, as Spark's checkpoint keeps it.
+@attrs.frozen(kw_only=True)
+class StreamOffset:
+    """The position of a stream, and all that the micro-batch which ends there depends on.
 
     Attributes:
         offsets: The offset of the next record, by partition.
-        timestamp: The time at which the micro-batch that ends here was planned, in milliseconds since 1970.
-        first_offsets: The first offset of partitions that this micro-batch is the first to read, unless it is 0.
+        begins: The first offset of each partition that the micro-batch reads.
+        tasks_min: The least number of tasks that the micro-batch is divided into.
+        timestamp: The time at which the micro-batch was planned, in milliseconds since 1970.
+        unread: The ends of partitions of which more was stored than is read up to here.
+        stores: What identifies the stores that there were when the micro-batch was planned, by URL.
     """
 
     offsets: Mapping[PartitionName, int]
+    begins: Mapping[PartitionName, int] = attrs.field(factory=dict)
+    tasks_min: int
     timestamp: int
-    first_offsets: Mapping[PartitionName, int] = attrs.field(factory=dict)
+    unread: Mapping[PartitionName, int] = attrs.field(factory=dict)
+    stores: Mapping[str, str] = attrs.field(factory=dict)
 
     @classmethod
-    def from_checkpoint(cls, document: Mapping[str, Any]) -> ClusterOffset:
-        """Return the offset that a checkpoint's document describes."""
-        return cls(
-            flatten_offsets(document["offsets"]), document["timestamp"], flatten_offsets(document.get("begins", {}))
-        )
+    def from_checkpoint(cls, document: Mapping[str, Any]) -> StreamOffset:
+        """Return the offset that a checkpoint's document describes; raise `ConfigError` if it is none of these."""
+        try:
+            return cls(
+                offsets=flatten_offsets(document["offsets"]),
+                begins=flatten_offsets(document["begins"]),
+                tasks_min=document["tasks"],
+                timestamp=document["timestamp"],
+                unread=flatten_offsets(document.get("unread", {})),
+                stores=document.get("stores", {}),
+            )
+        except KeyError as error:
+            raise ConfigError(
+                f"option checkpointLocation: the checkpoint has an offset without {error}, of an earlier version of "
+                "dafka; start the query with a new checkpoint, and with startingOffsets"
+            ) from None
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Return the document for a checkpoint; equal offsets give equal documents."""
-        document: dict[str, Any] = {"offsets": nest_offsets(self.offsets), "timestamp": self.timestamp}
-        return {**document, "begins": nest_offsets(self.first_offsets)} if self.first_offsets else document
+        document: dict[str, Any] = {
+            "offsets": nest_offsets(self.offsets),
+            "begins": nest_offsets(self.begins),
+            "tasks": self.tasks_min,
+            "timestamp": self.timestamp,
+        }
+        if self.unread:
+            document["unread"] = nest_offsets(self.unread)
+        if self.stores:
+            document["stores"] = dict(sorted(self.stores.items()))
+        return document
 
     def advance(
-        self, ends: Mapping[PartitionName, int], earliest: Mapping[PartitionName, int], rows_max: int | None
-    ) -> ClusterOffset:
+        self,
+        ends: Mapping[PartitionName, int],
+        earliest: Mapping[PartitionName, int],
+        rows_max: int | None,
+        tasks_min: int,
+    ) -> StreamOffset:
         """Plan the next micro-batch.
 
         Args:
             ends: The offset after the last stored record of each partition.
             earliest: The first offset of new partitions. New partitions that are not among them are left for later.
             rows_max: The limit of the micro-batch in records, or None for no limit.
+            tasks_min: The least number of tasks.
 
         Returns:
             The offset at which the micro-batch ends; this one if there is nothing to read.
@@ -130,18 +167,17 @@ class ClusterOffset:
         reached = {name: end for name, end in limited.items() if end > starts[name]}
         if not reached:
             return self
-        new = {name: earliest[name] for name in reached if name not in self.offsets and earliest[name]}
-        # If the clock was set back, the records must not be late for the query's watermark.
-        return ClusterOffset({**self.offsets, **reached}, max(now_ms(), self.timestamp), new)
+        return StreamOffset(
+            offsets={**self.offsets, **reached},
+            begins={name: starts[name] for name in reached},
+            tasks_min=tasks_min,
+            # If the clock was set back, the records must not be late for the query's watermark.
+            timestamp=max(now_ms(), self.timestamp),
+        )
 
-    def ranges_since(self, start: ClusterOffset) -> dict[PartitionName, tuple[int, int]]:
-        """Return the records from `start` up to here: the first offset and the end offset of each partition."""
-        ranges = {}
-        for name, end in self.offsets.items():
-            first = start.offsets.get(name, self.first_offsets.get(name, 0))
-            if end > first:
-                ranges[name] = first, end
-        return ranges
+    def ranges(self) -> dict[PartitionName, tuple[int, int]]:
+        """Return what the micro-batch reads: the first offset and the end offset of each partition."""
+        return {name: (first, self.offsets[name]) for name, first in sorted(self.begins.items())}
 
 
 def now_ms() -> int:

@@ -1,9 +1,14 @@
-"""Plan a read of stores: resolve the requested offsets, choose replicas, and divide the ranges into Spark tasks."""
+"""Plan a read of stores: resolve the requested offsets, divide the ranges into Spark tasks, and choose replicas.
+
+The division is a function of the offsets alone. What the stores hold, how large their records are, in which tier they
+are, and which replica is read changes from attempt to attempt; the rows of a task must not.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import attrs
@@ -15,17 +20,19 @@ from dafka.spark.offsets import EARLIEST, LATEST, PartitionName, format_name
 from dafka.spark.options import Options, RequestedOffsets
 from dafka.spark.stores import StoredPartition
 
-TASK_BYTES_MAX = 128 * 2**20
-"""The approximate limit of a task in bytes of contents, so that a task of a large store can be retried quickly."""
+TASK_RECORDS_MAX = 1_000_000
+"""The approximate limit of a task in records, so that a task of a large store can be retried quickly."""
 
-TASK_BYTES_MIN = 2 * 2**20
-"""Ranges of fewer bytes are not split: starting a task takes longer than reading them."""
+TASK_RECORDS_MIN = 1_000
+"""Ranges of fewer records are not split: starting a task usually takes longer than reading them."""
 
 SLACK = 1.1
 """How far a task may exceed its share, as a factor, to avoid another small task."""
 
-RECORD_BYTES = 64
-"""The approximate cost of reading a record beyond its content, in bytes."""
+OffsetRange = tuple[PartitionName, int, int]
+"""A partition, the first offset, and the offset after the last one."""
+
+_logger = logging.getLogger("dafka.spark")
 
 
 @attrs.frozen
@@ -50,11 +57,6 @@ class StoreRange:
 
     def __len__(self) -> int:
         return self.end - self.start
-
-    @property
-    def weight(self) -> int:
-        """The approximate cost of reading the range, in bytes."""
-        return len(self) * (self.record_bytes + RECORD_BYTES)
 
 
 class StoreTask(InputPartition):
@@ -89,11 +91,13 @@ def resolve_offsets(
         ConfigError: If an offset is beyond the end of its partition, or a named partition is in no store.
         StorageError: If the records at a starting offset are no longer stored.
     """
-    for name in requested.by_partition.keys() - stored.keys() if fail_on_data_loss else ():
-        raise ConfigError(
-            f"option {option}: none of the stores has the partition {format_name(name)} "
-            "(set failOnDataLoss to false to ignore it)"
-        )
+    for name in sorted(requested.by_partition.keys() - stored.keys()):
+        if fail_on_data_loss:
+            raise ConfigError(
+                f"option {option}: none of the stores has the partition {format_name(name)} "
+                "(set failOnDataLoss to false to ignore it)"
+            )
+        _logger.warning("Option %s: none of the stores has the partition %s; it is left out", option, format_name(name))
     offsets = {}
     for name, partition in stored.items():
         offset = requested.for_partition(name)
@@ -101,13 +105,17 @@ def resolve_offsets(
             offset = partition.earliest
         elif offset == LATEST:
             offset = partition.end
-        elif fail_on_data_loss and offset > partition.end:
-            raise ConfigError(
-                f"option {option}: expected at most {partition.end}, the end of {format_name(name)}, not {offset} "
-                "(set failOnDataLoss to false to read what there is)"
-            )
-        elif fail_on_data_loss and is_start and offset < partition.earliest:
-            raise data_loss_error(name, offset, partition.earliest)
+        elif offset > partition.end:
+            if fail_on_data_loss:
+                raise ConfigError(
+                    f"option {option}: expected at most {partition.end}, the end of {format_name(name)}, not {offset} "
+                    "(set failOnDataLoss to false to read what there is)"
+                )
+            _logger.warning("Option %s: %s ends at %d, before %d", option, format_name(name), partition.end, offset)
+        elif is_start and offset < partition.earliest:
+            if fail_on_data_loss:
+                raise data_loss_error(name, offset, partition.earliest)
+            warn_of_skipped(name, offset, partition.earliest)
         offsets[name] = min(max(offset, partition.earliest), partition.end)
     return offsets
 
@@ -120,37 +128,57 @@ def data_loss_error(name: PartitionName, start: int, earliest: int) -> StorageEr
     )
 
 
-def plan_ranges(
-    stored: Mapping[PartitionName, StoredPartition],
-    starts: Mapping[PartitionName, int],
-    ends: Mapping[PartitionName, int],
-) -> list[StoreRange]:
-    """Return the ranges to read, ordered by partition and offset, each with a store that holds it."""
-    return [
-        StoreRange(url, partition.partition, start, end, partition.record_bytes, is_cold)
-        for name, partition in sorted(stored.items())
-        for url, start, end, is_cold in partition.choose_tiers(starts[name], ends[name])
-    ]
+def warn_of_skipped(name: PartitionName, start: int, end: int, why: str = "they are no longer in the stores") -> None:
+    """Log that the records from `start` up to `end`, or perhaps some from `start` on, are left out, and why."""
+    if end > start:
+        _logger.warning(
+            "%s: records %d to %d (%d of them) are left out: %s", format_name(name), start, end - 1, end - start, why
+        )
+    else:
+        _logger.warning("%s: records from %d on may be left out: %s", format_name(name), start, why)
 
 
-def plan_tasks(ranges: Sequence[StoreRange], tasks_min: int) -> list[StoreTask]:
-    """Divide ranges into tasks of about equal weight: large ranges are split, small ones share a task.
+def divide_ranges(ranges: Iterable[OffsetRange], tasks_min: int) -> list[list[OffsetRange]]:
+    """Divide ranges into tasks of about equal numbers of records: large ranges are split, small ones share a task.
 
-    The number of tasks is `tasks_min` or a multiple of it, so that all cores finish at the same time. There are fewer
-    if tasks would be smaller than `TASK_BYTES_MIN`.
+    The result depends on the arguments alone: a repeated micro-batch, or a repeated batch with the same offsets, has
+    the same tasks.
+
+    Args:
+        ranges: The ranges to read, none of them empty.
+        tasks_min: The number of tasks, or a divisor of it, so that all cores finish at the same time. There are fewer
+            if tasks would have fewer than `TASK_RECORDS_MIN` records.
+
+    Returns:
+        The ranges of each task, ordered by partition and offset.
     """
-    total = sum(each.weight for each in ranges)
-    rounds = max(-(-total // (tasks_min * TASK_BYTES_MAX)), 1)
+    ranges = sorted(ranges)
+    total = sum(end - start for _, start, end in ranges)
+    rounds = max(-(-total // (tasks_min * TASK_RECORDS_MAX)), 1)
     share = max(total // (tasks_min * rounds), 1)
-    tasks: list[list[StoreRange]] = []
-    weight = 0
-    for each in (part for whole in ranges for part in _split(whole, share)):
-        if not tasks or weight + each.weight > share * SLACK:
+    tasks: list[list[OffsetRange]] = []
+    count = 0
+    for name, start, end in (part for whole in ranges for part in _split(whole, share)):
+        if not tasks or count + end - start > share * SLACK:
             tasks.append([])
-            weight = 0
-        tasks[-1].append(each)
-        weight += each.weight
-    return [StoreTask(task) for task in tasks]
+            count = 0
+        tasks[-1].append((name, start, end))
+        count += end - start
+    return tasks
+
+
+def plan_task(stored: Mapping[PartitionName, StoredPartition], ranges: Iterable[OffsetRange]) -> StoreTask:
+    """Return the task that reads what is stored of these ranges, each part from a store that holds it."""
+    return StoreTask(
+        [
+            StoreRange(url, stored[name].partition, first, last, stored[name].record_bytes, is_cold)
+            for name, start, end in ranges
+            if name in stored
+            for url, first, last, is_cold in stored[name].choose_tiers(
+                max(start, stored[name].earliest), min(end, stored[name].end)
+            )
+        ]
+    )
 
 
 def parse_min_tasks(options: Options) -> int:
@@ -158,8 +186,10 @@ def parse_min_tasks(options: Options) -> int:
     return options.get_int("minPartitions") or os.cpu_count() or 1
 
 
-def _split(each: StoreRange, share: int) -> list[StoreRange]:
-    """Split a range into equal parts of about `share` bytes; a small range is not split."""
-    parts = min(-(-each.weight // share), max(each.weight // TASK_BYTES_MIN, 1), len(each))
-    bounds = [each.start + len(each) * index // parts for index in range(parts + 1)]
-    return [attrs.evolve(each, start=start, end=end) for start, end in pairwise(bounds)]
+def _split(whole: OffsetRange, share: int) -> Iterator[OffsetRange]:
+    """Split a range into equal parts of about `share` records; a small range is not split."""
+    name, start, end = whole
+    count = end - start
+    parts = min(-(-count // share), max(count // TASK_RECORDS_MIN, 1))
+    bounds = [start + count * index // parts for index in range(parts + 1)]
+    return ((name, first, last) for first, last in pairwise(bounds))

@@ -26,7 +26,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.spark.offsets import format_name
-from dafka.spark.planning import StoreRange, StoreTask, data_loss_error
+from dafka.spark.planning import StoreRange, StoreTask, data_loss_error, warn_of_skipped
 from dafka.spark.schema import needs_stored_at
 from dafka.storage import Storage, open_storage
 from dafka.storage.arrow import (
@@ -309,12 +309,7 @@ def _scan_storage(
             raise StorageError(f"{each.url} no longer holds {format_name(name)} up to offset {each.end - 1}")
         if fail_on_data_loss:
             raise data_loss_error(name, start, info.earliest_sequence)
-        _logger.warning(
-            "%s: skipped records %d to %d, which are no longer stored",
-            format_name(name),
-            start,
-            info.earliest_sequence - 1,
-        )
+        warn_of_skipped(name, start, min(info.earliest_sequence, each.end))
         start = info.earliest_sequence
 
 

@@ -1,14 +1,16 @@
 """Stores as a Spark source: read once with `spark.read`, or followed with `spark.readStream`.
 
-The driver lists what the stores hold and plans tasks; the tasks read. A streaming query's offset is the next offset of
-each partition. The records between two offsets are the same on each attempt and in each replica, so a query that is
-restarted from its checkpoint neither loses nor repeats a record. A partition that appears after the query has started
-is read from its first record.
+The driver lists what the stores hold and plans tasks; the tasks read. A streaming query's offset is a `StreamOffset`.
+The records of a micro-batch, and their division into tasks, are the same on each attempt and with each replica, so a
+query that is restarted from its checkpoint neither loses nor repeats a record. A partition that appears after the query
+has started is read from its first record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -23,23 +25,23 @@ from dafka.spark.filters import PushedFilters
 from dafka.spark.offsets import (
     EARLIEST,
     LATEST,
-    Offsets,
     PartitionName,
-    flatten_offsets,
+    StreamOffset,
     format_name,
-    limit_rows,
     nest_offsets,
+    now_ms,
 )
 from dafka.spark.options import SUBSCRIPTION_OPTIONS, Options, parse_offsets, parse_subscription
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.planning import (
-    StoreRange,
+    OffsetRange,
     StoreTask,
     data_loss_error,
+    divide_ranges,
     parse_min_tasks,
-    plan_ranges,
-    plan_tasks,
+    plan_task,
     resolve_offsets,
+    warn_of_skipped,
 )
 from dafka.spark.scan import scan_task
 from dafka.spark.schema import HEADERS_OPTION, check_columns
@@ -177,20 +179,22 @@ class StoreBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks; raise `ConfigError` or `StorageError` if there is nothing to read as requested."""
-        return plan_tasks(trio.run(self._find_ranges), self._query.tasks_min)
+        return trio.run(self._plan_tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's records; raise `StorageError` if they cannot be read."""
         return self._query.read_task(partition)
 
-    async def _find_ranges(self) -> list[StoreRange]:
+    async def _plan_tasks(self) -> list[StoreTask]:
         with single_exception():
             async with open_stores(self._query.finder.find_stores()) as storages:
                 stored = self._query.select_partitions(await list_partitions(storages))
-                ranges = [await self._clip_times(each, storages[each.url]) for each in self._plan_ranges(stored)]
-        return [each for each in ranges if len(each)]
+                ranges = self._find_ranges(stored)
+                if self._filters.since_ms is not None or self._filters.until_ms is not None:
+                    ranges = [part for each in ranges for part in await self._clip_times(each, stored, storages)]
+        return [plan_task(stored, task) for task in divide_ranges(ranges, self._query.tasks_min)]
 
-    def _plan_ranges(self, stored: dict[PartitionName, StoredPartition]) -> list[StoreRange]:
+    def _find_ranges(self, stored: dict[PartitionName, StoredPartition]) -> list[OffsetRange]:
         fail = self._query.fail_on_data_loss
         starts = resolve_offsets("startingOffsets", self._query.starts, stored, is_start=True, fail_on_data_loss=fail)
         ends = resolve_offsets("endingOffsets", self._ends, stored, is_start=False, fail_on_data_loss=fail)
@@ -200,19 +204,28 @@ class StoreBatchReader(DataSourceReader):
                     f"option endingOffsets: expected at least {starts[name]}, where {format_name(name)} starts, "
                     f"not {ends[name]}"
                 )
-        allowed = {name: each for name, each in stored.items() if self._filters.allows_partition(name)}
-        for name in allowed:
-            starts[name], ends[name] = self._filters.clip_range(starts[name], ends[name])
-        return plan_ranges(allowed, starts, ends)
+        allowed = [name for name in stored if self._filters.allows_partition(name)]
+        ranges = [(name, *self._filters.clip_range(starts[name], ends[name])) for name in allowed]
+        return [each for each in ranges if each[1] < each[2]]
 
-    async def _clip_times(self, each: StoreRange, storage: Storage) -> StoreRange:
-        """Return the part of a range whose times are requested, by the times in the store that is read."""
-        start, end = each.start, each.end
-        if self._filters.since_ms is not None:
-            start = max(start, await storage.find_sequence_by_time(each.partition, self._filters.since_ms))
-        if self._filters.until_ms is not None:
-            end = min(end, await storage.find_sequence_by_time(each.partition, self._filters.until_ms))
-        return attrs.evolve(each, start=min(start, end), end=end)
+    async def _clip_times(
+        self, whole: OffsetRange, stored: Mapping[PartitionName, StoredPartition], storages: Mapping[str, Storage]
+    ) -> list[OffsetRange]:
+        """Return the parts of a range whose times are requested, by the times in the stores that are read."""
+        name, first, last = whole
+        parts: list[OffsetRange] = []
+        for url, first_read, last_read in stored[name].choose_replicas(first, last):
+            start, end = first_read, last_read
+            find = partial(storages[url].find_sequence_by_time, stored[name].partition)
+            if self._filters.since_ms is not None:
+                start = max(start, await find(self._filters.since_ms))
+            if self._filters.until_ms is not None:
+                end = min(end, await find(self._filters.until_ms))
+            if parts and parts[-1][2] == start < end:  # which store is read must not divide the range
+                start = parts.pop()[1]
+            if start < end:
+                parts.append((name, start, end))
+        return parts
 
 
 class FilteringBatchReader(StoreBatchReader):
@@ -241,66 +254,99 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cache = StoreCache()
         self._target: dict[PartitionName, int] | None = None
         self._seen: dict[PartitionName, int] = {}
+        self._warned: set[tuple[object, object]] = set()
 
-    def initialOffset(self) -> Offsets:  # noqa: N802 (Spark's name, as those below)
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name, as those below)
         """Return where a new query starts; raise `ConfigError` or `StorageError` if it cannot start there."""
         stored = self._list_partitions(is_first=True)
         since_ms = self._query.since_ms
         if since_ms is not None:
             found = {name: self._cache.find_sequence_by_time(each, since_ms) for name, each in stored.items()}
-            return nest_offsets({name: max(offset, stored[name].earliest) for name, offset in found.items()})
-        starts, fail = self._query.starts, self._query.fail_on_data_loss
-        return nest_offsets(resolve_offsets("startingOffsets", starts, stored, is_start=True, fail_on_data_loss=fail))
+            offsets = {name: max(offset, stored[name].earliest) for name, offset in found.items()}
+        else:
+            starts, fail = self._query.starts, self._query.fail_on_data_loss
+            offsets = resolve_offsets("startingOffsets", starts, stored, is_start=True, fail_on_data_loss=fail)
+        initial = StreamOffset(offsets=offsets, tasks_min=self._query.tasks_min, timestamp=now_ms())
+        return attrs.evolve(initial, stores=self._cache.identities).to_checkpoint()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the option `maxOffsetsPerTrigger` sets."""
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Return where the next micro-batch ends; raise `StorageError` if stores have lost what was there before."""
-        stored = self._list_partitions()
-        self._seen = {name: each.end for name, each in stored.items()}
-        before = flatten_offsets(start)
-        if self._target is not None:  # newer partitions are left for the next run, so that this one ends
-            stored = {name: each for name, each in stored.items() if name in before or name in self._target}
-        starts = {
-            name: before[name] if name in before else self._first_offset(name, each) for name, each in stored.items()
-        }
-        ends = {name: max(self._check_end(name, each, starts[name]), starts[name]) for name, each in stored.items()}
-        for name in before.keys() - stored.keys():
-            self._report_loss(f"{format_name(name)} is no longer in any of the stores")
-            starts[name] = ends[name] = before[name]
-        if self._target is not None:
-            ends = {name: max(min(end, self._target.get(name, 0)), starts[name]) for name, end in ends.items()}
-        if isinstance(limit, ReadMaxRows):
-            ends = limit_rows(starts, ends, limit.max_rows)
-        return nest_offsets(ends)
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next micro-batch ends, or `start` if there are no new records.
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        Args:
+            start: The document of the offset that the query has reached.
+            limit: The limit of the micro-batch.
+
+        Returns:
+            The document of its end.
+
+        Raises:
+            StorageError: If stores have lost what was there before.
+        """
+        offset = StreamOffset.from_checkpoint(start)
+        stored = self._list_partitions()
+        gone = offset.offsets.keys() - stored.keys()
+        for name in sorted(gone):
+            self._check_gone(name, offset)
+        self._warn_of_replaced_stores(offset, stored)
+        self._seen = {name: each.end for name, each in stored.items()}
+        self._seen.update({name: max(offset.offsets[name], offset.unread.get(name, 0)) for name in gone})
+        if self._target is not None:  # newer partitions are left for the next run, so that this one ends
+            stored = {name: each for name, each in stored.items() if name in offset.offsets or name in self._target}
+        for name, each in stored.items():
+            self._check_end(name, each, offset.offsets.get(name, 0))
+        earliest = {name: self._first_offset(name, each) for name, each in stored.items() if name not in offset.offsets}
+        ends = {name: each.end for name, each in stored.items()}
+        if self._target is not None:
+            ends = {name: min(end, self._target.get(name, 0)) for name, end in ends.items()}
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        reached = offset.advance(ends, earliest, rows_max, self._query.tasks_min)
+        if reached is offset:
+            return start
+        unread = {name: each.end for name, each in stored.items() if each.end > reached.offsets.get(name, each.end)}
+        return attrs.evolve(reached, unread=unread, stores=self._cache.identities).to_checkpoint()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the stores ended at the last look, for the query's progress report."""
-        return nest_offsets(self._seen)
+        return {"offsets": nest_offsets(self._seen)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix what this run of the query reads: the records that are stored now."""
         self._target = {name: each.end for name, each in self._list_partitions().items()}
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch; raise `StorageError` if its records are no longer stored."""
-        before, ends = flatten_offsets(start), flatten_offsets(end)
-        stored = {name: each for name, each in self._list_partitions().items() if name in ends}
-        starts = {}
-        for name, each in stored.items():
-            first = before[name] if name in before else self._first_offset(name, each)
-            if first < ends[name] and first < each.earliest:
-                if self._query.fail_on_data_loss:
-                    raise data_loss_error(name, first, each.earliest)
-                first = each.earliest
-            starts[name] = first
-            ends[name] = min(ends[name], self._check_end(name, each, ends[name]))
-        for name in ends.keys() - stored.keys():
-            if ends[name] > before.get(name, 0):
-                self._report_loss(f"{format_name(name)} is no longer in any of the stores")
-        return plan_tasks(plan_ranges(stored, starts, ends), self._query.tasks_min)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a micro-batch, which its end alone decides.
+
+        Args:
+            start: The document of the offset at which it starts. If it is the first one of a query that was restarted,
+                this is where a new query would start now.
+            end: The document of the offset at which it ends.
+
+        Returns:
+            The tasks.
+
+        Raises:
+            StorageError: If its records are no longer stored.
+        """
+        if start == end:
+            return []
+        batch = StreamOffset.from_checkpoint(end)
+        ranges = batch.ranges()
+        stored = self._list_partitions()
+        for name, (first, last) in ranges.items():
+            if name not in stored:
+                self._report_loss(name, first, last, "is no longer in any of the stores")
+                continue
+            each = stored[name]
+            if first < each.earliest:
+                self._report_trimmed(name, first, min(each.earliest, last))
+            if each.end < last:
+                self._report_loss(name, max(first, each.end), last, _describe_end(each.end, last))
+        division = divide_ranges(((name, *each) for name, each in ranges.items()), batch.tasks_min)
+        return [plan_task(stored, task) for task in division]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's records; raise `StorageError` if they cannot be read."""
@@ -316,19 +362,68 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_offset(self, name: PartitionName, stored: StoredPartition) -> int:
         """Return where to start a partition that appeared after the query had started."""
-        if stored.earliest and self._query.fail_on_data_loss:
-            raise data_loss_error(name, 0, stored.earliest)
+        if stored.earliest:
+            self._report_trimmed(name, 0, stored.earliest)
         return stored.earliest
 
-    def _check_end(self, name: PartitionName, stored: StoredPartition, at_least: int) -> int:
-        """Return the end of a partition, after a check that it is not before an offset that was seen."""
-        if stored.end < at_least:
-            self._report_loss(f"{format_name(name)} was seen up to offset {at_least - 1}, and now ends at {stored.end}")
-        return stored.end
+    def _check_end(self, name: PartitionName, stored: StoredPartition, position: int) -> None:
+        """Report a partition that ends before the query's position: the records up to there will not be read."""
+        if stored.end < position:
+            self._report_loss(name, stored.end, position, _describe_end(stored.end, position))
 
-    def _report_loss(self, what: str) -> None:
+    def _check_gone(self, name: PartitionName, offset: StreamOffset) -> None:
+        """Report a partition that is in no store any more, unless its store has forgotten it after all was read.
+
+        A store forgets a partition that has ended, and of which retention has dropped all records.
+        """
+        position = offset.offsets[name]
+        end = max(self._seen.get(name, position), offset.unread.get(name, position))
+        stores = self._cache.identities
+        if end > position or any(stores.get(url) != identity for url, identity in offset.stores.items()):
+            self._report_loss(name, position, end, "is no longer in any of the stores")
+
+    def _warn_of_replaced_stores(self, offset: StreamOffset, stored: Mapping[PartitionName, StoredPartition]) -> None:
+        """Log what a store that was replaced has before the query's position, since it counts as read."""
+        for url, identity in offset.stores.items():
+            if (url, identity) in self._warned or self._cache.identities.get(url, identity) == identity:
+                continue
+            self._warned.add((url, identity))
+            for name, each in sorted(stored.items()):
+                end = min(offset.offsets.get(name, 0), each.end)
+                if end > each.earliest and any(replica.url == url for replica in each.replicas):
+                    warn_of_skipped(name, each.earliest, end, f"{url} was replaced, and they count as read")
+
+    def _report_trimmed(self, name: PartitionName, first: int, earliest: int) -> None:
+        """Report records that retention has dropped before they were read."""
+        if self._query.fail_on_data_loss:
+            raise data_loss_error(name, first, earliest)
+        self._warn(name, first, earliest, "they are no longer in the stores")
+
+    def _report_loss(self, name: PartitionName, first: int, end: int, what: str) -> None:
+        """Report that a partition is not what it was.
+
+        Args:
+            name: The partition.
+            first: The first record that is therefore not read.
+            end: The offset after the last one; `first` if none are known.
+            what: What is wrong with the partition.
+
+        Raises:
+            StorageError: If lost records are an error.
+        """
         if self._query.fail_on_data_loss:
             raise StorageError(
-                f"{what}; check that no store was removed or replaced by an older copy "
+                f"{format_name(name)} {what}; check that no store was removed or replaced by an older copy "
                 "(set failOnDataLoss to false to continue without the records)"
             )
+        self._warn(name, first, end, f"the partition {what}")
+
+    def _warn(self, name: PartitionName, first: int, end: int, why: str) -> None:
+        """Log once what is left out; a stream looks at its stores many times a second."""
+        if (name, end) not in self._warned:
+            self._warned.add((name, end))
+            warn_of_skipped(name, first, end, why)
+
+
+def _describe_end(end: int, position: int) -> str:
+    return f"was seen up to offset {position - 1}, and now ends at {end}"

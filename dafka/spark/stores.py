@@ -151,24 +151,27 @@ class StoreCache:
 
     Opening stores takes longer than listing their partitions. No lock is held between calls, so the stores' own
     processes are not disturbed. The stores are opened again if the list changes or a file has been replaced.
+
+    Attributes:
+        identities: What identifies the stores that were listed last, by URL; another store at the URL has another text.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
         self._storages: dict[str, Storage] = {}
-        self._identities: list[tuple[str, object]] = []
+        self.identities: dict[str, str] = {}
 
     def list_partitions(self, urls: Sequence[str]) -> dict[PartitionName, StoredPartition]:
         """Return what these stores hold now, by partition; raise `StorageError` if one cannot be read."""
-        identities = [(url, _identify(url)) for url in urls]
-        if self._portal is None or identities != self._identities:
+        identities = {url: _identify(url) for url in urls}
+        if self._portal is None or identities != self.identities:
             self.close()
             self._portal = self._stack.enter_context(start_blocking_portal("trio"))
             for url in urls:
                 opening = self._portal.wrap_async_context_manager(open_storage(url, read_only=True))
                 self._storages[url] = self._stack.enter_context(opening)
-            self._identities = identities
+            self.identities = identities
         return self._portal.call(list_partitions, self._storages)
 
     def find_sequence_by_time(self, stored: StoredPartition, stored_at: int) -> int:
@@ -194,11 +197,11 @@ class StoreCache:
         self._stack.close()
 
 
-def _identify(url: str) -> object:
-    """Return the identity of a store, which differs if another one replaces it: the inode of its file or marker."""
+def _identify(url: str) -> str:
+    """Return what identifies a store, which differs if another one replaces it: the inode of its file or marker."""
     path = url.partition(":")[2].partition("?")[0]
     try:
         status = os.stat(f"{path}/{MARKER_FILE}" if url.startswith("filelog:") else path)
     except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return ""
+    return f"{status.st_dev}:{status.st_ino}"

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
 from dafka.spark.cluster_source import ClusterStreamReader
-from dafka.spark.offsets import ClusterOffset, split_ranges
+from dafka.spark.offsets import PartitionName, StreamOffset, split_ranges
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster, run_cluster
@@ -83,6 +83,12 @@ def open_query(cluster: RunningCluster, **options: object) -> Iterator[Query]:
         yield Query(reader)
     finally:
         reader.stop()
+
+
+def document(address: str, first: int, end: int) -> dict[str, Any]:
+    """Return the checkpoint's document of a micro-batch that reads one range."""
+    name = "orders", address
+    return StreamOffset(offsets={name: end}, begins={name: first}, tasks_min=1, timestamp=1).to_checkpoint()
 
 
 def records(first: int, end: int) -> list[tuple[int, bytes]]:
@@ -223,7 +229,7 @@ def test_earliest_is_the_first_record_that_retention_has_kept() -> None:
             new = cluster.publish(300)
             wait_until(lambda: store.statistics().records_dropped == 1100)
             end = query.wait_latest(start, **{partition.address: 1000, new.address: 300})
-            assert end["begins"] == {"orders": {new.address: 200}}
+            assert end["begins"]["orders"][new.address] == 200
             assert query.read(start, end) == {partition.address: records(900, 1000), new.address: records(200, 300)}
 
 
@@ -231,9 +237,8 @@ def test_dropped_records_fail_the_task_or_are_skipped(caplog: pytest.LogCaptureF
     with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
         partition = cluster.publish(1000)
         wait_until(lambda: store.statistics().records_dropped == 900)
-        start = {"offsets": {"orders": {partition.address: 500}}, "timestamp": 0}
-        end = {"offsets": {"orders": {partition.address: 950}}, "timestamp": 1}
-        none = {"offsets": {"orders": {partition.address: 800}}, "timestamp": 1}
+        start = document(partition.address, 0, 500)
+        end, none = (document(partition.address, 500, each) for each in (950, 800))
         with open_query(cluster) as query, pytest.raises(StorageError) as caught:
             query.read(start, end)
         assert str(caught.value) == (
@@ -244,7 +249,9 @@ def test_dropped_records_fail_the_task_or_are_skipped(caplog: pytest.LogCaptureF
         with open_query(cluster, failOnDataLoss=False) as query:
             assert query.read(start, end) == {partition.address: records(900, 950)}
             assert query.read(start, none) == {}
-    assert f"{partition}: skipped records 500 to 899, which are no longer stored" in caplog.text
+    assert (
+        f"{partition}: records 500 to 899 (400 of them) are left out: they are no longer in the stores" in caplog.text
+    )
 
 
 def test_a_task_waits_for_a_store_and_fails_after_the_timeout(tmp_path: Path) -> None:
@@ -279,7 +286,7 @@ def test_stores_that_hold_less_than_was_read_cause_one_warning(
     cluster: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition = cluster.publish(10)
-    checkpoint = {"offsets": {"orders": {partition.address: 15}}, "timestamp": 5}
+    checkpoint = document(partition.address, 0, 15)
     with open_query(cluster) as query:
         assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
     warnings = [record.message for record in caplog.records if record.name == "dafka.spark"]
@@ -302,7 +309,7 @@ def test_a_missing_tower_or_store_is_reported_in_time(cluster: RunningCluster) -
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
         make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
     task = make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
-    (piece,) = task.partitions({"offsets": {}, "timestamp": 0}, {"offsets": {"orders": {"ABSENT": 1}}, "timestamp": 0})
+    (piece,) = task.partitions({}, document("ABSENT", 0, 1))
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
         list(task.read(piece))
     with (
@@ -350,26 +357,37 @@ A, B, C = ("orders", "A"), ("orders", "B"), ("other", "C")
 
 
 def test_an_offset_survives_a_checkpoint() -> None:
-    offset = ClusterOffset({B: 2, A: 1, C: 3}, 1000, {C: 1})
+    offset = StreamOffset(offsets={B: 2, A: 1, C: 3}, begins={C: 1}, tasks_min=4, timestamp=1000)
     document = json.loads(json.dumps(offset.to_checkpoint()))
     assert document == {
         "offsets": {"orders": {"A": 1, "B": 2}, "other": {"C": 3}},
-        "timestamp": 1000,
         "begins": {"other": {"C": 1}},
+        "tasks": 4,
+        "timestamp": 1000,
     }
-    assert ClusterOffset.from_checkpoint(document) == offset
+    assert StreamOffset.from_checkpoint(document) == offset
+
+
+@pytest.mark.parametrize("document", [{"orders": {"A": 1}}, {"offsets": {"orders": {"A": 1}}, "timestamp": 1000}])
+def test_an_offset_of_an_earlier_version_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"option checkpointLocation: .* of an earlier version of dafka"):
+        StreamOffset.from_checkpoint(document)
 
 
 def test_a_clock_that_was_set_back_does_not_make_records_late() -> None:
     ahead = 2**45
-    assert ClusterOffset({A: 1}, ahead).advance({A: 2}, {}, None).timestamp == ahead
+    assert position({A: 1}, ahead).advance({A: 2}, {}, None, 1).timestamp == ahead
 
 
 def test_a_partition_never_goes_back_and_one_without_a_known_start_waits() -> None:
-    offset = ClusterOffset({A: 5}, 0)
-    assert offset.advance({A: 3, B: 4}, {}, None) is offset
-    assert offset.advance({A: 3, B: 4}, {B: 4}, None) is offset
-    assert offset.advance({A: 3, B: 4}, {B: 1}, None).ranges_since(offset) == {B: (1, 4)}
+    offset = position({A: 5})
+    assert offset.advance({A: 3, B: 4}, {}, None, 1) is offset
+    assert offset.advance({A: 3, B: 4}, {B: 4}, None, 1) is offset
+    assert offset.advance({A: 3, B: 4}, {B: 1}, None, 1).ranges() == {B: (1, 4)}
+
+
+def position(offsets: dict[PartitionName, int], timestamp: int = 0) -> StreamOffset:
+    return StreamOffset(offsets=offsets, tasks_min=1, timestamp=timestamp)
 
 
 def test_pieces_cover_ranges_once() -> None:

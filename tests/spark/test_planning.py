@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
+from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -12,76 +15,121 @@ from hypothesis import strategies as st
 
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition
-from dafka.spark.offsets import EARLIEST, LATEST
+from dafka.spark.offsets import EARLIEST, LATEST, PartitionName, StreamOffset
 from dafka.spark.options import RequestedOffsets
 from dafka.spark.planning import (
-    RECORD_BYTES,
     SLACK,
-    TASK_BYTES_MAX,
-    TASK_BYTES_MIN,
+    TASK_RECORDS_MAX,
+    TASK_RECORDS_MIN,
+    OffsetRange,
     StoreRange,
-    plan_tasks,
+    divide_ranges,
+    plan_task,
     resolve_offsets,
 )
-from dafka.spark.stores import Replica, StoredPartition
+from dafka.spark.stores import Replica, StoredPartition, merge_replicas
 from dafka.storage import PartitionInfo
 
-RANGES = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**24), st.integers(0, 4096)), max_size=30).map(
-    lambda found: [
-        StoreRange("sqlite:x.db", Partition("orders", str(number)), start, start + count, size)
-        for number, (start, count, size) in enumerate(found)
-    ]
+RANGES = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**24)), max_size=30).map(
+    lambda found: [(("orders", str(number)), start, start + count) for number, (start, count) in enumerate(found)]
 )
 
 
 @given(RANGES, st.integers(1, 64))
-def test_tasks_cover_the_ranges_exactly_once(ranges: list[StoreRange], tasks_min: int) -> None:
-    parts = [each for task in plan_tasks(ranges, tasks_min) for each in task.ranges]
-    assert all(each.start < each.end for each in parts)
-    for whole in ranges:
-        own = [each for each in parts if each.partition == whole.partition]
-        assert (own[0].start, own[-1].end) == (whole.start, whole.end)
-        assert all(before.end == after.start for before, after in pairwise(own))
-    order = [each.partition for each in parts]
-    assert order == sorted(order, key=[each.partition for each in ranges].index)
+def test_tasks_cover_the_ranges_exactly_once(ranges: list[OffsetRange], tasks_min: int) -> None:
+    parts = [each for task in divide_ranges(ranges, tasks_min) for each in task]
+    assert all(start < end for _, start, end in parts)
+    for name, start, end in ranges:
+        own = [each for each in parts if each[0] == name]
+        assert (own[0][1], own[-1][2]) == (start, end)
+        assert all(before[2] == after[1] for before, after in pairwise(own))
+    order = [name for name, _, _ in parts]
+    assert order == sorted(order)
 
 
 @given(RANGES, st.integers(1, 64))
-def test_tasks_have_a_bounded_weight_and_are_enough(ranges: list[StoreRange], tasks_min: int) -> None:
-    tasks = plan_tasks(ranges, tasks_min)
-    weights = [sum(each.weight for each in task.ranges) for task in tasks]
-    largest = max((each.record_bytes for each in ranges), default=0) + RECORD_BYTES
-    assert all(weight <= TASK_BYTES_MAX * SLACK + TASK_BYTES_MIN * 2 + largest for weight in weights)
-    total = sum(weights)
-    if total >= 8 * tasks_min * TASK_BYTES_MIN:
+def test_tasks_have_a_bounded_size_and_are_enough(ranges: list[OffsetRange], tasks_min: int) -> None:
+    tasks = divide_ranges(ranges, tasks_min)
+    counts = [sum(end - start for _, start, end in task) for task in tasks]
+    assert all(count <= TASK_RECORDS_MAX * SLACK + TASK_RECORDS_MIN * 2 for count in counts)
+    total = sum(counts)
+    if total >= 8 * tasks_min * TASK_RECORDS_MIN:
         assert len(tasks) >= tasks_min
-    assert len(tasks) <= 1 + total // TASK_BYTES_MIN + tasks_min * 2
+    assert len(tasks) <= 1 + total // TASK_RECORDS_MIN + tasks_min * 2
 
 
 def test_one_large_partition_uses_every_core_evenly() -> None:
-    tasks = plan_tasks([StoreRange("sqlite:x.db", Partition("orders", "A"), 0, 5_000_000, 100)], 8)
-    counts = [len(task.ranges[0]) for task in tasks]
+    tasks = divide_ranges([(("orders", "A"), 0, 5_000_000)], 8)
+    counts = [end - start for ((_, start, end),) in tasks]
     assert len(tasks) % 8 == 0
     assert max(counts) - min(counts) <= 1
 
 
 def test_few_records_are_one_task_and_no_records_are_none() -> None:
-    assert len(plan_tasks([StoreRange("sqlite:x.db", Partition("orders", "A"), 5, 9, 100)], 8)) == 1
-    assert plan_tasks([], 8) == []
+    assert len(divide_ranges([(("orders", "A"), 5, 9)], 8)) == 1
+    assert divide_ranges([], 8) == []
 
 
 def test_ten_thousand_partitions_are_planned_quickly() -> None:
-    ranges = [StoreRange("sqlite:x.db", Partition("orders", f"{number:032X}"), 0, 100, 100) for number in range(10_000)]
+    names = [("orders", f"{number:032X}") for number in range(10_000)]
+    held = {name: stored(0, 100, name[1]) for name in names}
     started = time.process_time()
-    tasks = plan_tasks(ranges, 4)
+    tasks = [plan_task(held, task) for task in divide_ranges([(name, 0, 100) for name in names], 4)]
     size = sum(len(pickle.dumps(task)) for task in tasks)
     assert time.process_time() - started < 2
     assert 1 <= len(tasks) <= 8
     assert size < 4 * 2**20
 
 
-def stored(earliest: int, end: int) -> StoredPartition:
-    partition = Partition("orders", "A")
+@st.composite
+def held_partitions(draw: st.DrawFn) -> tuple[dict[PartitionName, int], list[dict[PartitionName, StoredPartition]]]:
+    """Return the ends of partitions, and what two sets of stores hold of them: at least all of their records."""
+    ends = {("orders", letter): draw(st.integers(1, 3_000_000)) for letter in draw(st.sets(st.sampled_from("ABCDE")))}
+    states = []
+    for _ in range(2):
+        state = {}
+        for name, end in ends.items():
+            replicas: list[Replica] = []
+            for number in range(draw(st.integers(1, 3))):
+                stored_end = end + draw(st.integers(0, 1000))
+                first = draw(st.integers(0, end)) if replicas else 0
+                info = PartitionInfo(first, stored_end, draw(st.integers(0, 2**40)))
+                replicas.append(Replica(f"sqlite:{number}.db", info, draw(st.integers(0, stored_end))))
+            state[name] = merge_replicas(Partition(*name), replicas)
+        states.append(state)
+    return ends, states
+
+
+@given(held_partitions(), st.integers(1, 16), st.randoms(use_true_random=False))
+def test_the_division_depends_on_the_offsets_alone(
+    held: tuple[dict[PartitionName, int], list[dict[PartitionName, StoredPartition]]], tasks_min: int, random: Random
+) -> None:
+    """Sizes, tiers, replicas and what was appended since do not change which records a task reads, in which order."""
+    ends, states = held
+    offset = StreamOffset(offsets={}, tasks_min=1, timestamp=0).advance(ends, dict.fromkeys(ends, 0), None, tasks_min)
+    read = []
+    for state in states:
+        batch = StreamOffset.from_checkpoint(json.loads(json.dumps(offset.to_checkpoint())))
+        ranges = [(name, *each) for name, each in batch.ranges().items()]
+        random.shuffle(ranges)
+        tasks = [plan_task(state, task).ranges for task in divide_ranges(ranges, batch.tasks_min)]
+        read.append([_join(task) for task in tasks])
+    assert read[0] == read[1]
+
+
+def _join(ranges: Sequence[StoreRange]) -> list[tuple[Partition, int, int]]:
+    """Return ranges without the borders between stores and tiers."""
+    joined: list[tuple[Partition, int, int]] = []
+    for each in ranges:
+        start = each.start
+        if joined and joined[-1][0] == each.partition and joined[-1][2] == start:
+            start = joined.pop()[1]
+        joined.append((each.partition, start, each.end))
+    return joined
+
+
+def stored(earliest: int, end: int, address: str = "A") -> StoredPartition:
+    partition = Partition("orders", address)
     return StoredPartition(partition, (Replica("sqlite:x.db", PartitionInfo(earliest, end)),), earliest, end)
 
 

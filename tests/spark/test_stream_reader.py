@@ -6,20 +6,24 @@ import json
 import pickle
 import shutil
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from pyspark.sql.datasource import DataSourceStreamReader
+import trio
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.spark.data_source import DafkaDataSource
-from dafka.spark.offsets import Offsets
 from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import StoreStreamReader
+from dafka.storage import open_storage
+from dafka.storage.base import delete_partitions
 from tests.spark.stores import TIME, A, B, batch, content, fill, trim
 
 ORDERS = Partition("orders", A)
@@ -32,6 +36,7 @@ class Query:
     folder: Path
     checkpoint: str | None = None
     rows: list[dict[str, Any]] = attrs.field(factory=list)
+    last: tuple[str, list[list[dict[str, Any]]]] | None = None
 
     @property
     def path(self) -> str:
@@ -39,11 +44,7 @@ class Query:
 
     def run(self, **options: object) -> None:
         """Read what is stored now, from the checkpoint on if there is one."""
-        given = {
-            name.lower(): json.dumps(each) if isinstance(each, dict) else str(each) for name, each in options.items()
-        }
-        reader = DafkaDataSource({**given, "path": self.path}).streamReader(COLUMNS)
-        assert isinstance(reader, StoreStreamReader)
+        reader = self._make_reader(options)
         in_tasks = pickle.dumps(reader)
         try:
             reader.prepareForTriggerAvailableNow()
@@ -54,18 +55,51 @@ class Query:
         finally:
             reader.stop()
 
-    def _run_batch(self, reader: StoreStreamReader, start: Offsets, in_tasks: bytes) -> bool:
+    def _make_reader(self, options: Mapping[str, object]) -> StoreStreamReader:
+        given = {
+            name.lower(): json.dumps(each) if isinstance(each, dict) else str(each) for name, each in options.items()
+        }
+        reader = DafkaDataSource({**given, "path": self.path}).streamReader(COLUMNS)
+        assert isinstance(reader, StoreStreamReader)
+        return reader
+
+    def _run_batch(self, reader: StoreStreamReader, start: dict[str, Any], in_tasks: bytes) -> bool:
         end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
         if end == start:
             return False
-        rows = []
-        for task in reader.partitions(start, end):
-            in_task: DataSourceStreamReader = pickle.loads(in_tasks)
-            for each in in_task.read(pickle.loads(pickle.dumps(task))):
-                rows += each.to_pylist()  # type: ignore[union-attr]
-        self.rows += rows
+        tasks = [self._read_task(in_tasks, task) for task in reader.partitions(start, end)]
+        self.rows += [row for task in tasks for row in task]
+        self.last = json.dumps(end), tasks
         self.checkpoint = json.dumps(end)
         return True
+
+    def _read_task(self, in_tasks: bytes, task: InputPartition) -> list[dict[str, Any]]:
+        in_task: DataSourceStreamReader = pickle.loads(in_tasks)
+        batches = in_task.read(pickle.loads(pickle.dumps(task)))
+        return [row for batch in batches for row in batch.to_pylist()]  # type: ignore[union-attr]
+
+    def check_repeatable(self, **options: object) -> None:
+        """Check that the last micro-batch has the same tasks if it is run again as the first one of a new process.
+
+        Spark keeps the end of a micro-batch only: it asks for the start of the first one again.
+        """
+        assert self.last is not None
+        end, tasks = self.last
+        reader = self._make_reader(options)
+        try:
+            again = [
+                self._read_task(pickle.dumps(self._make_reader(options)), task)
+                for task in reader.partitions(json.loads(json.dumps(reader.initialOffset())), json.loads(end))
+            ]
+        finally:
+            reader.stop()
+        assert [_positions(task) for task in again] == [_positions(task) for task in tasks]
+
+    def first(self, **options: object) -> None:
+        """Start the query, without reading anything."""
+        reader = self._make_reader(options)
+        self.checkpoint = json.dumps(reader.initialOffset())
+        reader.stop()
 
     def fail(self, **options: object) -> str:
         """Run, and return the message of the error."""
@@ -80,6 +114,10 @@ class Query:
             assert row["value"] == content(row["topic"], row["partition"], row["offset"])
             found.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
         return {name: sorted(offsets) for name, offsets in sorted(found.items())}
+
+
+def _positions(rows: list[dict[str, Any]]) -> list[tuple[str, str, int, bytes]]:
+    return [(row["topic"], row["partition"], row["offset"], row["value"]) for row in rows]
 
 
 @pytest.fixture(params=["sqlite", "filelog"])
@@ -159,3 +197,92 @@ def test_replicas_that_take_turns_being_ahead(query: Query) -> None:
         reached[which] = end
         query.run(startingOffsets="earliest")
     assert query.found() == {("orders", A): list(range(60))}
+
+
+def forget(url: str, *partitions: Partition) -> None:
+    """Delete partitions from a store, as it does with those that have ended and are empty."""
+
+    async def program() -> None:
+        async with open_storage(url) as storage:
+            await delete_partitions(storage, partitions)
+
+    trio.run(program)
+
+
+@pytest.mark.parametrize("options", [{"startingOffsets": "latest"}, {"startingOffsets": "earliest"}])
+def test_the_first_micro_batch_is_repeated_though_its_start_is_asked_for_again(
+    query: Query, scheme: str, options: dict[str, object]
+) -> None:
+    url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10))
+    query.first(**options)
+    fill(url, batch("orders", A, 10, 4000), batch("orders", B, 0, 3000))
+    query.run(minPartitions=3, **options)
+    large = [b"." * 10_000] * 1000
+    fill(url, batch("orders", B, 3000, 4000, contents=large))  # the average size, and with it the store, is another
+    fill(f"sqlite:{query.path}/replica.db", batch("orders", A, 0, 5000))
+    query.check_repeatable(minPartitions=16, **options)
+
+
+def test_a_partition_that_was_read_to_its_end_may_be_forgotten(query: Query, scheme: str) -> None:
+    ended = Partition("orders", B)
+    url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10), batch("orders", B, 0, 10))
+    query.run(startingOffsets="earliest")
+    forget(url, ended)
+    query.run()
+    fill(url, batch("orders", A, 10, 12))
+    query.run()
+    fill(url, batch("orders", B, 10, 13))  # its producer comes back
+    query.run()
+    assert query.found() == {("orders", A): list(range(12)), ("orders", B): list(range(13))}
+
+
+def test_a_partition_that_was_not_read_to_its_end_may_not_be_forgotten(
+    query: Query, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10), batch("orders", B, 0, 10))
+    reader = query._make_reader({"startingOffsets": "earliest"})
+    query.checkpoint = json.dumps(reader.latestOffset(reader.initialOffset(), ReadMaxRows(10)))
+    reader.stop()
+    forget(url, Partition("orders", B))
+    assert f"orders/{B} is no longer in any of the stores" in query.fail()
+    query.run(failOnDataLoss="false")
+    assert f"orders/{B}: records 5 to 9 (5 of them) are left out: the partition is no longer in any" in caplog.text
+
+
+def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    store = Path(f"{query.path}/store.db")
+    fill(f"sqlite:{store}", batch("orders", A, 0, 10))
+    query.run(startingOffsets="earliest")
+    fill(f"sqlite:{query.folder}/other.db", batch("orders", A, 0, 3))
+    (query.folder / "other.db").rename(store)
+    for name in ("store.db-wal", "store.db-shm"):
+        Path(f"{query.path}/{name}").unlink(missing_ok=True)
+    reader = query._make_reader({"failOnDataLoss": "false"})
+    try:
+        for end in (3, 6, 12):
+            if end > 3:
+                fill(f"sqlite:{store}", batch("orders", A, end - 3 if end == 6 else 6, end))
+            latest = reader.latestOffset(json.loads(query.checkpoint or ""), reader.getDefaultReadLimit())
+    finally:
+        reader.stop()
+    assert latest["begins"] == {"orders": {A: 10}}
+    warned = [record.getMessage() for record in caplog.records if record.name == "dafka.spark"]
+    assert warned == [
+        f"orders/{A}: records 0 to 2 (3 of them) are left out: sqlite:{store} was replaced, and they count as read",
+        f"orders/{A}: records 3 to 9 (7 of them) are left out: "
+        "the partition was seen up to offset 9, and now ends at 3",
+    ]
+
+
+def test_what_is_left_out_at_the_start_is_named(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    url = fill(f"sqlite:{query.path}/store.db", batch("orders", A, 0, 10))
+    trim(url, {ORDERS: 4})
+    options = {"failOnDataLoss": "false", "startingOffsets": {"orders": {A: 1, B: 5}}}
+    query.run(**options)
+    assert f"orders/{A}: records 1 to 3 (3 of them) are left out: they are no longer in the stores" in caplog.text
+    assert f"Option startingOffsets: none of the stores has the partition orders/{B}; it is left out" in caplog.text
+    fill(url, batch("orders", B, 0, 9))
+    trim(url, {Partition("orders", B): 7})
+    query.run(failOnDataLoss="false")
+    assert f"orders/{B}: records 0 to 6 (7 of them) are left out: they are no longer in the stores" in caplog.text
+    assert query.found() == {("orders", A): list(range(4, 10)), ("orders", B): [7, 8]}
