@@ -27,6 +27,10 @@ export function ResetOffsets({ group, name, onClose }) {
       onClose(true);
     },
   );
+  const chooseTopic = (event) => {
+    setTopic(event.target.value);
+    if (target === "offset") setValue(""); // an offset of another topic
+  };
   const choose = (event) => {
     setTarget(event.target.value);
     setValue(event.target.value === "time" ? localInput(Date.now() - 3_600_000) : "");
@@ -35,7 +39,7 @@ export function ResetOffsets({ group, name, onClose }) {
   return html`<${Dialog} title=${html`Reset the offsets of <code class="break">${name}</code>`} danger verb="Reset the offsets"
       onClose=${() => onClose(false)} onSubmit=${task.run} busy=${task.busy} error=${task.error} disabled=${!valid}>
     <${Field} label="Topic">
-      ${(attributes) => html`<select ...${attributes} value=${topic} onChange=${(event) => setTopic(event.target.value)}>
+      ${(attributes) => html`<select ...${attributes} value=${topic} onChange=${chooseTopic}>
         ${topics.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
       </select>`}
     <//>

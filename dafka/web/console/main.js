@@ -37,6 +37,9 @@ function pageOf([first, second]) {
   return ["brokers", "storage", "settings", "login"].includes(first) ? first : null;
 }
 
+/** Return the key of a page. One about another topic or group, or one that is opened again, keeps nothing of the one before. */
+const keyOf = (name, { segments, opened }) => `${name} ${name === "topic" || name === "group" ? segments[1] : opened}`;
+
 /** A page, once its module is loaded. */
 function Page({ name, ...props }) {
   const [loaded, setLoaded] = useState({ name: "overview", component: Overview, error: null });
@@ -157,7 +160,7 @@ function App() {
   if (error) page = html`<${Head} title="No connection" /><${Notice} kind="bad" urgent>${error.message} The console tries again by itself.<//>`;
   else if (needsLogin) page = html`<${Page} name="login" onDone=${refresh} session=${session} />`;
   else if (session && name === null) page = html`<${Unknown} />`;
-  else if (session) page = html`<${Page} name=${name} key=${name} route=${route} session=${session} />`;
+  else if (session) page = html`<${Page} name=${name} key=${keyOf(name, route)} route=${route} session=${session} />`;
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the contents</a>
     <div class=${needsLogin ? "alone" : "frame"}>

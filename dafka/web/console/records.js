@@ -14,6 +14,8 @@ const SEARCH_WINDOW = 1000;
 const SEARCH_FOUND = 50;
 
 const idOf = (record) => `${record.log}:${record.offset}`;
+/** Return the records of two lists, each once. */
+const union = (one, other) => [...new Map([...one, ...other].map((record) => [idOf(record), record])).values()];
 const byTime = (one, other) => one.timestamp - other.timestamp || one.log - other.log || one.offset - other.offset;
 
 /** Return where each log begins and ends now. */
@@ -49,6 +51,28 @@ function positionsOf(logs, log, value) {
   const shown = log === "" ? logs : logs.filter((each) => String(each.log) === log);
   return Object.fromEntries(shown.map((each) => [each.log, value(each)]));
 }
+
+/** Return the position of each log that is further on; `back` means towards the beginning. */
+function furthest(one, other, back) {
+  return Object.fromEntries(Object.entries(one).map(([log, at]) => [log, (back ? Math.min : Math.max)(at, other?.[log] ?? at)]));
+}
+
+/** Keep the newest records of each log, and begin where those do. */
+function keepNewest(loaded) {
+  const logs = Object.keys(loaded.firsts);
+  const kept = [];
+  const firsts = {};
+  for (const log of logs) {
+    const own = loaded.records.filter((record) => String(record.log) === log).sort((one, other) => other.offset - one.offset);
+    const newest = own.slice(0, Math.ceil(KEPT_MAX / logs.length));
+    kept.push(...newest);
+    firsts[log] = newest.length < own.length ? newest.at(-1).offset : loaded.firsts[log];
+  }
+  return { ...loaded, records: kept, firsts };
+}
+
+const NOT_SCANNED = { search: "", records: [], positions: null };
+const IDLE = { busy: false, error: "", scanned: null };
 
 const STARTS = { newest: "Newest", oldest: "Oldest", offset: "Offset…", time: "Time…" };
 
@@ -104,8 +128,10 @@ export function Records({ topic, route }) {
   const [search, setSearch] = useState("");
   const [live, setLive] = useState(false);
   const [paused, setPaused] = useState(false);
+  // What is loaded has no gaps: `firsts` and `nexts` are its ends. What a search has found beyond holds for its text only.
   const [loaded, setLoaded] = useState(null);
-  const [work, setWork] = useState({ busy: true, error: "", scanned: 0 });
+  const [scan, setScan] = useState(NOT_SCANNED);
+  const [work, setWork] = useState({ ...IDLE, busy: true });
   const [selected, setSelected] = useState(null);
   const [fresh, setFresh] = useState(0);
   const running = useRef(new AbortController());
@@ -114,84 +140,106 @@ export function Records({ topic, route }) {
   const attempt = async (action) => {
     running.current.abort();
     const ending = (running.current = new AbortController());
-    setWork({ busy: true, error: "", scanned: 0 });
+    setWork({ ...IDLE, busy: true });
     try {
       await action(ending.signal);
-      if (!ending.signal.aborted) setWork({ busy: false, error: "", scanned: 0 });
+      if (!ending.signal.aborted) setWork(IDLE);
     } catch (error) {
-      if (error.name !== "AbortError") setWork({ busy: false, error: error.message, scanned: 0 });
+      if (!ending.signal.aborted) setWork({ ...IDLE, error: error.message });
     }
+  };
+  const stop = () => {
+    running.current.abort();
+    setWork(IDLE);
   };
 
   useEffect(() => {
     const given = { offset: Number(start.value), time: `time:${start.value}` }[start.kind];
     const from = { newest: (each) => each.end_offset, oldest: (each) => each.start_offset }[start.kind];
+    setScan(NOT_SCANNED);
     attempt(async (signal) => {
       const bounds = await readBounds(topic.name, signal);
       const positions = positionsOf(Object.values(bounds), log, (each) => {
         if (from) return from(each);
         return start.kind === "offset" ? Math.min(Math.max(given, each.start_offset), each.end_offset) : given;
       });
-      setLoaded(await readWindows(topic.name, bounds, positions, { back, limit: WINDOW, signal }));
+      const found = await readWindows(topic.name, bounds, positions, { back, limit: WINDOW, signal });
+      if (signal.aborted) return;
+      setLoaded(found);
       setSelected(null);
     });
     setQuery({ log: topic.log_count > 1 ? log : "" });
     return () => running.current.abort();
   }, [topic.name, log, start, fresh]);
 
+  const changeSearch = (text) => {
+    if (work.scanned !== null) stop();
+    setSearch(text);
+  };
   const matches = useMemo(() => matcher(search), [search]);
+  const scanned = search && scan.search === search ? scan : NOT_SCANNED;
+  const begins = positionsOf(topic.logs, log, (each) => each.start_offset);
+  const stillThere = (record) => record.offset >= (begins[record.log] ?? 0);
+  const held = useMemo(() => (loaded?.records ?? []).filter(stillThere), [loaded, JSON.stringify(begins)]);
+  const known = useMemo(() => union(held, scanned.records.filter(stillThere)), [held, scanned]);
   const shown = useMemo(() => {
-    const found = (loaded?.records ?? []).filter((record) => !search || matches(record)).sort(byTime);
+    const found = known.filter((record) => !search || matches(record)).sort(byTime);
     return back ? found.reverse() : found;
-  }, [loaded, matches, back]);
+  }, [known, matches, back]);
 
-  const extend = (found) =>
-    setLoaded((before) => ({
-      records: [...before.records, ...found.records],
-      firsts: back ? found.firsts : before.firsts,
-      nexts: back ? before.nexts : found.nexts,
-    }));
   const positions = back ? loaded?.firsts : loaded?.nexts;
-  const isAtEnd = !positions || Object.entries(positions).every(([each, at]) => {
+  const searched = positions && furthest(positions, scanned.positions, back);
+  const areAtEnd = (places) => !places || Object.entries(places).every(([each, at]) => {
     const bounds = topic.logs[each];
     return !bounds || (back ? at <= bounds.start_offset : at >= bounds.end_offset);
   });
   const more = () =>
     attempt(async (signal) => {
       const bounds = await readBounds(topic.name, signal);
-      extend(await readWindows(topic.name, bounds, positions, { back, limit: WINDOW, signal }));
+      const found = await readWindows(topic.name, bounds, positions, { back, limit: WINDOW, signal });
+      if (signal.aborted) return;
+      setLoaded((before) => ({
+        records: union(before.records, found.records),
+        firsts: back ? found.firsts : before.firsts,
+        nexts: back ? before.nexts : found.nexts,
+      }));
     });
 
-  /** Read on until enough records match, or there are no more. Only matching ones are kept. */
-  const scan = () =>
+  /** Read on until enough records match, or there are no more. Only matching ones are kept, for this search. */
+  const scanOn = () =>
     attempt(async (signal) => {
+      setWork({ ...IDLE, busy: true, scanned: 0 });
       const bounds = await readBounds(topic.name, signal);
-      let at = positions;
-      let [found, scanned] = [0, 0];
+      let at = searched;
+      let records = scanned.records;
+      let [found, read] = [0, 0];
       while (found < SEARCH_FOUND) {
         const window = await readWindows(topic.name, bounds, at, { back, limit: SEARCH_WINDOW, signal });
+        if (signal.aborted) return;
         const kept = window.records.filter(matches);
         at = back ? window.firsts : window.nexts;
+        records = [...records, ...kept];
         found += kept.length;
-        scanned += window.records.length;
-        extend({ ...window, records: kept });
-        setWork({ busy: true, error: "", scanned });
+        read += window.records.length;
+        setScan({ search, records, positions: at });
+        setWork({ ...IDLE, busy: true, scanned: read });
         const moved = Object.entries(at).some(([each, position]) => (back ? position > bounds[each].start_offset : position < bounds[each].end_offset));
         if (!moved) break;
       }
-      announce(`${plural(found, "further record")} found among ${count(scanned)}.`);
+      announce(`${plural(found, "further record")} found among ${count(read)}.`);
     });
 
+  const ends = positionsOf(topic.logs, log, (each) => each.end_offset);
   const tail = useTail({
     topic: topic.name,
     starts: live && loaded ? loaded.nexts : {},
-    ends: positionsOf(topic.logs, log, (each) => each.end_offset),
+    ends,
     enabled: live && loaded !== null && back,
     paused,
     onRecords: (arrived) =>
       setLoaded((before) => {
-        const records = [...before.records, ...arrived];
-        return { ...before, records: records.length > KEPT_MAX ? records.slice(-KEPT_MAX) : records };
+        const after = { ...before, records: union(before.records, arrived) };
+        return after.records.length > KEPT_MAX ? keepNewest(after) : after;
       }),
   });
   const toggleLive = () => {
@@ -203,12 +251,12 @@ export function Records({ topic, route }) {
   };
 
   const columns = useMemo(() => columnsFor(topic, setSelected, selected !== null), [topic.log_count, selected !== null]);
-  const newer = back && loaded ? topic.logs.reduce((sum, each) => sum + Math.max(0, each.end_offset - (loaded.nexts[each.log] ?? each.end_offset)), 0) : 0;
+  const newer = back && loaded ? Object.entries(ends).reduce((sum, [each, end]) => sum + Math.max(0, end - (loaded.nexts[each] ?? begins[each])), 0) : 0;
   const record = selected && (loaded?.records.find((each) => idOf(each) === idOf(selected)) ?? selected);
-  const note = search ? `${count(shown.length)} of ${plural(loaded?.records.length ?? 0, "loaded record")}` : plural(shown.length, "record");
+  const note = search ? `${count(shown.length)} of ${plural(known.length, "loaded record")}` : plural(shown.length, "record");
   const empty = html`<${NoRecords} search=${search} topic=${topic} busy=${work.busy} live=${live} />`;
   return html`<div class="tools">
-      <${Search} label="Search in keys, values and headers" hint="Search keys and values" value=${search} onInput=${setSearch} />
+      <${Search} label="Search in keys, values and headers" hint="Search keys and values" value=${search} onInput=${changeSearch} />
       ${topic.log_count > 1 && html`<${LogChoice} topic=${topic} value=${log} onChange=${setLog} />`}
       <${StartChoice} start=${start} onChange=${(next) => { setLive(false); setStart(next); }} />
       <div class="actions spread">
@@ -228,7 +276,7 @@ export function Records({ topic, route }) {
           empty=${empty} stick=${live && !paused && !record} />
         <div class="table-foot">
           <span class="muted">${note}${tail.skipped > 0 && live ? `, ${count(tail.skipped)} left out to keep up` : ""}</span>
-          <${Further} ...${{ work, search, isAtEnd, back, more, scan }} stop=${() => { running.current.abort(); setWork({ busy: false, error: "", scanned: 0 }); }} />
+          <${Further} ...${{ work, search, back, more, stop }} isAtEnd=${areAtEnd(positions)} isSearched=${areAtEnd(searched)} scan=${scanOn} />
         </div>
       </div>
       ${record && html`<${Detail} record=${record} topic=${topic} onClose=${() => setSelected(null)} />`}
@@ -243,11 +291,11 @@ function NoRecords({ search, topic, busy, live }) {
   return html`<${Empty} title="No records yet">What is published to this topic appears here.<//>`;
 }
 
-function Further({ work, search, isAtEnd, back, more, scan, stop }) {
-  if (work.scanned) return html`<span><span class="muted">${count(work.scanned)} searched</span> <button class="small" onClick=${stop}>Stop</button></span>`;
+function Further({ work, search, isAtEnd, isSearched, back, more, scan, stop }) {
+  if (work.scanned !== null) return html`<span><span class="muted">${count(work.scanned)} searched</span> <button class="small" onClick=${stop}>Stop</button></span>`;
   if (isAtEnd) return html`<span class="muted">${back ? "These are the oldest ones" : "These are the newest ones"}</span>`;
   return html`<span class="actions">
-    ${search && html`<button class="small" disabled=${work.busy} onClick=${scan}>Search further</button>`}
+    ${search && (isSearched ? html`<span class="muted">All are searched</span>` : html`<button class="small" disabled=${work.busy} onClick=${scan}>Search further</button>`)}
     <button class="small" disabled=${work.busy} onClick=${more}>${back ? "Older records" : "Newer records"}</button>
   </span>`;
 }

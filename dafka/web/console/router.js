@@ -1,5 +1,5 @@
 // The address of a page is behind the `#`, so that the broker serves one document.
-import { useEffect, useReducer } from "./vendor/htm-preact-3.1.1.js";
+import { useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 
 /** Return the parts of the current address: the segments of its path, decoded, and its query. */
 export function parseHash(hash = location.hash) {
@@ -33,17 +33,20 @@ export function setQuery(changes) {
   history.replaceState(null, "", href(segments, next));
 }
 
-/** Return the current address, and render again when it changes. */
+/**
+ * Return the address that was opened last, and render again when one is. `setQuery` opens none. `opened` counts them:
+ * the same address may be opened again.
+ */
 export function useRoute() {
-  const [, update] = useReducer((count) => count + 1, 0);
+  const [route, setRoute] = useState(() => ({ ...parseHash(), opened: 0 }));
   useEffect(() => {
     const changed = () => {
       document.documentElement.dataset.navigated = "yes";
       window.scrollTo(0, 0);
-      update();
+      setRoute((before) => ({ ...parseHash(), opened: before.opened + 1 }));
     };
     window.addEventListener("hashchange", changed);
     return () => window.removeEventListener("hashchange", changed);
   }, []);
-  return parseHash();
+  return route;
 }

@@ -100,11 +100,15 @@ export function DeleteRecords({ topic, onClose }) {
     },
   );
   const gone = valid ? offset - found.start_offset : 0;
+  const choose = (event) => {
+    setLog(event.target.value);
+    setBefore(""); // an offset of another log
+  };
   return html`<${Dialog} title=${html`Delete records of <code class="break">${topic.name}</code>`} danger
       verb=${gone ? `Delete ${count(gone)} ${gone === 1 ? "record" : "records"}` : "Delete records"}
       onClose=${() => onClose(false)} onSubmit=${task.run} busy=${task.busy} error=${task.error} disabled=${!valid}>
     <${Field} label="Log">
-      ${(attributes) => html`<select ...${attributes} value=${log} onChange=${(event) => setLog(event.target.value)}>
+      ${(attributes) => html`<select ...${attributes} value=${log} onChange=${choose}>
         ${topic.logs.map((each) => html`<option key=${each.log} value=${each.log}>${each.log}</option>`)}
       </select>`}
     <//>

@@ -188,7 +188,7 @@ export function Confirm({ title, verb, mustType, action, done, onClose, children
   <//>`;
 }
 
-/** Run something asynchronous once at a time, with its error as a sentence. */
+/** Run something asynchronous once at a time, with its error as a sentence. `done` is not called if the control has gone. */
 export function useTask(action, done = () => {}) {
   const [state, setState] = useState({ busy: false, error: "" });
   const alive = useRef(true);
@@ -197,7 +197,8 @@ export function useTask(action, done = () => {}) {
     setState({ busy: true, error: "" });
     try {
       const result = await action();
-      if (alive.current) setState({ busy: false, error: "" });
+      if (!alive.current) return;
+      setState({ busy: false, error: "" });
       done(result);
     } catch (error) {
       if (alive.current) setState({ busy: false, error: error.message });

@@ -104,6 +104,124 @@ def test_a_search_looks_in_keys_values_headers_and_fields(browser: Any, broker: 
         assert found.count() == 1
 
 
+def make_topic_to_search(broker: ServedBroker, name: str) -> None:
+    """Create a topic with more records than are loaded; each tenth one is red, the next one blue."""
+    broker.create_topic(name)
+    colours = {0: "red", 1: "blue"}
+    broker.publish(name, [{"value": f"{colours.get(number % 10, 'grey')} {number}"} for number in range(1500)])
+
+
+def search_all(window: Window, text: str) -> int:
+    """Search for a text in all records of the topic, and return how many are found."""
+    page = window.page
+    page.get_by_role("searchbox").fill(text)
+    page.locator(".table-foot:has-text(' of ')").wait_for()
+    further = page.get_by_role("button", name="Search further")
+    while further.or_(page.get_by_text("All are searched")).first.inner_text() == "Search further":
+        further.click()
+        page.locator(".table-foot button:has-text('Older records'):enabled").wait_for()
+    return int(page.locator(".table-foot span").first.inner_text().split(" of ")[0].replace(",", ""))
+
+
+def test_another_search_finds_what_the_one_before_left_out(browser: Any, broker: ServedBroker) -> None:
+    make_topic_to_search(broker, "coloured")
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics/coloured", "coloured")
+        assert search_all(window, "red") == 150
+        assert search_all(window, "blue") == 150
+        assert search_all(window, "red") == 150
+        page.get_by_role("searchbox").fill("")
+        page.locator(".table-foot:has-text('200 records')").wait_for()
+        page.get_by_role("button", name="Older records").click()
+        page.locator(".table-foot:has-text('400 records')").wait_for()  # without gaps
+
+
+def test_a_search_that_changes_ends_the_one_that_reads(browser: Any, broker: ServedBroker) -> None:
+    make_topic_to_search(broker, "slow")
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics/slow", "slow")
+        page.route("**/records?*", lambda route: None)  # it is never answered
+        page.get_by_role("searchbox").fill("red")
+        page.get_by_role("button", name="Search further").click()
+        page.get_by_role("button", name="Stop").wait_for()
+        page.get_by_role("searchbox").fill("blue")
+        page.get_by_role("button", name="Search further").wait_for()
+        page.unroute("**/records?*")
+        assert search_all(window, "blue") == 150
+
+
+def test_a_topic_that_is_made_again_shows_nothing_of_the_one_before(browser: Any, broker: ServedBroker) -> None:
+    broker.create_topic("again")
+    broker.publish("again", [{"value": "of the first"}])
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics/again", "again")
+        page.get_by_text("of the first").wait_for()
+        page.get_by_role("button", name="Delete records").click()
+        broker.request("DELETE", "/topics/again")
+        page.get_by_text("There is no topic of this name").wait_for()
+        broker.create_topic("again")
+        broker.publish("again", [{"value": "of the second"}])
+        page.get_by_text("of the second").wait_for()
+        assert page.get_by_text("of the first").count() == 0
+        window.complaints = [each for each in window.complaints if "404" not in each]
+
+
+def test_records_that_were_deleted_are_not_shown(browser: Any, broker: ServedBroker) -> None:
+    broker.create_topic("shorter")
+    broker.publish("shorter", [{"value": f"number {number}"} for number in range(10)])
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics/shorter", "shorter")
+        page.get_by_text("number 3").wait_for()
+        broker.request("DELETE", "/topics/shorter/records?log=0&before=4")
+        page.locator(".table-foot:has-text('6 records')").wait_for()
+        assert page.get_by_text("number 3").count() == 0
+
+
+def test_a_dialog_does_not_outlive_its_topic(browser: Any, broker: ServedBroker) -> None:
+    broker.create_topic("here")
+    broker.create_topic("there")
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics/here", "here")
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("dialog").wait_for()
+        window.open("topics/there", "there")
+        assert page.get_by_role("dialog").count() == 0
+
+
+def test_a_list_that_is_opened_again_is_not_filtered(browser: Any, broker: ServedBroker) -> None:
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics", "Topics")
+        page.get_by_role("searchbox").fill("nowhere")
+        page.get_by_text("No topic matches").wait_for()
+        page.get_by_role("link", name="Topics").click()
+        page.get_by_role("link", name="orders", exact=True).wait_for()
+        assert page.get_by_role("searchbox").input_value() == ""
+
+
+def test_a_long_live_tail_leaves_no_gap(browser: Any, broker: ServedBroker) -> None:
+    broker.create_topic("long")
+    broker.publish("long", [{"value": str(number)} for number in range(1000)])
+    with open_window(browser, broker.url) as window:
+        page = window.page
+        window.open("topics/long", "long")
+        page.get_by_role("button", name="Older records").click()
+        page.locator(".table-foot:has-text('400 records')").wait_for()
+        page.get_by_role("button", name="Live tail").click()
+        page.locator(".table-foot:has-text('200 records')").wait_for()
+        for first in range(1000, 6000, 1000):
+            broker.publish("long", [{"value": str(number)} for number in range(first, first + 1000)])
+            page.locator(f"tbody th button:has-text('{first + 999:,}')").first.wait_for()
+        page.locator(".table-foot:has-text('5,000 records')").wait_for()
+        page.get_by_role("button", name="Older records").click()
+        page.locator(".table-foot:has-text('5,200 records')").wait_for()
+
+
 def test_markup_in_records_is_text(browser: Any, broker: ServedBroker) -> None:
     with open_window(browser, broker.url) as window:
         page = window.page

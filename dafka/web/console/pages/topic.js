@@ -152,7 +152,7 @@ export function TopicPage({ route, session }) {
     if (many) setTimed(false);
   }, [many]);
   const topic = view.data && total(view.data);
-  const samples = useHistory(topic?.end ?? null, view.at, name, 12);
+  const samples = useHistory(topic?.end ?? null, view.at, topic?.topic_id, 12);
   const [reads, writes, administers] = ["read", "write", "admin"].map((permission) => may(session, permission, name));
   const crumbs = html`<a href="#/topics">Topics</a>`;
   if (!topic) {
@@ -165,6 +165,7 @@ export function TopicPage({ route, session }) {
   if (writes) tabs.splice(reads ? 1 : 0, 0, ["produce", "Produce", "write"]);
   const tab = tabs.some(([each]) => each === given) ? given : tabs[0][0];
   const Shown = DIALOGS[dialog];
+  const id = topic.topic_id; // a topic that is made again under the name is another one
   const close = (changed) => {
     const deleted = changed && dialog === "topic";
     setDialog("");
@@ -188,11 +189,11 @@ export function TopicPage({ route, session }) {
     <nav class="tabs" aria-label="Parts of the topic">
       ${tabs.map(([each, title]) => html`<a key=${each} href=${href(["topics", name, each])} aria-current=${each === tab ? "page" : undefined}>${title}</a>`)}
     </nav>
-    ${tab === "records" && html`<${Records} key=${name} topic=${topic} route=${route} />`}
-    ${tab === "produce" && html`<${Produce} key=${name} topic=${topic} />`}
+    ${tab === "records" && html`<${Records} key=${`${id} ${route.opened}`} topic=${topic} route=${route} />`}
+    ${tab === "produce" && html`<${Produce} key=${id} topic=${topic} />`}
     ${tab === "logs" && html`<${Logs} topic=${topic} />`}
-    ${tab === "branches" && html`<${Branches} topic=${topic} />`}
+    ${tab === "branches" && html`<${Branches} key=${id} topic=${topic} />`}
     ${tab === "partitions" && html`<${Partitions} topic=${topic} />`}
     ${tab === "settings" && html`<${Settings} topic=${topic} administers=${administers} onChange=${() => setDialog("change")} />`}
-    ${Shown && html`<${Shown} topic=${topic} onClose=${close} />`}`;
+    ${Shown && html`<${Shown} key=${id} topic=${topic} onClose=${close} />`}`;
 }
