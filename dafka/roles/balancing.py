@@ -13,7 +13,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import ConfigError
-from dafka.protocol.logs import TOPICS_TOPIC, LogState, Topic, encode_topic, name_log
+from dafka.protocol.logs import LogState, Topic, name_log
 from dafka.protocol.replication import (
     Balancer,
     BalancerSettings,
@@ -48,6 +48,7 @@ class Balancing:
         logs: The replicated logs.
         leading: The logs that this broker leads.
         indexes: The partitions of indexes that are stored, by log.
+        put_topic: Changes a topic.
         act: Carries out what the machines of logs ask for.
         refresh: Tells clients who leads a log.
         describe: Tells the other brokers what has changed about this one.
@@ -62,6 +63,7 @@ class Balancing:
         logs: ReplicatedLogs,
         leading: Leading,
         indexes: defaultdict[str, set[Partition]],
+        put_topic: Callable[[Topic], object],
         act: Callable[[Iterable[LogAction]], None],
         refresh: Callable[[ReplicatedLog], None],
         describe: Callable[..., None],
@@ -75,6 +77,7 @@ class Balancing:
         self._logs = logs
         self._leading = leading
         self._indexes = indexes
+        self._put_topic = put_topic
         self._act = act
         self._refresh = refresh
         self._describe = describe
@@ -116,8 +119,7 @@ class Balancing:
 
     def _change_topic(self, topic: Topic, **changes: Any) -> None:
         changed = attrs.evolve(topic, revision=topic.revision + 1, **changes)
-        self._order.add_topic(changed)
-        self._host.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(changed))])
+        self._put_topic(changed)
 
     async def run(self) -> None:
         """Have further brokers keep logs, and others no more, as brokers come and go, until cancelled."""
@@ -216,7 +218,7 @@ class Balancing:
             indexes = self._indexes.pop(log.name)
             own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
-            self._leading.forget(log)
+            self._leading.forget(log.name)
             await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:

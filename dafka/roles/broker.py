@@ -6,6 +6,7 @@ this node, as partitions of its own, so that other nodes see no difference to th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,19 +16,21 @@ import trio
 from dafka import wire
 from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.config import Config
-from dafka.errors import ConfigError, NotLeaderError
+from dafka.errors import ConfigError, NotLeaderError, StorageError
 from dafka.protocol.logs import (
     LOGS_MAX,
     MESSAGES_TOPIC,
     TOPICS_TOPIC,
+    Deletion,
     LogOrder,
     MarkerEntry,
     ProducerEntry,
     Topic,
-    encode_topic,
+    encode_deletion,
     find_name_problem,
     is_internal_topic,
     name_log,
+    parse_address,
 )
 from dafka.protocol.logs.log_state import LogState
 from dafka.protocol.machines.broker import BrokerMachine
@@ -48,6 +51,8 @@ from dafka.storage import Storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Command
 
+_LOGGER = logging.getLogger("dafka.broker")
+
 CREATION_WAIT_S = 0.25
 """How long a broker waits for another one that should create a topic, before it looks whether that one is alive."""
 
@@ -66,6 +71,7 @@ class Broker(Store):
         storage: The storage.
         watchers: Those who wait for its logs to get further.
         on_message: Takes the messages of other brokers: the address of the sender, and the message.
+        on_removed: Is called with a topic that is deleted, or hidden by another one of its name, and with its logs.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class Broker(Store):
         self.inventory = Inventory(machine, storage, order)
         self.storage = storage
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
+        self.on_removed: Callable[[Topic, Sequence[LogState]], None] = lambda _topic, _logs: None
         self._state = state
         self._broker_machine = machine
         self._replica_count = config.broker.replicas
@@ -97,6 +104,7 @@ class Broker(Store):
         self._retention = BrokerRetention(
             storage, machine.stored, order, self.cluster.logs, state, config.store, self.address
         )
+        self._creates_topics = config.kafka.auto_create_topics == "on"
         self._log_count = config.kafka.log_count
         self._bytes_max = config.kafka.batch_bytes_max
         self._room_bytes = config.store.pending_bytes_max
@@ -153,7 +161,7 @@ class Broker(Store):
             with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it may be gone
                 await self._durable.wait()
         if name not in self.order.topics:
-            await self._put_topic(self._make_topic(name, log_count, {})).wait()
+            await self.cluster.put_topic(self._make_topic(name, log_count, {})).wait()
         return self.order.logs(name)
 
     def create_topic(
@@ -187,7 +195,7 @@ class Broker(Store):
         if problem:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
-        return self._put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
+        return self.cluster.put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
 
     def _make_topic(
         self,
@@ -234,39 +242,50 @@ class Broker(Store):
             settings=topic.settings if settings is None else dict(settings),
             revision=topic.revision + 1,
         )
-        return self._put_topic(attrs.evolve(changed, placement=self.cluster.balancing.place_logs(changed)))
+        return self.cluster.put_topic(attrs.evolve(changed, placement=self.cluster.balancing.place_logs(changed)))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records. A producer that continues one of its partitions creates it again."""
-        topic = self.order.topics[name]
-        deleted = encode_topic(attrs.evolve(topic, revision=topic.revision + 1), is_deleted=True)
-        written = self.write_state(TOPICS_TOPIC, [(name.encode(), deleted)])
-        await self.drop_topic(name)
+        """Delete a topic. Its logs are gone at once; its records are dropped when the deletion is durable.
+
+        Where topics are created automatically, a producer that continues one of its partitions creates it again.
+
+        Args:
+            name: The name of an existing topic.
+        """
+        marks = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
+        native = {each.address: self._machine.next_sequence(each) for each in marks if self.order.is_native(each)}
+        changes: list[tuple[bytes, bytes | None]] = []
+        for topic in self.cluster.topic_table.living(name):
+            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), native)
+            changes.append((deletion.key.encode(), encode_deletion(deletion)))
+            self.cluster.topic_table.learn_deletion(deletion)
+        changes.append((name.encode(), changes[0][1]))  # instead of the record of its creation
+        written = self.write_state(TOPICS_TOPIC, changes)
+        self.cluster.settle_topics()
         await written.wait()
 
-    async def drop_topic(self, name: str) -> None:
-        """Drop the records of a topic that was deleted, by this broker or another one."""
-        topic = self.order.topics.get(name)
-        if topic is None:
-            return
-        logs = self.order.remove_topic(name)
-        self.cluster.forget_topic(topic)
-        held = dict(self._machine.stored.durable.get(name, {}))
-        mark = f"/{topic.topic_id}/"
-        # Not only what is durable: the first records of a partition may be on their way to the storage.
-        written = [each for each in self._machine.reassembler.cursors if mark in each.address]
-        native = {Partition(name, address): end for address, end in held.items() if mark not in address}
-        for log in logs:
-            self.watchers.notify(log)
-        self._machine.records_trimmed(native)
+    async def drop_topic(self, deletion: Deletion, logs: Iterable[LogState]) -> None:
+        """Drop the partitions of a topic, once its deletion is durable."""
+        await self.wait_durable()
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
-        await self.forget_partitions(dict.fromkeys((*own, *written))).wait()
-        for partition, end in native.items():
-            await self._storage.trim(partition, end)
+        held = self._broker_machine.partitions_of(deletion.topic.topic_id)
+        await self.forget_partitions(dict.fromkeys((*own, *held))).wait()
+        await self.trim_deleted(deletion.topic.name)
 
-    def _put_topic(self, topic: Topic) -> trio.Event:
-        self.cluster.add_topic(topic)
-        return self.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
+    async def trim_deleted(self, name: str) -> None:
+        """Drop what deleted topics of a name have had in producers' own partitions."""
+        trimmed: dict[Partition, int] = {}
+        for address, end in list(self._machine.stored.durable.get(name, {}).items()):
+            partition = Partition(name, address)
+            first = min(self.order.native_starts.get(partition, 0), end)
+            if first > self._machine.stored.earliest.get(partition, 0):
+                try:
+                    await self._storage.trim(partition, first)
+                except StorageError as error:  # a later start drops it
+                    _LOGGER.warning("cannot drop records of a deleted topic %s: %s", name, error)
+                    return
+                trimmed[partition] = first
+        self._machine.records_trimmed(trimmed)
 
     # Replicas
 
@@ -432,7 +451,7 @@ class Broker(Store):
 
     def _on_records(self, batch: RecordBatch) -> None:
         topic = batch.partition.topic
-        if topic not in self.order.topics and self.may_create(topic) and self.cluster.creates(topic):
+        if topic not in self.order.topics and self.creates_topic_of(batch.partition):
             self.create_topic(topic)
         super()._on_records(batch)
         if topic == MESSAGES_TOPIC:
@@ -516,7 +535,15 @@ class Broker(Store):
 
     def may_create(self, topic: str) -> bool:
         """Return whether a topic that a producer has begun gets logs."""
-        return not find_name_problem(topic)
+        return self._creates_topics and not find_name_problem(topic)
+
+    def creates_topic_of(self, partition: Partition) -> bool:
+        """Return whether this broker creates the topic of stored records, if there is none.
+
+        Records that a broker has written never do: they belong to a topic that was deleted, or is not known yet.
+        """
+        is_native = parse_address(partition.address) is None
+        return is_native and self.may_create(partition.topic) and self.cluster.creates(partition.topic)
 
     def durable_end_of(self, partition: Partition) -> int:
         """Return the sequence after the last stored record of a partition."""

@@ -58,16 +58,19 @@ async def load_broker(
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
         for partition in [each for each in held if each.topic == topic]:
             cluster.learn(partition, await _read_control(storage, partition, held[partition]))
+    cluster.settle_topics()
+    await _drop_deleted(broker, held)
     cluster.note_indexes(held)
     cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
-    await _delete_orphans(broker, held)
     for log in order.all_logs():
         if order.leads(log):
             await _load_index(storage, order, log, held, restore_producer)
     visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
-    for name in {partition.topic: None for partition in visible}:
-        if name not in order.topics and broker.may_create(name) and cluster.creates(name):
-            broker.create_topic(name)
+    for partition, info in visible.items():
+        first = max(info.earliest_sequence, order.native_starts.get(partition, 0))
+        is_begun = info.end_sequence > first and broker.creates_topic_of(partition)
+        if is_begun and partition.topic not in order.topics:
+            broker.create_topic(partition.topic)
     await _order_rest(storage, order, state, visible)
 
 
@@ -83,19 +86,22 @@ async def _read_control(
     return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
-async def _delete_orphans(broker: Broker, held: dict[Partition, PartitionInfo]) -> None:
-    """Delete what is left of deleted topics."""
-    known = {topic.topic_id for topic in broker.order.topics.values()}
-    orphans = []
+async def _drop_deleted(broker: Broker, held: dict[Partition, PartitionInfo]) -> None:
+    """Drop what is left of topics that brokers have deleted.
+
+    Nothing else is dropped: partitions of a topic that is not known are kept, for it may become known.
+    """
+    left = []
     for partition in held:
         address = parse_address(partition.address)
-        is_gone = address is not None and address.topic_id in broker.order.deleted_ids
-        if is_gone or (address is not None and address.leader == broker.address and address.topic_id not in known):
-            orphans.append(partition)
-    if orphans:
-        broker.forget_partitions(orphans)
-        for partition in orphans:
+        if address is not None and address.topic_id in broker.cluster.topic_table.deleted_ids:
+            left.append(partition)
+    if left:
+        broker.forget_partitions(left)
+        for partition in left:
             del held[partition]
+    for name in {partition.topic for partition in broker.order.native_starts}:
+        await broker.trim_deleted(name)
 
 
 async def _load_index(

@@ -18,10 +18,13 @@ from dafka.protocol.logs import (
     INDEX_TOPIC,
     MESSAGES_TOPIC,
     TOPICS_TOPIC,
+    Deletion,
     LogState,
     ProducerEntry,
     Topic,
+    TopicTable,
     decode_topic,
+    encode_topic,
     name_log,
     parse_address,
 )
@@ -83,6 +86,7 @@ class Cluster:
 
     Attributes:
         brokers: The brokers.
+        topic_table: The topics as brokers have written them; `settle_topics` has those of `LogOrder` follow it.
         logs: The replicated logs.
         leading: The logs that this broker leads.
         balancing: Which brokers keep these logs.
@@ -104,6 +108,8 @@ class Cluster:
         )
         self._broker = broker
         self._order = broker.order
+        self.topic_table = TopicTable()
+        self._order.native_starts = self.topic_table.native_starts
         self._settings = settings
         self._indexes: defaultdict[str, set[Partition]] = defaultdict(set)
         self._control: list[ControlRecord] = []
@@ -125,6 +131,7 @@ class Cluster:
             self.logs,
             self.leading,
             self._indexes,
+            self.put_topic,
             self.act,
             self._refresh,
             self.describe,
@@ -140,7 +147,10 @@ class Cluster:
     # Starting
 
     def learn(self, partition: Partition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Take in control records that are stored, of this broker or another one: keys and values of a partition."""
+        """Take in control records that are stored, of this broker or another one: keys and values of a partition.
+
+        What they say of topics counts with the next `settle_topics`.
+        """
         writer = partition.address
         for key, value in records:
             try:
@@ -154,10 +164,11 @@ class Cluster:
         elif topic == BROKERS_TOPIC:
             self._learn_broker(decode_broker(writer, value))
         elif topic == TOPICS_TOPIC:
-            found, is_deleted = decode_topic(key, value)
-            self._learn_topic(found, writer, is_deleted=is_deleted)
+            self._learn_topic(decode_topic(key, value), writer)
         else:
             record = decode_control(value)
+            if record.log.partition("/")[0] in self.topic_table.deleted_ids:
+                return
             if writer == self._broker.address:
                 self._own_control[record.log][key] = record
             self.act(self.logs.note_control(writer, record))
@@ -193,52 +204,84 @@ class Cluster:
             self._heard_acknowledging.add(leader)
             self._broker.hear_acknowledgements(leader)
 
-    def _learn_topic(self, topic: Topic, writer: str, *, is_deleted: bool) -> None:
-        known = self._order.topics.get(topic.name)
-        if not topic.placement:
-            topic = attrs.evolve(topic, placement=((writer,),) * topic.log_count)
-        if is_deleted:
-            self._order.deleted_ids.add(topic.topic_id)
-            if known is not None and known.topic_id == topic.topic_id and self._nursery is not None:
-                self._nursery.start_soon(self._broker.drop_topic, topic.name)
-            return
-        if topic.topic_id in self._order.deleted_ids:
-            return
-        if known is not None and not topic.replaces(known):
-            return
-        if known is not None and known.topic_id != topic.topic_id:
-            self._forget_topic(known)
-        self.add_topic(topic)
+    # Topics
 
-    def add_topic(self, topic: Topic) -> None:
+    def _learn_topic(self, found: Topic | Deletion, writer: str) -> None:
+        if isinstance(found, Deletion):
+            self.topic_table.learn_deletion(found)
+        elif found.placement:
+            self.topic_table.learn(found)
+        else:
+            self.topic_table.learn(attrs.evolve(found, placement=((writer,),) * found.log_count))
+
+    def put_topic(self, topic: Topic) -> trio.Event:
+        """Create a topic, or change one. The event returned says that it is durable."""
+        self.topic_table.learn(topic)
+        self.settle_topics()
+        return self._broker.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
+
+    def settle_topics(self) -> None:
+        """Have the topics here follow the table: forget the logs of those that are gone, and add or change the others.
+
+        The partitions of deleted topics are dropped later, once the deletion is durable.
+        """
+        removed: dict[str, list[LogState]] = {}
+        for name in self.topic_table.take_changed():
+            known, found = self._order.topics.get(name), self.topic_table.find(name)
+            if known is not None and (found is None or found.topic_id != known.topic_id):
+                removed[known.topic_id] = self._remove_topic(known)
+            if found is not None and found != known:
+                self._add_topic(found)
+        for deletion in self.topic_table.take_deletions():
+            self._forget_control(deletion.topic)
+            if self._nursery is not None:
+                self._nursery.start_soon(self._broker.drop_topic, deletion, removed.get(deletion.topic.topic_id, ()))
+
+    def _add_topic(self, topic: Topic) -> None:
         """Add a topic, or change one, and take part in its logs."""
         before = len(self._order.logs(topic.name))
         self._order.add_topic(topic)
         own = self._broker.address
-        for log in self._order.logs(topic.name)[before:]:
+        added = self._order.logs(topic.name)[before:]
+        for log in added:
             replicas = topic.placement[log.number] if log.number < len(topic.placement) else (own,)
             name = name_log(topic.topic_id, log.number)
             if replicas == (own,) and self.is_alone and not self.logs.has_control(name):
                 log.leadership = Leadership(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
+                if self._nursery is not None:
+                    self._order.catch_up(log, self._broker.ends(topic.name), self._broker.earliest(topic.name))
+                    self._nursery.start_soon(self.leading.catch_up, log)
             else:
                 self._order.end_branch(log)
                 log.leadership = Leadership("", 0, is_led=False, replicas=replicas)
                 self._adoption.put(log)
-        if self._nursery is not None and not self.is_alone:
+        if added and self._nursery is not None and not self.is_alone:
             self._broker.ask_heads((topic.name, INDEX_TOPIC))
 
-    def _forget_topic(self, topic: Topic) -> None:
-        for log in self._order.remove_topic(topic.name):
-            self.logs.remove(name_log(topic.topic_id, log.number))
-            self._broker.watchers.notify(log)
+    def _remove_topic(self, topic: Topic) -> list[LogState]:
+        """Forget the logs of a topic that is deleted or hidden, and end what waits for them."""
+        logs = self._order.remove_topic(topic.name)
+        for log in logs:
+            name = name_log(topic.topic_id, log.number)
+            self.logs.remove(name)
+            self.leading.forget(name)
             log.leadership = attrs.evolve(log.leadership, leader="", is_led=False)
+            self._broker.watchers.notify(log)
             self._leaderships.pop(log, trio.Event()).set()
+        self._broker.on_removed(topic, logs)
+        return logs
 
-    def forget_topic(self, topic: Topic) -> None:
-        """Forget the logs of a deleted topic."""
-        self._order.deleted_ids.add(topic.topic_id)
+    def _forget_control(self, topic: Topic) -> None:
+        """Forget what brokers have written of the logs of a deleted topic, and remove what this one has."""
+        removed: list[tuple[bytes, bytes | None]] = []
         for number in range(topic.log_count):
-            self.logs.remove(name_log(topic.topic_id, number))
+            name = name_log(topic.topic_id, number)
+            self.logs.forget_control(name)
+            self._indexes.pop(name, None)
+            self._row_counts.pop(name, None)
+            removed += [(key.encode(), None) for key in self._own_control.pop(name, {})]
+        if removed:
+            self._broker.write_state(BRANCHES_TOPIC, removed)
 
     # Running
 
@@ -334,7 +377,7 @@ class Cluster:
         if partition.topic in CONTROL_TOPICS or partition.topic == MESSAGES_TOPIC:
             return True
         address = parse_address(partition.address)
-        if address is not None and address.topic_id in self._order.deleted_ids:
+        if address is not None and address.topic_id in self.topic_table.deleted_ids:
             return False
         if self.is_alone:
             return None
@@ -392,6 +435,7 @@ class Cluster:
         for batch in batches:
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._broker.address:
                 self.learn(batch.partition, zip(batch.keys or (), batch.values, strict=True))
+        self.settle_topics()
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
             self.act(actions)
@@ -427,6 +471,8 @@ class Cluster:
         held: dict[Partition, int] = {}
         wanted: dict[Partition, int] = {}
         for log, action in actions:
+            if self.logs.find(log.name) is not log:  # its topic was deleted meanwhile
+                continue
             if isinstance(action, FetchRecords):
                 wanted[action.partition] = action.end_sequence
                 continue
@@ -450,7 +496,7 @@ class Cluster:
         elif isinstance(action, Lead) and self._nursery is not None:
             self._nursery.start_soon(self.leading.lead, log, action.row)
         elif isinstance(action, StepDown):
-            state = self._order.find_log(log.topic, log.number)
+            state = self._order.find_log(log.topic, log.number, log.topic_id)
             if state is not None:
                 self._order.end_branch(state)
 
@@ -475,7 +521,7 @@ class Cluster:
 
     def _refresh(self, log: ReplicatedLog) -> None:
         """Tell clients who leads a log."""
-        state = self._order.find_log(log.topic, log.number)
+        state = self._order.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
         replica = log.replica
@@ -518,7 +564,10 @@ class Cluster:
             self._leaderships.pop(state, trio.Event()).set()
 
     async def wait_leadership(self, log: LogState) -> None:
-        """Wait until the leadership of a log changes."""
+        """Wait until the leadership of a log changes, or it is gone."""
+        if log.is_gone:
+            await trio.lowlevel.checkpoint()
+            return
         await self._leaderships.setdefault(log, trio.Event()).wait()
 
 

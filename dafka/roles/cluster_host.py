@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import trio
 
 from dafka import wire
-from dafka.protocol.logs import LogOrder, LogState
+from dafka.protocol.logs import Deletion, LogOrder, LogState, Topic
 from dafka.records import Partition, RecordBatch
 from dafka.roles.log_watchers import LogWatchers
 from dafka.storage import Storage
@@ -22,12 +22,14 @@ class Host(Protocol):
         order: Its topics and their logs.
         storage: Its storage.
         watchers: Those who wait for its logs to get further.
+        on_removed: Is called with a topic that is deleted, or hidden by another one of its name, and with its logs.
     """
 
     address: str
     order: LogOrder
     storage: Storage
     watchers: LogWatchers
+    on_removed: Callable[[Topic, Sequence[LogState]], None]
 
     @property
     def can_write(self) -> bool:
@@ -69,8 +71,8 @@ class Host(Protocol):
     async def place(self, log: LogState, batch: RecordBatch) -> None:
         """Give stored records their offsets in a log, and wait until these are durable."""
 
-    async def drop_topic(self, name: str) -> None:
-        """Drop the records of a topic that was deleted."""
+    async def drop_topic(self, deletion: Deletion, logs: Iterable[LogState]) -> None:
+        """Drop the partitions of a topic, once its deletion is durable."""
 
     def lead(self, log: LogState) -> None:
         """Note that this broker leads a log, whose index others read."""

@@ -87,9 +87,14 @@ class Leading:
         """Return whether clients may read what this broker holds of a log that another one leads."""
         return self._followed.get(log.name) == branch
 
-    def forget(self, log: ReplicatedLog) -> None:
-        """Let clients read a log no more, which is deleted here."""
-        self._followed.pop(log.name, None)
+    def forget(self, name: str) -> None:
+        """Forget a log whose records are deleted here. Clients read it no longer."""
+        self._followed.pop(name, None)
+        self._ready_from.pop(name, None)
+        self._healed.pop(name, None)
+        self._to_follow.pop(name, None)
+        if name in self._lacking:
+            self._lacking.pop(name).set()
 
     def keep_leading(self, log: ReplicatedLog, state: LogState) -> None:
         """Go on leading a log that other brokers keep from now on."""
@@ -112,7 +117,7 @@ class Leading:
 
     def move_high_watermark(self, log: ReplicatedLog, offset: int) -> None:
         """Note how far readers may read a log."""
-        state = self._order.find_log(log.topic, log.number)
+        state = self._order.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
         if log.replica.leading is None:  # readers get further when the index has been followed
@@ -136,12 +141,12 @@ class Leading:
         """
         async with self._locks[log.name]:
             while not self._holds(log, row):
-                if log.replica.leading != row.branch:
+                if log.replica.leading != row.branch or self._logs.find(log.name) is not log:
                     return
                 self._act(self._logs.fetch_lacking([log]))
                 with trio.move_on_after(HELD_S):
                     await self._lacking.setdefault(log.name, trio.Event()).wait()
-            state = self._order.find_log(log.topic, log.number)
+            state = self._order.find_log(log.topic, log.number, log.topic_id)
             if state is None or log.replica.leading != row.branch or self._order.leads(state):
                 return
             try:
@@ -151,14 +156,14 @@ class Leading:
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
-            if log.replica.leading != row.branch:
+            if log.replica.leading != row.branch or state.is_gone:
                 return
             self._order.finish_branch(state, self._host.ends(state.topic), self._host.earliest(state.topic))
             self._ready_from[log.name] = state.index.end_offset
             self._host.lead(state)
             self._host.wake()
             if state.behind and self._nursery is not None:
-                self._nursery.start_soon(self._catch_up, state)
+                self._nursery.start_soon(self.catch_up, state)
             self._host.show(state.index_partition)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self._refresh(log)
@@ -171,7 +176,7 @@ class Leading:
         ends = log.held.ends()
         return all(ends.get(each.branch, 0) >= each.end_offset for each in chain)
 
-    async def _catch_up(self, state: LogState) -> None:
+    async def catch_up(self, state: LogState) -> None:
         """Give offsets to records of producers that came before this broker led the log."""
         await self._host.wait_durable()  # some may be on their way to the storage
         while state.behind and self._order.leads(state):
@@ -202,7 +207,7 @@ class Leading:
             following, self._to_follow = self._to_follow, {}
             for name in following:
                 log = self._logs.find(name)
-                state = None if log is None else self._order.find_log(log.topic, log.number)
+                state = None if log is None else self._order.find_log(log.topic, log.number, log.topic_id)
                 if log is not None and state is not None:
                     async with self._locks[name]:
                         await self._follow_log(log, state)
@@ -224,7 +229,7 @@ class Leading:
         except StorageError as error:
             _LOGGER.warning("cannot follow the log %s of %s: %s", log.number, log.topic, error)
             return
-        if log.replica.leading is None:
+        if not state.is_gone and log.replica.leading is None:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
             self._refresh(log)
 
@@ -236,7 +241,7 @@ class Leading:
             await self._healable.wait()
             healing, self._to_heal, self._healable = self._to_heal, {}, trio.Event()
             for log in healing:
-                state = self._order.find_log(log.topic, log.number)
+                state = self._order.find_log(log.topic, log.number, log.topic_id)
                 if state is not None and state.leadership.is_led:
                     await self._heal_log(log, state)
             await trio.lowlevel.checkpoint()
@@ -264,7 +269,7 @@ class Leading:
             except StorageError as error:
                 _LOGGER.warning("cannot heal the log %s of %s yet: %s", log.number, log.topic, error)
                 return
-            if replica.leading != leading:
+            if replica.leading != leading or state.is_gone:
                 return
             healed[branch] = ends[branch]
             self._order.heal(state, self._admit(state, entries))

@@ -18,7 +18,6 @@ from dafka.protocol.logs.entries import (
     encode_entries,
 )
 from dafka.protocol.logs.placement import place_records
-from dafka.protocol.logs.topics import Topic, decode_topic, encode_topic
 from dafka.records import Partition, RecordBatch
 
 
@@ -55,12 +54,6 @@ def test_entries_come_back() -> None:
 def test_malformed_entries_are_refused(value: bytes) -> None:
     with pytest.raises(StorageFormatError):
         decode_entries(value)
-
-
-def test_topics_come_back() -> None:
-    topic = Topic("orders", "1D", 3, {"retention.ms": "5"})
-    assert decode_topic("orders", encode_topic(topic)) == (topic, False)
-    assert decode_topic("orders", encode_topic(topic, is_deleted=True)) == (topic, True)
 
 
 def test_names_are_those_of_kafka() -> None:

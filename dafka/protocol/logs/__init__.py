@@ -18,13 +18,16 @@ from dafka.protocol.logs.log_index import Location, LogIndex
 from dafka.protocol.logs.log_state import OWN, Leadership, LogState, NamesReplicas
 from dafka.protocol.logs.ordering import LogOrder, OrderPlan, index_partition, own_partition
 from dafka.protocol.logs.placement import log_of_address, log_of_key, murmur2
+from dafka.protocol.logs.topic_table import TopicTable
 from dafka.protocol.logs.topics import (
     LOGS_MAX,
     MESSAGES_AGE_MS,
     MESSAGES_TOPIC,
     TOPICS_TOPIC,
+    Deletion,
     Topic,
     decode_topic,
+    encode_deletion,
     encode_topic,
     find_name_problem,
     is_internal_topic,
@@ -40,6 +43,7 @@ __all__ = [
     "BatchEntry",
     "BranchAddress",
     "BranchEntry",
+    "Deletion",
     "Entry",
     "Leadership",
     "Location",
@@ -54,9 +58,11 @@ __all__ = [
     "RunEntry",
     "StartEntry",
     "Topic",
+    "TopicTable",
     "begins_again",
     "decode_entries",
     "decode_topic",
+    "encode_deletion",
     "encode_entries",
     "encode_topic",
     "find_name_problem",

@@ -102,6 +102,8 @@ class LogState:
         healing: Runs and batches of other branches that get their offsets with the next records.
         behind: The addresses of producers' partitions of which records before those that come get their offsets
             first, each with the sequence up to which they have been looked at.
+        is_gone: Whether the log is none of its broker's any more: its topic was deleted, or gave way to another one of
+            that name. Nothing further happens to it.
     """
 
     topic: str
@@ -125,6 +127,7 @@ class LogState:
     is_replicated: bool = False
     healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
     behind: dict[str, int] = attrs.field(factory=dict)
+    is_gone: bool = False
 
     def begin_branch(self, own: Partition, index_partition: Partition) -> None:
         """Forget the index, to restore that of all branches up to the one with these partitions."""

@@ -104,14 +104,15 @@ class LogOrder:
 
     Attributes:
         topics: The topics by name.
-        deleted_ids: The ids of the topics that were deleted.
+        native_starts: Of producers' own partitions, the sequence of the first record that belongs to no deleted topic;
+            0 where it is not named.
     """
 
     def __init__(
         self, identity: str, *, keeps_record_batches: bool = True, rewrite_entries: int = REWRITE_ENTRIES
     ) -> None:
         self.topics: dict[str, Topic] = {}
-        self.deleted_ids: set[str] = set()
+        self.native_starts: Mapping[Partition, int] = {}
         self._identity = identity
         self._keeps_record_batches = keeps_record_batches
         self._rewrite_entries = rewrite_entries
@@ -131,10 +132,20 @@ class LogOrder:
         """Return the logs of a topic; none if there is no such topic."""
         return self._logs.get(topic, ())
 
-    def find_log(self, topic: str, number: int) -> LogState | None:
-        """Return a log; None if there is no such log."""
+    def find_log(self, topic: str, number: int, topic_id: str | None = None) -> LogState | None:
+        """Return a log.
+
+        Args:
+            topic: The name of its topic.
+            number: The number of the log.
+            topic_id: The id of the topic; None for whichever has the name at present.
+
+        Returns:
+            The log; None if there is no such log.
+        """
         logs = self._logs.get(topic, ())
-        return logs[number] if 0 <= number < len(logs) else None
+        is_other = topic_id is not None and logs and self.topics[topic].topic_id != topic_id
+        return None if is_other or not 0 <= number < len(logs) else logs[number]
 
     def is_own(self, partition: Partition) -> bool:
         """Return whether a partition is the broker's own in one of its logs."""
@@ -194,6 +205,7 @@ class LogOrder:
         for log in logs:
             self._own.pop(log.own, None)
             self._unwritten.pop(log, None)
+            log.is_gone = True
         return logs
 
     def restore(self, log: LogState, sequence: int, value: bytes) -> list[ProducerEntry]:
@@ -232,7 +244,7 @@ class LogOrder:
                 self._close_runs(logs)
         rest = []
         for partition, end in ends.items():
-            ordered = max(self.ordered_end(partition), earliest.get(partition, 0))
+            ordered = max(self.ordered_end(partition), self._first_native(partition, earliest))
             if (
                 partition.topic in self.topics
                 and end > ordered
@@ -254,12 +266,25 @@ class LogOrder:
         epoch, start_offset = log.epochs[-1]
         if epoch and not log.index_end:
             self._write_later(log, [BranchEntry(start_offset, epoch)])
+        self.catch_up(log, ends, earliest)
+        self._own[log.own] = log
+
+    def catch_up(self, log: LogState, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
+        """Note the stored records of producers that have no offset in a log yet, so that they get theirs first.
+
+        Args:
+            log: The log.
+            ends: By partition of its topic, the sequence after its last record.
+            earliest: By partition, the sequence of its first record, if it is not 0.
+        """
         for partition, end in ends.items():
             if self.is_native(partition):
-                looked_at = max(log.index.end_sequence(partition.address), earliest.get(partition, 0))
+                looked_at = max(log.index.end_sequence(partition.address), self._first_native(partition, earliest))
                 if end > looked_at:
                     log.behind[partition.address] = looked_at
-        self._own[log.own] = log
+
+    def _first_native(self, partition: Partition, earliest: Mapping[Partition, int]) -> int:
+        return max(earliest.get(partition, 0), self.native_starts.get(partition, 0))
 
     def _close_run(self, log: LogState) -> None:
         """End an open run, so that other brokers know its records."""
@@ -414,14 +439,9 @@ class LogOrder:
 
     def is_native(self, partition: Partition) -> bool:
         """Return whether a partition's records are given offsets as they come: no broker has written them for a log."""
-        found = parse_address(partition.address)
-        topic = self.topics.get(partition.topic)
-        if topic is None or is_internal_topic(partition.topic):
+        if partition.topic not in self.topics or is_internal_topic(partition.topic):
             return False
-        return found is None or not self._is_of_broker(found, topic)
-
-    def _is_of_broker(self, address: BranchAddress, topic: Topic) -> bool:
-        return address.topic_id == topic.topic_id or address.topic_id in self.deleted_ids
+        return parse_address(partition.address) is None
 
     def _place_native(self, batch: RecordBatch, led: Sequence[LogState], plans: dict[LogState, LogPlan]) -> None:
         """Place records of a producer's partition that belong to some logs, which this broker leads."""
@@ -437,6 +457,7 @@ class LogOrder:
             if batch.first_sequence > plan.looked_at.get(address, log.behind.get(address, batch.first_sequence)):
                 continue  # those before come first
             known = log.index.end_sequence(address) if log.is_replicated else 0
+            known = max(known, self.native_starts.get(batch.partition, 0))
             first, end = max(first_sequence, known), first_sequence + count
             if end > first:
                 self._place(plan, address, first, end - first, is_open=log_count == 1)

@@ -29,6 +29,9 @@ NAME_MAX = 249
 LOGS_MAX = 10_000
 """The largest number of logs of a topic."""
 
+_DELETED = "/"
+"""What separates the name of a topic from its id in the key of a deletion; no name contains it."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -59,15 +62,24 @@ class Topic:
     created_at: int = 0
     assignments: Mapping[int, tuple[str, ...]] = attrs.field(factory=dict)
 
-    def replaces(self, other: Topic) -> bool:
-        """Return whether brokers use this record of a name rather than another one.
 
-        Of the changes of one topic the last one counts, of several topics the one that was created first. All brokers
-        decide alike.
-        """
-        if self.topic_id == other.topic_id:
-            return (self.revision, encode_topic(self)) > (other.revision, encode_topic(other))
-        return (self.created_at, self.topic_id) < (other.created_at, other.topic_id)
+@attrs.frozen
+class Deletion:
+    """The deletion of a topic.
+
+    Attributes:
+        topic: The topic as the broker that deleted it knew it.
+        native_ends: By address of a producer's own partition, the sequence after the last record that was deleted. A
+            producer goes on with the partition: further records belong to the next topic of that name.
+    """
+
+    topic: Topic
+    native_ends: Mapping[str, int] = attrs.field(factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The key of its record, which no other record has: it counts although there is a topic of that name again."""
+        return f"{self.topic.name}{_DELETED}{self.topic.topic_id}"
 
 
 def is_internal_topic(name: str) -> bool:
@@ -88,16 +100,20 @@ def find_name_problem(name: str) -> str:
     return ""
 
 
-def encode_topic(topic: Topic, *, is_deleted: bool = False) -> bytes:
-    """Return the value of a topic's record.
+def encode_topic(topic: Topic) -> bytes:
+    """Return the value of a topic's record."""
+    return _encode(_describe(topic))
 
-    Args:
-        topic: The topic.
-        is_deleted: Whether it is deleted: its record stays, so that all brokers learn of it.
 
-    Returns:
-        The value.
-    """
+def encode_deletion(deletion: Deletion) -> bytes:
+    """Return the value of the record of a deletion. It stays, so that all brokers learn of it."""
+    fields = _describe(deletion.topic) | {"is_deleted": True}
+    if deletion.native_ends:
+        fields["native_ends"] = dict(deletion.native_ends)
+    return _encode(fields)
+
+
+def _describe(topic: Topic) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "version": TOPIC_VERSION,
         "topic_id": topic.topic_id,
@@ -112,24 +128,27 @@ def encode_topic(topic: Topic, *, is_deleted: bool = False) -> bytes:
         fields["placement"] = topic.placement
     if topic.assignments:
         fields["assignments"] = topic.assignments
-    if is_deleted:
-        fields["is_deleted"] = True
+    return fields
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def decode_topic(name: str, value: bytes) -> tuple[Topic, bool]:
-    """Return a topic, and whether it is deleted.
+def decode_topic(key: str, value: bytes) -> Topic | Deletion:
+    """Return what a record says: the topic that was created or changed, or its deletion.
 
     Args:
-        name: The key of its record.
+        key: The key of the record. Former versions have written deletions with the name of the topic as the key.
         value: The value.
 
     Returns:
-        The topic.
+        The topic or its deletion.
 
     Raises:
         StorageFormatError: The value is malformed, or a newer version of dafka has written it.
     """
+    name = key.partition(_DELETED)[0]
     try:
         fields = json.loads(value)
         version = int(fields["version"])
@@ -146,6 +165,9 @@ def decode_topic(name: str, value: bytes) -> tuple[Topic, bool]:
         topic = Topic(
             name, str(fields["topic_id"]), count, settings, replica_count, placement, revision, created_at, assigned
         )
-        return topic, bool(fields.get("is_deleted", False))
+        if not fields.get("is_deleted"):
+            return topic
+        ends = {str(address): int(end) for address, end in fields.get("native_ends", {}).items()}
+        return Deletion(topic, ends)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageFormatError(f"the record of the topic {name!r} is malformed: {error!r}") from None

@@ -175,6 +175,11 @@ class BrokerMachine(StoreMachine):
         self._hidden.discard(partition)
         super().forget_own(partition)
 
+    def partitions_of(self, topic_id: str) -> list[Partition]:
+        """Return the partitions that brokers have written of a topic and that are stored or on their way."""
+        mark = f"{BRANCH_MARK}{topic_id}{BRANCH_MARK}"
+        return [each for each in (*self.reassembler.cursors, *self._hidden) if mark in each.address]
+
     def ask_heads(self, topics: Iterable[str]) -> list[Action]:
         """Ask for the heads of topics whose partitions this broker keeps from now on."""
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]

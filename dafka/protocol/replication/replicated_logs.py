@@ -186,14 +186,17 @@ class ReplicatedLogs:
         return [*self._actions(log, found), *self.fetch_lacking([log])]
 
     def remove(self, name: str) -> None:
-        """Remove a log whose topic is deleted."""
+        """Remove a log whose topic is deleted or hidden. Its control records stay, see `forget_control`."""
         log = self._logs.pop(name, None)
-        self._control.pop(name, None)
         if log is not None:
             self._restless.pop(log, None)
             self._changed.pop(log, None)
             self._lacking.pop(log, None)
             self._forget_waiting(log)
+
+    def forget_control(self, name: str) -> None:
+        """Forget the control records of a log whose topic is deleted."""
+        self._control.pop(name, None)
 
     def drop(self, log: ReplicatedLog) -> None:
         """Note that what this broker holds of a log is deleted; see `Replica.may_drop`."""
@@ -380,7 +383,8 @@ class ReplicatedLogs:
             waiting.discard(log)
 
     def _touch(self, log: ReplicatedLog) -> None:
-        self._restless[log] = self._changed[log] = None
+        if self._logs.get(log.name) is log:
+            self._restless[log] = self._changed[log] = None
 
     def _actions(self, log: ReplicatedLog, actions: Iterable[ReplicaAction]) -> list[LogAction]:
         self._touch(log)
