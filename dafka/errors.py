@@ -26,6 +26,7 @@ __all__ = [
     "StorageLostError",
     "StorageSequenceError",
     "StorageUnsupportedError",
+    "TopicDeletedError",
     "TransportError",
     "UnacknowledgedError",
     "UnansweredError",
@@ -196,6 +197,21 @@ class StorageSequenceError(StorageError):
 
 class StorageUnsupportedError(StorageError):
     """A storage cannot hold keys, headers or null values. Nothing was written."""
+
+
+class TopicDeletedError(LocalError):
+    """The topic of a log was deleted while something was done with the log, or waited for.
+
+    Args:
+        topic: The name of the topic. There may be another one of that name by now.
+    """
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"the topic {topic!r} was deleted")
+        self.topic = topic
+
+    def __reduce__(self) -> tuple[type[TopicDeletedError], tuple[str]]:
+        return type(self), (self.topic,)
 
 
 class NotLeaderError(LocalError):

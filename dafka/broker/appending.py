@@ -11,7 +11,7 @@ from dafka.batches import BatchHeader, check_crc, iter_batches
 from dafka.broker.producer_table import UNKNOWN_POSITION
 from dafka.broker.service import Service
 from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
-from dafka.errors import BatchError, DafkaError, NotLeaderError
+from dafka.errors import BatchError, DafkaError, NotLeaderError, TopicDeletedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import AppendedBatch, LogProducers, Producer
 from dafka.protocol.logs import LogState
@@ -43,7 +43,10 @@ class WaitOffset(Protocol):
     """Waits until records are durable."""
 
     def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
-        """Wait, and return the offset of the first record; see `dafka.roles.appended.Appended.wait_offset`."""
+        """Wait, and return the offset of the first record; see `dafka.roles.appended.Appended.wait_offset`.
+
+        It is -1 if the records were appended long before, and it is not remembered.
+        """
 
 
 @attrs.frozen(eq=False)
@@ -223,8 +226,8 @@ def _find_duplicate(service: Service, log: LogState, position: int, header: Batc
     async def wait_offset(*, all_replicas: bool = True) -> int:
         while True:
             with broker.watchers.watching([log]) as advanced:
-                if broker.order.find_log(log.topic, log.number) is not log:
-                    return -1
+                if log.is_gone:
+                    raise TopicDeletedError(log.topic)
                 if not log.leadership.is_led:
                     raise not_leader(log)
                 if is_durable():

@@ -133,7 +133,7 @@ class Coordinators:
             else:
                 if status is not trio.TASK_STATUS_IGNORED:
                     status.started()
-                await self._broker.wait_leadership(log.topic, log.number)
+                await self._broker.wait_leadership(log)
             status = trio.TASK_STATUS_IGNORED
 
     async def _serve_epoch(self, log: LogState, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
@@ -160,7 +160,7 @@ class Coordinators:
     async def _wait_loss(self, slot: Slot, scope: trio.CancelScope) -> None:
         log = slot.log
         while log.leadership.is_led and log.leadership.epoch == slot.epoch:
-            await self._broker.wait_leadership(log.topic, log.number)
+            await self._broker.wait_leadership(log)
         scope.cancel()
 
     def _read_former(self) -> list[dict[bytes, bytes]]:

@@ -41,7 +41,7 @@ class Elections:
 
         Returns:
             NONE, or ELECTION_NOT_NEEDED if it leads already, PREFERRED_LEADER_NOT_AVAILABLE if it is not alive or full
-            or drained, or REQUEST_TIMED_OUT.
+            or drained, UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile, or REQUEST_TIMED_OUT.
         """
         found = self._find(log)
         if found is None:
@@ -52,10 +52,12 @@ class Elections:
         if not found.replica.may_lead(preferred):
             return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         with trio.move_on_after(timeout_s):
-            while not self._leads(log, preferred):
+            while not self._leads(log, preferred) and not log.is_gone:
                 self._ask(preferred, found.name)
                 with trio.move_on_after(ASK_AGAIN_S):
-                    await self._broker.wait_leadership(log.topic, log.number)
+                    await self._broker.wait_leadership(log)
+        if log.is_gone:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE if self._leads(log, preferred) else ErrorCode.REQUEST_TIMED_OUT
 
     def _find(self, log: LogState) -> ReplicatedLog | None:

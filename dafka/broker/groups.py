@@ -27,8 +27,11 @@ from dafka.kafka.groups import (
 )
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
+from dafka.protocol.logs import Topic
 from dafka.roles import Broker
 from dafka.storage.plugin_helpers import now_ms
+
+_NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
 
 
 class Groups:
@@ -95,7 +98,7 @@ class Groups:
         try:
             slot = self._coordinators.find(request.group_id)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
-                lambda token: slot.groups.commit_offsets(token, self._name_branches(request), now_ms())
+                lambda token: slot.groups.commit_offsets(token, self._name_topics(request), now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -111,7 +114,7 @@ class Groups:
             if refused:
                 await slot.settle()
                 return dict.fromkeys(request.offsets, refused)
-            named = self._name_branches(request)
+            named = self._name_topics(request)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
                 lambda token: slot.groups.commit_transaction_offsets(token, named, producer.producer_id, now_ms())
             )
@@ -142,7 +145,21 @@ class Groups:
         await slot.settle()
         if not slot.log.leadership.is_confirmed:
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return {place: follow_branches(self._broker, place, fetched) for place, fetched in found.items()}
+        if logs is None:
+            found = {place: each for place, each in found.items() if not self._is_of_other_topic(place, each)}
+        return {
+            place: _NOT_COMMITTED
+            if self._is_of_other_topic(place, fetched)
+            else follow_branches(self._broker, place, fetched)
+            for place, fetched in found.items()
+        }
+
+    def _is_of_other_topic(self, place: TopicPartition, fetched: FetchedOffset) -> bool:
+        """Return whether an offset was committed for a topic that has given its name to another one, or is deleted."""
+        topic = self._broker.find_topic(place.topic)
+        if not fetched.topic_id or (topic is not None and topic.topic_id == fetched.topic_id):
+            return False
+        return topic is not None or fetched.topic_id in self._broker.cluster.topic_table.deleted_ids
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets, except those of topics that the group reads."""
@@ -185,19 +202,18 @@ class Groups:
                 errors[group_id] = await self._delete_group(group_id)
         return errors
 
-    async def delete_topic(self, topic: str) -> None:
-        """Delete the offsets of a topic, which does not exist any more."""
-        self.forget_topic(topic)
+    async def settle(self) -> None:
+        """Wait until everything is durable that the groups here know."""
         for slot in self._coordinators.served():
             try:
                 await slot.settle()
             except CoordinatorError:
                 continue
 
-    def forget_topic(self, topic: str) -> None:
-        """Begin to delete the offsets of a topic, which does not exist any more."""
+    def forget_topic(self, topic: Topic) -> None:
+        """Begin to delete the offsets of a topic that is deleted."""
         for slot in self._coordinators.served():
-            slot.carry_out(slot.groups.delete_topic(topic))
+            slot.carry_out(slot.groups.delete_topics({topic.topic_id}, topic.name))
 
     async def _delete_group(self, group_id: str) -> ErrorCode:
         try:
@@ -207,6 +223,14 @@ class Groups:
             return error.error_code
         return errors[group_id]
 
-    def _name_branches(self, request: CommitRequest) -> CommitRequest:
-        offsets = {place: name_branch(self._broker, place, each) for place, each in request.offsets.items()}
+    def _id_of(self, name: str) -> str:
+        topic = self._broker.find_topic(name)
+        return "" if topic is None else topic.topic_id
+
+    def _name_topics(self, request: CommitRequest) -> CommitRequest:
+        """Return a request whose offsets say for which topic and branch they count."""
+        offsets = {
+            place: name_branch(self._broker, place, each)._replace(topic_id=self._id_of(place.topic))
+            for place, each in request.offsets.items()
+        }
         return attrs.evolve(request, offsets=offsets)

@@ -247,7 +247,7 @@ class Participants:
         return ended.is_set()
 
     async def _wait_change(self, log: LogState, scope: trio.CancelScope) -> None:
-        await self._broker.wait_leadership(log.topic, log.number)
+        await self._broker.wait_leadership(log)
         scope.cancel()
 
     def _begin_end(

@@ -28,7 +28,9 @@ class ProducerTable:
         """Return what a log knows of its producers."""
         found = self._producers.get(log)
         if found is None:
-            found = self._producers[log] = LogProducers(self._settings)
+            found = LogProducers(self._settings)
+            if not log.is_gone:  # a request for it may still be under way
+                self._producers[log] = found
         return found
 
     def forget(self, log: LogState) -> None:

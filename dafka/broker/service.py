@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import trio
@@ -28,7 +28,7 @@ from dafka.config import Config
 from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.state_records import SLOTS
 from dafka.kafka.transactions import ProducerIds, TransactionCoordinator, TransactionSettings
-from dafka.protocol.logs import BatchEntry, LogState
+from dafka.protocol.logs import BatchEntry, LogState, Topic
 from dafka.protocol.replication import BrokerDescription
 from dafka.roles import Broker, serve_broker
 from dafka.storage.plugin_helpers import now_ms
@@ -82,12 +82,12 @@ class Service:
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()
         self._post = Post(broker.address, self._put_message)
-        self._post.on("topic-deleted", self._on_topic_deleted)
         broker.on_message = self._post.receive
         self.elections = Elections(broker, self._post)
         self.participants = Participants(broker, self._coordinators, producers, self._post)
         self.transactions = Transactions(self._coordinators, self.participants, self._post)
         self.groups = Groups(broker, self._coordinators, self.participants)
+        broker.on_removed = self._on_removed
 
     def _admit_batch(self, log: LogState, entry: BatchEntry) -> bool:
         """Return whether a batch of a producer with an id that is in another branch of a log is to be appended.
@@ -118,14 +118,8 @@ class Service:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its records, and the offsets that groups have committed for it."""
-        for log in self.broker.order.logs(name):
-            self.producers.forget(log)
-            self.participants.forget(log)
         await self.broker.delete_topic(name)
-        for other in self.broker.brokers.living():
-            if other.address != self.broker.address:
-                self._post.send(other.address, "topic-deleted", {"topic": name})
-        await self.groups.delete_topic(name)
+        await self.groups.settle()
 
     def last_stable_offset(self, log: LogState) -> int:
         """Return the offset up to which readers get records that want committed ones only."""
@@ -160,9 +154,11 @@ class Service:
             self.participants.end,
         )
 
-    def _on_topic_deleted(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        topic = str(fields["topic"])
-        if self.broker.find_topic(topic) is None:
+    def _on_removed(self, topic: Topic, logs: Sequence[LogState]) -> None:
+        for log in logs:
+            self.producers.forget(log)
+            self.participants.forget(log)
+        if topic.topic_id in self.broker.cluster.topic_table.deleted_ids:
             self.groups.forget_topic(topic)
 
     def _put_message(self, value: bytes) -> None:

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from dafka.batches import decode_records, encode_records, read_header
-from dafka.errors import NotLeaderError, StorageError
+from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.kafka.state_records import SLOT_KIND, StateRecord, encode_state
 from dafka.protocol.logs import LogState
 from dafka.records import Record, RecordBatch
@@ -168,10 +168,10 @@ class SlotLog:
         return self._broker.append(self._log, [(read_header(data), data) for data in encode_records(batch)])
 
     async def _wait(self, appended: Appended) -> int:
-        offset = await appended.wait_offset()
-        if offset < 0:  # another broker had created the topic before
-            raise NotLeaderError(f"the topic {self._log.topic} of this broker is gone")
-        return offset
+        try:
+            return await appended.wait_offset()
+        except TopicDeletedError:  # another broker had created the topic before
+            raise NotLeaderError(f"the topic {self._log.topic} of this broker is gone") from None
 
     async def _delete_before(self, offset: int) -> None:
         try:

@@ -94,6 +94,7 @@ class Slot:
         self.transactions = transactions
         self.loaded = trio.Event()
         self._end_transaction = end_transaction
+        self._deleted_ids = broker.cluster.topic_table.deleted_ids
         self._state = SlotLog(broker, log)
         self._answers: dict[Token, _Answer] = {}
         self._waiting: deque[tuple[int, Step]] = deque()
@@ -132,6 +133,7 @@ class Slot:
                     owner.restore(record)
             self.groups.start(now_ms())
             self.loaded.set()
+            self.carry_out(self.groups.delete_topics(self._deleted_ids))
             self.carry_out(self.transactions.start())
             nursery.start_soon(self._keep_time)
             if not waits_for_others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from dafka.errors import NotLeaderError
+from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.roles.log_watchers import LogWatchers
 
@@ -38,15 +38,16 @@ class Appended:
                 this broker is enough.
 
         Returns:
-            The offset; -1 if the topic was deleted meanwhile.
+            The offset; -1 if the records were deleted meanwhile.
 
         Raises:
+            TopicDeletedError: The topic was deleted meanwhile.
             NotLeaderError: Another broker leads the log now, which may have the records or not.
         """
         log = self.log
         while log.is_replicated and not self.durable.is_set():
             with self.watchers.watching([log]) as advanced:
-                self._check_leadership()  # a broker that cannot write leads no more where others can
+                self._check_log()  # a broker that cannot write leads no more where others can
                 await advanced.wait()
         await self.durable.wait()
         offset = self.find_offset()
@@ -59,11 +60,13 @@ class Appended:
         return offset
 
     def find_offset(self) -> int | None:
-        """Return the offset of the first record; None if it has none. Raises `NotLeaderError`."""
-        self._check_leadership()
+        """Return the offset of the first record; None if it has none. Raises what `wait_offset` raises."""
+        self._check_log()
         return self.log.index.find(OWN, self.first_sequence)
 
-    def _check_leadership(self) -> None:
+    def _check_log(self) -> None:
         log = self.log
+        if log.is_gone:
+            raise TopicDeletedError(log.topic)
         if log.is_replicated and (log.leadership.epoch != self.epoch or not log.leadership.is_led):
             raise NotLeaderError(f"another broker leads the log {log.number} of {log.topic}", log.leadership.leader)

@@ -16,7 +16,7 @@ import trio
 from dafka import wire
 from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.config import Config
-from dafka.errors import ConfigError, NotLeaderError, StorageError
+from dafka.errors import ConfigError, NotLeaderError, StorageError, TopicDeletedError
 from dafka.protocol.logs import (
     LOGS_MAX,
     MESSAGES_TOPIC,
@@ -302,11 +302,9 @@ class Broker(Store):
         numbers = range(0 if found is None else found.log_count)
         return [self.cluster.logs.rows(name_log(found.topic_id, number)) for number in numbers if found is not None]
 
-    async def wait_leadership(self, topic: str, log: int) -> None:
-        """Wait until the leadership of a log changes."""
-        found = self.order.find_log(topic, log)
-        if found is not None:
-            await self.cluster.wait_leadership(found)
+    async def wait_leadership(self, log: LogState) -> None:
+        """Wait until the leadership of a log changes, or the log is gone."""
+        await self.cluster.wait_leadership(log)
 
     def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
@@ -401,11 +399,17 @@ class Broker(Store):
         """Delete the records of a log before an offset, from all partitions in it.
 
         A partition whose records are in several logs keeps those behind the first one that any of these still has.
+
+        Raises:
+            TopicDeletedError: The topic was deleted meanwhile.
+            StorageError: The storage fails.
         """
         partitions = [log.partition_of(address) for address in log.index.addresses()]
         self.order.delete_before(log, offset)
         self._arrived.unpark_all()
         await self._durable.wait()
+        if log.is_gone:
+            raise TopicDeletedError(log.topic)
         trimmed: dict[Partition, int] = {}
         for partition in partitions:
             needed = min(self.order.first_needed(partition), self._machine.stored.durable_end(partition))

@@ -9,10 +9,10 @@ import trio
 
 from dafka.broker import Service
 from dafka.broker.appending import Batch, append_batches
-from dafka.errors import NotLeaderError
+from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.groups import single_exception
 from dafka.protocol.logs import LogState
-from dafka.web.errors import WebError
+from dafka.web.errors import WebError, topic_not_found
 from dafka.web.forwarding.broker_client import BrokerClient
 from dafka.web.forwarding.leaders import LEADER_WAIT_S
 from dafka.web.forwarding.log_bounds import LogBounds
@@ -31,8 +31,8 @@ class PendingAppend:
         log: The log.
         record_count: The number of their records.
         is_durable: Returns whether they are durable.
-        wait_offset: Waits until they are durable, and returns the offset of the first record; None if it is not known,
-            and -1 if the topic was deleted. Raises `WebError` if they are refused, or may be lost.
+        wait_offset: Waits until they are durable, and returns the offset of the first record; None if it is not known.
+            Raises `WebError` if they are refused or may be lost, or the topic was deleted.
     """
 
     log: LogState
@@ -103,7 +103,7 @@ class LogAccess:
         """Wait until this broker does not lead a log, or knows that no other has begun to. Raises `WebError`."""
         with trio.move_on_after(LEADER_WAIT_S):
             while log.leadership.is_led and not log.leadership.is_confirmed:
-                await self.service.broker.wait_leadership(log.topic, log.number)
+                await self.service.broker.wait_leadership(log)
         if log.leadership.is_led and not log.leadership.is_confirmed:
             raise WebError(
                 "leader_unavailable",
@@ -239,7 +239,10 @@ class LogAccess:
 
         async def wait_offset() -> int | None:
             try:
-                return await appended.wait_offset()
+                offset = await appended.wait_offset()
+                return None if offset < 0 else offset
+            except TopicDeletedError:
+                raise topic_not_found(log.topic) from None
             except NotLeaderError:
                 if self._remote is None or not can_repeat(batches):
                     raise leader_changed(log) from None
@@ -254,7 +257,10 @@ class LogAccess:
             if found is not None:
                 return found
         if offset > log.index.start_offset:
-            await self.service.broker.delete_records(log, offset)
+            try:
+                await self.service.broker.delete_records(log, offset)
+            except TopicDeletedError:
+                raise topic_not_found(log.topic) from None
         return log.index.start_offset
 
     def _forward(self, log: LogState) -> RemoteLogs:

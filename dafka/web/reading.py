@@ -55,11 +55,6 @@ def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None
     return found
 
 
-def is_deleted(service: Service, log: LogState) -> bool:
-    """Return whether the topic of a log was deleted."""
-    return service.broker.find_log(log.topic, log.number) is not log
-
-
 async def find_offset_by_time(service: Service, log: LogState, timestamp_ms: int) -> int:
     """Return the offset of the first committed record that was made at a time or later; else the end of the log.
 
@@ -145,7 +140,7 @@ async def read_committed(
     offset = max(offset, log.index.start_offset)
     stable = service.last_stable_offset(log)
     end = stable if end_offset is None else min(stable, end_offset)
-    if is_deleted(service, log):
+    if log.is_gone:
         raise topic_not_found(log.topic)
     if offset >= end:
         return ReadRecords(offset, offset, ())
@@ -153,7 +148,7 @@ async def read_committed(
     try:
         batches = [(read_header(data), data) for data in await service.broker.reader.read(log, offset, end, bytes_max)]
     except (StorageError, BatchError) as error:
-        if is_deleted(service, log):
+        if log.is_gone:
             raise topic_not_found(log.topic) from None
         raise WebError("storage_failed", f"the storage fails: {error}") from None
     next_offset = batches[-1][0].end_offset if batches else end
@@ -177,7 +172,7 @@ def _committed(
 
 def has_records(service: Service, log: LogState, offset: int) -> bool:
     """Return whether a log has committed records at an offset or later, or was deleted."""
-    return service.last_stable_offset(log) > offset or is_deleted(service, log)
+    return service.last_stable_offset(log) > offset or log.is_gone
 
 
 async def wait_records(service: Service, offsets: Mapping[LogState, int]) -> None:

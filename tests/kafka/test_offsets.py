@@ -6,7 +6,14 @@ import attrs
 import pytest
 
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import CommitRequest, DeleteOffsetsResult, GroupSettings, LeavingMember, OffsetToCommit
+from dafka.kafka.groups import (
+    CommitRequest,
+    DeleteOffsetsResult,
+    FetchedOffset,
+    GroupSettings,
+    LeavingMember,
+    OffsetToCommit,
+)
 from dafka.kafka.topics import TopicPartition
 from tests.kafka.group_client import NO_DELAY, Groups, two_members
 
@@ -47,10 +54,10 @@ def test_client_without_a_group_commits() -> None:
     groups = Groups()
     assert commit(groups) is ErrorCode.NONE
     assert groups.coordinator.fetch_offsets("g", [ORDERS, PAYMENTS]) == {
-        ORDERS: (5, 3, "note", ErrorCode.NONE),
-        PAYMENTS: (-1, -1, "", ErrorCode.NONE),
+        ORDERS: FetchedOffset(5, 3, "note", ErrorCode.NONE),
+        PAYMENTS: FetchedOffset(-1, -1, "", ErrorCode.NONE),
     }
-    assert groups.coordinator.fetch_offsets("g", None) == {ORDERS: (5, 3, "note", ErrorCode.NONE)}
+    assert groups.coordinator.fetch_offsets("g", None) == {ORDERS: FetchedOffset(5, 3, "note", ErrorCode.NONE)}
     assert groups.coordinator.fetch_offsets("none", [ORDERS])[ORDERS].offset == -1
     assert groups.state == "Empty"
 
@@ -107,7 +114,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed() -> None:
     commit_in_transaction(groups, 9)
     assert offset_of(groups) == 5
     unstable = groups.coordinator.fetch_offsets("g", [ORDERS, PAYMENTS], require_stable=True)
-    assert unstable[ORDERS] == (-1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert unstable[ORDERS] == FetchedOffset(-1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
     assert unstable[PAYMENTS].error_code is ErrorCode.NONE
     assert set(groups.coordinator.fetch_offsets("g", None, require_stable=True)) == {ORDERS}
     groups = groups.restart()
@@ -183,9 +190,19 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     commit(groups)
     commit_in_transaction(groups, 9)
     commit(groups, offsets={PAYMENTS: OffsetToCommit(1)}, log=PAYMENTS)
-    groups.take(groups.coordinator.delete_topic("orders"))
+    groups.take(groups.coordinator.delete_topics({"1D"}, "orders"))
     end_transaction(groups, is_commit=True)
     assert (offset_of(groups), offset_of(groups, PAYMENTS)) == (-1, 1)
+
+
+def test_offsets_of_another_topic_of_that_name_stay() -> None:
+    groups = Groups()
+    commit(groups, offsets={ORDERS: OffsetToCommit(4, topic_id="2D")})
+    groups.take(groups.coordinator.delete_topics({"1D"}, "orders"))
+    assert offset_of(groups) == 4
+    assert groups.restart().coordinator.fetch_offsets("g", [ORDERS])[ORDERS].topic_id == "2D"
+    groups.take(groups.coordinator.delete_topics({"1D", "2D"}))
+    assert offset_of(groups) == -1
 
 
 def test_offsets_without_a_group_expire_after_their_commit() -> None:

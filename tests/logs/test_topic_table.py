@@ -48,8 +48,9 @@ def view(table: TopicTable) -> object:
 def test_order_in_which_brokers_learn_does_not_matter(statements: list[Statement], data: st.DataObject) -> None:
     one, other = TopicTable(), TopicTable()
     learn(one, statements)
-    again = data.draw(st.lists(st.sampled_from(statements), max_size=4)) if statements else []
-    learn(other, data.draw(st.permutations([*statements, *again])))
+    indexes = range(len(statements))
+    repeated = data.draw(st.lists(st.sampled_from(indexes), max_size=4)) if statements else []
+    learn(other, [statements[each] for each in data.draw(st.permutations([*indexes, *repeated]))])
     assert view(one) == view(other)
 
 
@@ -92,7 +93,8 @@ def test_followers_of_changes_have_what_the_table_has(statements: list[Statement
 def test_topic_that_was_made_after_the_deletion_wins() -> None:
     old = Topic("orders", "1D", created_at=5)
     new = Topic("orders", "2D", created_at=9)
-    for statements in ([old, Deletion(old), new], [new, old, Deletion(old)], [Deletion(old), new, old]):
+    orders: list[list[Statement]] = [[old, Deletion(old), new], [new, old, Deletion(old)], [Deletion(old), new, old]]
+    for statements in orders:
         table = TopicTable()
         learn(table, statements)
         assert table.find("orders") == new

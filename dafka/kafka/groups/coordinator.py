@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -22,11 +22,12 @@ from dafka.kafka.topics import TopicPartition
 
 
 class OffsetToCommit(NamedTuple):
-    """An offset in a request to commit it."""
+    """An offset in a request to commit it. The id is that of the topic whose log it is for."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
+    topic_id: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +58,7 @@ class FetchedOffset(NamedTuple):
     leader_epoch: int
     metadata: str
     error_code: ErrorCode
+    topic_id: str = ""
 
 
 @attrs.frozen
@@ -208,9 +210,9 @@ class GroupCoordinator:
         records = self._offsets.delete(group_id, [log for log, error in errors.items() if not error])
         return [*write_state(records), Answer(token, DeleteOffsetsResult(ErrorCode.NONE, errors))]
 
-    def delete_topic(self, topic: str) -> list[Action]:
-        """Delete the offsets of a topic, which does not exist any more."""
-        return write_state(self._offsets.delete_topic(topic))
+    def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[Action]:
+        """Delete the offsets of deleted topics; see `CommittedOffsets.delete_topics`."""
+        return write_state(self._offsets.delete_topics(topic_ids, name))
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
         """Return the groups, without their members.
@@ -261,7 +263,7 @@ class GroupCoordinator:
         if request.retention_ms is not None and request.retention_ms >= 0:
             expire_timestamp_ms = now_ms + request.retention_ms
         errors, accepted = dict[TopicPartition, ErrorCode](), dict[TopicPartition, CommittedOffset]()
-        for log, (offset, leader_epoch, metadata) in request.offsets.items():
+        for log, (offset, leader_epoch, metadata, topic_id) in request.offsets.items():
             errors[log] = ErrorCode.NONE
             if len((metadata or "").encode(errors="surrogatepass")) > self._settings.offset_metadata_max_bytes:
                 errors[log] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -272,6 +274,7 @@ class GroupCoordinator:
                 metadata=metadata or "",
                 commit_timestamp_ms=now_ms,
                 expire_timestamp_ms=expire_timestamp_ms,
+                topic_id=topic_id,
             )
         records = self._offsets.commit(request.group_id, accepted, producer_id)
         return [*write_state(records), Answer(token, errors)]
@@ -325,4 +328,6 @@ def _fetched(committed: CommittedOffset | None, is_unstable: bool) -> FetchedOff
         return FetchedOffset(-1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
     if committed is None:
         return FetchedOffset(-1, -1, "", ErrorCode.NONE)
-    return FetchedOffset(committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE)
+    return FetchedOffset(
+        committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE, committed.topic_id
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -85,14 +85,23 @@ class CommittedOffsets:
         """Delete everything about a group."""
         return [self._remove(key) for key in list(self._keys(group_id))]
 
-    def delete_topic(self, topic: str) -> list[StateRecord]:
-        """Delete the offsets of a topic, which does not exist any more."""
-        return [
-            self._remove(key)
-            for group_id in self.group_ids()
-            for key in list(self._keys(group_id))
-            if key.log.topic == topic
-        ]
+    def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[StateRecord]:
+        """Delete the offsets of topics that are deleted.
+
+        Args:
+            topic_ids: The ids of the topics.
+            name: The name of a topic of which offsets without an id are deleted, too.
+
+        Returns:
+            The records to write.
+        """
+
+        def is_gone(key: OffsetKey) -> bool:
+            committed = self._find(key)
+            return committed.topic_id in topic_ids if committed.topic_id else key.log.topic == name
+
+        keys = [key for group_id in self.group_ids() for key in self._keys(group_id)]
+        return [self._remove(key) for key in filter(is_gone, keys)]
 
     def expire(
         self,
@@ -142,6 +151,11 @@ class CommittedOffsets:
         for producer_id, offsets in self._pending.get(group_id, {}).items():
             for log in offsets:
                 yield OffsetKey(group_id, log, producer_id)
+
+    def _find(self, key: OffsetKey) -> CommittedOffset:
+        if key.producer_id is None:
+            return self._committed[key.group_id][key.log]
+        return self._pending[key.group_id][key.producer_id][key.log]
 
     def _put(self, key: OffsetKey, committed: CommittedOffset) -> None:
         if key.producer_id is None:

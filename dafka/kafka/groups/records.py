@@ -52,6 +52,8 @@ class CommittedOffset:
         commit_timestamp_ms: When it was committed.
         expire_timestamp_ms: When it expires, if the client said so (OffsetCommit up to version 4).
         order: Where the commit stands among all commits: a later one has a larger number.
+        topic_id: The id of the topic. The offset counts for no other topic of that name. Empty if a former version of
+            dafka has written it.
     """
 
     offset: int
@@ -60,6 +62,7 @@ class CommittedOffset:
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None = None
     order: int = 0
+    topic_id: str = ""
 
 
 class OffsetKey(NamedTuple):
@@ -168,6 +171,7 @@ def decode_offset(record: StateRecord) -> tuple[OffsetKey, CommittedOffset | Non
             commit_timestamp_ms=int(fields["commit_timestamp_ms"]),
             expire_timestamp_ms=None if expire_timestamp_ms is None else int(expire_timestamp_ms),
             order=int(fields["order"]),
+            topic_id=str(fields.get("topic_id", "")),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.errors import StorageError
+from dafka.errors import StorageError, TopicDeletedError
 from dafka.kafka.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
@@ -118,7 +118,10 @@ async def delete_records(client: Client, request: DeleteRecordsRequest) -> Delet
                 if not 0 <= offset <= log.high_watermark:
                     error = ErrorCode.OFFSET_OUT_OF_RANGE
                 elif offset > log.index.start_offset:
-                    await broker.delete_records(log, offset)
+                    try:
+                        await broker.delete_records(log, offset)
+                    except TopicDeletedError:
+                        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             low = -1 if log is None or error else log.index.start_offset
             parts.append(
                 DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low, error_code=error)

@@ -10,7 +10,7 @@ import trio
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
 from dafka.broker.appending import AppendRefusedError, Batch, append_batches, message_bytes_max, read_batches
-from dafka.errors import BatchError, EncodingError, NotLeaderError
+from dafka.errors import BatchError, EncodingError, NotLeaderError, TopicDeletedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
     LeaderIdAndEpoch,
@@ -97,7 +97,7 @@ def _append(client: Client, request: ProduceRequest, topic: str, data: Partition
             offset = await appended.wait_offset(all_replicas=waits_for_all)
         except NotLeaderError:
             return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=_name_leader(client, log))
-        if offset < 0 and client.service.broker.find_log(topic, data.index) is not log:  # it was deleted meanwhile
+        except TopicDeletedError:
             return _answer(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not appended.is_duplicate:
             counters.produced[log.topic] += appended.record_count

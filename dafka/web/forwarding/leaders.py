@@ -47,10 +47,6 @@ class Leaders:
             task_status.started()
             await trio.sleep_forever()
 
-    def is_deleted(self, log: LogState) -> bool:
-        """Return whether the topic of a log was deleted."""
-        return self._broker.find_log(log.topic, log.number) is not log
-
     def find(self, log: LogState) -> BrokerDescription | None:
         """Return the broker that leads a log; None if none does, or it is this one, or not known."""
         leader = log.leadership.leader
@@ -88,7 +84,7 @@ class Leaders:
         """
         deadline, problem = trio.current_time() + wait_s, "does not answer"
         while not log.leadership.is_led:
-            if self.is_deleted(log):
+            if log.is_gone:
                 raise topic_not_found(log.topic)
             try:
                 answers = await self.until_moved(log, call, deadline)
@@ -157,9 +153,7 @@ class Leaders:
     async def _cancel_when_moved(self, log: LogState, scope: trio.CancelScope) -> None:
         before = log.leadership
         while (log.leadership.leader, log.leadership.epoch) == (before.leader, before.epoch):
-            if log.leadership.is_led != before.is_led:
+            if log.leadership.is_led != before.is_led or log.is_gone:
                 break
-            if self.is_deleted(log):
-                break
-            await self._broker.wait_leadership(log.topic, log.number)
+            await self._broker.wait_leadership(log)
         scope.cancel()

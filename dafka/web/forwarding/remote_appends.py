@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from dafka.broker.appending import AppendedBatches, Batch
-from dafka.errors import NotLeaderError
+from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.protocol.logs import LogState
 from dafka.web.errors import WebError, topic_not_found
 from dafka.web.forwarding.broker_client import BrokerError
@@ -116,7 +116,7 @@ class RemoteAppends:
             try:
                 if self._log.leadership.is_led:
                     await self._append_here()
-                elif self._leaders.is_deleted(self._log):
+                elif self._log.is_gone:
                     self._pending[0].fail(topic_not_found(self._log.topic))
                 else:
                     await self._leaders.until_moved(self._log, self._send_all, math.inf)
@@ -228,16 +228,18 @@ class RemoteAppends:
         if not appended:
             await trio.sleep(RETRY_S)
         for each, here in appended:
-            try:
-                offset = None if here is None else await here.wait_offset()
-            except NotLeaderError:
-                if not each.can_repeat:
-                    each.fail(leader_changed(self._log))
-                continue
-            if offset == -1:
-                each.fail(topic_not_found(self._log.topic))
-            else:
-                each.finish(offset)
+            await self._wait_here(each, here)
+
+    async def _wait_here(self, each: RemoteAppend, here: AppendedBatches | None) -> None:
+        try:
+            offset = -1 if here is None else await here.wait_offset()
+        except NotLeaderError:
+            if not each.can_repeat:
+                each.fail(leader_changed(self._log))
+        except TopicDeletedError:
+            each.fail(topic_not_found(self._log.topic))
+        else:
+            each.finish(None if offset < 0 else offset)
 
 
 def leader_changed(log: LogState) -> WebError:

@@ -117,7 +117,7 @@ class RemoteReads:
         log = read.log
         begun = (log.leadership.leader, log.leadership.epoch)
         while not log.leadership.is_led and (log.leadership.leader, log.leadership.epoch) == begun:
-            if self._leaders.is_deleted(log):
+            if log.is_gone:
                 raise topic_not_found(log.topic)
             try:
                 found = await self._leaders.until_moved(

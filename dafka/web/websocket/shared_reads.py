@@ -14,7 +14,7 @@ from dafka.contents import content_ends, count_bytes
 from dafka.protocol.logs import LogState
 from dafka.web.documents import encode_document
 from dafka.web.log_access import LogAccess
-from dafka.web.reading import ReadRecords, is_deleted
+from dafka.web.reading import ReadRecords
 from dafka.web.records import encode_records
 from dafka.web.websocket.codec import encode_records_rest
 from dafka.web.websocket.connection import COMPRESSED_BYTES_MIN, deflate
@@ -207,7 +207,7 @@ class SharedReads:
         while (reading := self._reading.get(place)) is not None:
             await reading.ended.wait()
         found = self._kept.get(place)
-        if found is not None and offset >= log.index.start_offset and not is_deleted(self._service, log):
+        if found is not None and offset >= log.index.start_offset and not log.is_gone:
             self._kept.move_to_end(place)
             return found
         reading = self._reading[place] = _Reading()

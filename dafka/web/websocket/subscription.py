@@ -12,7 +12,7 @@ from dafka.protocol.logs import LogState
 from dafka.web.errors import topic_not_found
 from dafka.web.forks import BranchFollower
 from dafka.web.log_access import LogAccess
-from dafka.web.reading import find_logs, is_deleted
+from dafka.web.reading import find_logs
 from dafka.web.websocket.binary import encode_records_head
 from dafka.web.websocket.codec import records_head
 from dafka.web.websocket.connection import Connection
@@ -136,7 +136,7 @@ class Subscription:
     def _find_further_logs(self) -> None:
         service = self._context.access.service
         logs = find_logs(service, self._topic)
-        if any(is_deleted(service, log) for log in self._offsets):
+        if any(log.is_gone for log in self._offsets):
             raise topic_not_found(self._topic)
         if self._has_all_logs:
             for log in logs[len(self._offsets) :]:
