@@ -202,7 +202,8 @@ class ProducerConfig:
     unacknowledged_bytes_max: int = attrs.field(default=32 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The total size of unacknowledged records. At this size, `send` waits."""
     close_timeout_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a closing producer waits for the next ACK before it gives up."""
+    """How long a closing producer waits for the next ACK before it gives up, and then at most for nodes of other
+    implementations that still fetch records."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long no ACK may come while records are unacknowledged before this is reported as an event."""
     new_partition_after_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))

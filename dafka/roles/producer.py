@@ -253,6 +253,15 @@ class Producer(NodeRole):
         if self._records:
             self._check_rival()
 
+    async def _wait_followed(self) -> None:
+        """Wait until peers that fetch only when a HEAD comes have fetched everything, at most `close_timeout_ms`."""
+        now = trio.current_time()
+        self._node.act(self._machine.begin_leaving(now))
+        with trio.move_on_at(now + self._config.close_timeout_ms / 1000):
+            while (followed_at := self._machine.followed_at()) > trio.current_time():
+                with trio.move_on_at(followed_at):
+                    await self._progress.park()
+
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
         machine = self._machine
@@ -394,8 +403,9 @@ async def open_producer(
 ) -> AsyncIterator[Producer]:
     """Open a producer, for use as an async context manager.
 
-    Leaving the block normally waits for outstanding ACKs (`Producer.wait_acknowledged`). Leaving it by an exception, or
-    cancelled, does not wait.
+    Leaving the block normally waits for outstanding ACKs (`Producer.wait_acknowledged`), and then, at most
+    `[producer] close_timeout_ms`, for nodes of other implementations that have fetched records within the last seconds:
+    they fetch the rest only while their producer announces it. Leaving it by an exception, or cancelled, does not wait.
 
     A program that keeps its records itself can continue a partition with `address` and `next_sequence`. The records
     before `next_sequence` must be in stores: they count as unacknowledged until `min_stores` stores confirm them, and
@@ -438,6 +448,7 @@ async def open_producer(
                 try:
                     yield producer
                     await producer.wait_acknowledged()
+                    await producer._wait_followed()
                 finally:
                     producer._close()
                     nursery.cancel_scope.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ TOOLS = os.environ.get("LIBDAFKA_TOOLS", "")
 needs_tools = pytest.mark.skipif(
     not TOOLS, reason="set LIBDAFKA_TOOLS to the folder of the C implementation's programs (dafka_stored, dafka_towerd)"
 )
+LINE_BY_LINE = (stdbuf, "-oL") if (stdbuf := shutil.which("stdbuf")) else ()
+"""Makes a program print each line at once, where coreutils are installed."""
 START_S = 1.5
 """Seconds that a program of the C implementation needs until it has found a running cluster."""
 
@@ -31,7 +34,7 @@ async def open_program(name: str, *arguments: str, config: Config, folder: Path)
     """Run a program of the C implementation at the tower of a configuration, and kill it at the end."""
     (sub,), (pub,) = config.beacon.tower_sub, config.beacon.tower_pub
     await trio.Path(folder).mkdir(parents=True, exist_ok=True)
-    command = [str(Path(TOOLS) / name), *arguments, "--sub", sub, "--pub", pub]
+    command = [*LINE_BY_LINE, str(Path(TOOLS) / name), *arguments, "--sub", sub, "--pub", pub]
     process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=folder)
     try:
         yield process

@@ -103,13 +103,13 @@ async def open_libdafka_store(config: Config, store: LibdafkaStore | None = None
     """Run both halves of a scripted store for the length of a block."""
     store = store or LibdafkaStore()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_run_half, config, store.reader, READER, store.answer)
-        await nursery.start(_run_half, config, store.writer, WRITER, store.store)
+        await nursery.start(run_node, config, store.reader, READER, store.answer)
+        await nursery.start(run_node, config, store.writer, WRITER, store.store)
         yield store
         nursery.cancel_scope.cancel()
 
 
-async def _run_half(
+async def run_node(
     config: Config,
     address: str,
     prefixes: Sequence[bytes],
@@ -117,6 +117,7 @@ async def _run_half(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
+    """Run a scripted node that subscribes to prefixes, in which `*` is its address, until cancelled."""
     async with open_mesh(config.with_node(record_batches="off").node, 0) as mesh, trio.open_nursery() as nursery:
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", address.encode()))

@@ -33,6 +33,12 @@ class HeadSchedule:
         """Begin at this time."""
         self._due = due
 
+    def shorten(self, interval_s: float, now: float) -> None:
+        """Repeat HEADs at this interval from now on, unless the configured one is shorter."""
+        interval_s = min(interval_s, self._interval.shortest_s)
+        self._interval = GrowingInterval(interval_s, interval_s)
+        self._due = min(self._due, now + interval_s)
+
     def records_published(self, now: float) -> None:
         """Note that there are new records, so that a HEAD follows after the short interval."""
         self._interval.restart()

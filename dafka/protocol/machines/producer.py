@@ -8,6 +8,7 @@ learns what it has missed without waiting for the next interval. `HeadSchedule` 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -32,6 +33,16 @@ SUBSCRIBERS_MAX = 10_000
 
 SPOOL_TRIM_RECORDS = 10_000
 """Records that may leave a spool, but stay until this many can be trimmed together."""
+
+FOLLOWED_S = 5.0
+"""Seconds without a FETCH after which the peers that fetch only when a HEAD comes count as having everything.
+
+A node of libdafka that misses records asks at most once in a second. So it has been sent several HEADs that it would
+have answered, also on a busy machine.
+"""
+
+LEAVING_HEAD_S = 1.0
+"""Seconds between the HEADs of a producer that leaves, unless the configured interval is shorter."""
 
 STORES_MAX = 1024
 """Stores whose ACKs are counted; ACKs of further ones are discarded."""
@@ -100,6 +111,8 @@ class ProducerMachine:
         self._listeners = SubscriberSet(Command.DIRECT_RECORD, SUBSCRIBERS_MAX)
         self._is_settled = False
         self._heads = HeadSchedule(config.head_interval_ms / 1000, config.head_interval_max_ms / 1000)
+        self._need_regular_heads: Callable[[], bool] = lambda: False
+        self._lag_seen_at = -math.inf
         self._silence_due = float("inf")
         self._is_silent = False
 
@@ -165,6 +178,26 @@ class ProducerMachine:
     def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
         """Ask this function whether there is a peer that needs HEADs at a regular interval (erratum 33)."""
         self._heads.watch_listeners(need_regular_heads)
+        self._need_regular_heads = need_regular_heads
+
+    def begin_leaving(self, now: float) -> list[Action]:
+        """Announce the last record every second from now on, to peers that would otherwise never fetch the rest."""
+        if self.followed_at() <= now:
+            return []
+        self._heads.shorten(LEAVING_HEAD_S, now)
+        return self._announce_head(now)
+
+    def followed_at(self) -> float:
+        """Return when this producer may leave without a loss for peers of another implementation.
+
+        A node of libdafka that misses records asks for a page of them when a RECORD or a HEAD shows that they exist,
+        and never again after the last one (erratum 17). Stores of libdafka send no HEADs, so the producer stays until
+        no such peer asks any more.
+
+        Returns:
+            The time, unless such a peer asks or connects before it; minus infinity if there is none, or all follow.
+        """
+        return self._lag_seen_at + FOLLOWED_S if self._need_regular_heads() else -math.inf
 
     def publish(self, batch: RecordBatch, now: float) -> list[Action]:
         """Publish records of the partition; the first one has the sequence `next_sequence`."""
@@ -230,7 +263,10 @@ class ProducerMachine:
             self._listeners.note_subscription(subscription)
             self._stranded_detector.note_subscription(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
-        return self._announce_head(now) if is_new else []
+        if not is_new or not self._published_end:
+            return []
+        self._lag_seen_at = now  # it has missed the records until now
+        return self._announce_head(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Note a node that discovery found."""
@@ -327,6 +363,8 @@ class ProducerMachine:
         if Partition(fetch.subject, fetch.partition) != self.partition:
             self.discarded["another partition"] += 1
             return []
+        if fetch.sequence < self._published_end and fetch.address not in self._earliest_responder:
+            self._lag_seen_at = now
         if not self._limits.allow_fetch(fetch.address, now):
             self.discarded[MANY_FETCHES] += 1
             return []

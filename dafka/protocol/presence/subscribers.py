@@ -50,6 +50,10 @@ class EarliestResponder:
     def __init__(self, subscribers_max: int) -> None:
         self._subscribers = SubscriberSet(Command.DIRECT_EARLIEST, subscribers_max)
 
+    def __contains__(self, address: str) -> bool:
+        """Return whether a node understands DIRECT-EARLIEST, as nodes of this project do."""
+        return address in self._subscribers
+
     def note_subscription(self, subscription: wire.Subscription) -> None:
         """Note a peer's subscription, to any command, or that it ended."""
         self._subscribers.note_subscription(subscription)
