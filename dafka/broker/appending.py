@@ -8,7 +8,6 @@ from typing import Protocol, TypeAlias
 import attrs
 
 from dafka.batches import BatchHeader, check_crc, iter_batches
-from dafka.broker.producer_table import UNKNOWN_POSITION
 from dafka.broker.service import Service
 from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
 from dafka.errors import BatchError, DafkaError, NotLeaderError, TopicDeletedError
@@ -200,25 +199,23 @@ def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> Append
     )
 
 
-def _find_duplicate(service: Service, log: LogState, position: int, header: BatchHeader) -> AppendedBatches:
+def _find_duplicate(service: Service, log: LogState, position: int | None, header: BatchHeader) -> AppendedBatches:
     """Return records that were appended before.
 
     Args:
         service: The broker and its coordinators.
         log: The log.
-        position: Their position in the log, see `LogState.find_offset`; `UNKNOWN_POSITION` if they came from another
-            branch.
+        position: Their position in the log, see `LogState.find_offset`; None if they came from another branch.
         header: The header of their batch.
 
     Returns:
         The records, to wait for.
     """
     broker = service.broker
-    is_healed = position == UNKNOWN_POSITION
 
     def find_offset() -> int:
         """Return the offset of the first record; -1 if it is not remembered."""
-        if not is_healed:
+        if position is not None:
             return log.find_offset(position)
         entry = log.producers.find(header.producer_id, header.producer_epoch, header.base_sequence)
         return -1 if entry is None else log.find_offset(entry.sequence)
@@ -238,6 +235,6 @@ def _find_duplicate(service: Service, log: LogState, position: int, header: Batc
                 await advanced.wait()
 
     def is_durable() -> bool:
-        return not log.healing if is_healed else broker.durable_end(log) > position
+        return not log.healing if position is None else broker.durable_end(log) > position
 
     return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)

@@ -101,7 +101,7 @@ class Superseded:
             BatchError: A batch is malformed.
         """
         headers = [(read_header(data), data) for data in batches]
-        for (header, data), is_committed in split_committed(headers, sorted(aborted, key=lambda each: each[1])):
+        for (header, data), is_committed in split_committed(headers, aborted):
             if not is_committed:
                 self._aborted.append((header.base_offset, header.end_offset))
             elif not self._latest.has_room:
@@ -232,7 +232,7 @@ class LogCompaction:
             if not batches:
                 superseded.end_offset = end
                 break
-            aborted = self._aborted_between(log, offset, end)
+            aborted = self._aborted_between(log, offset, read_header(batches[-1]).end_offset)
             try:
                 is_noted = await trio.to_thread.run_sync(superseded.note, batches, aborted, bytes_max)
             except BatchError as error:

@@ -141,7 +141,7 @@ class Participants:
             if error:
                 return error
         known = self._producers.of(log)
-        is_open = known.transactions.is_open(producer.producer_id)
+        is_open = producer.producer_id in known.open_transactions
         epoch = known.producers[producer.producer_id].producer_epoch if is_open else -1
         error = self._check(slot, log, Place(log.topic, number=log.number), transactional_id, producer, epoch)
         return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
@@ -179,7 +179,7 @@ class Participants:
         """
         for log, producers in self._producers.items():
             place = TopicPartition(log.topic, log.number)
-            orphans = list(producers.transactions.open_transactions())
+            orphans = list(producers.open_transactions)
             for slot in self._coordinators.served():
                 orphans = slot.transactions.orphans(place, orphans)
             for producer_id in orphans if log.leadership.is_led else ():
@@ -282,13 +282,13 @@ class Participants:
     def append_marker(self, log: LogState, marker: Marker) -> trio.Event:
         """Append the end of a transaction to a log. The event returned is set when it is durable here."""
         time_ms, producers = now_ms(), self._producers.of(log)
-        first = producers.transactions.open_transactions().get(marker.producer_id, -1)
+        first = producers.open_transactions.get(marker.producer_id)
         position = self._broker.next_sequence(log)
         entry = MarkerEntry(
             0, position, marker.producer_id, marker.producer_epoch, int(marker.is_commit), time_ms, first
         )
         written = self._broker.append_marker(log, entry)
-        producers.add_marker(marker, position - 1, time_ms)
+        producers.add_marker(marker, time_ms)
         return written
 
     def _on_begin(self, _sender: str, fields: Mapping[str, Any]) -> None:

@@ -13,12 +13,8 @@ _BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, Fa
 """The header of a batch of which only the producer is known."""
 
 
-UNKNOWN_POSITION = -1
-"""The position of a batch of another branch in the log that has it now."""
-
-
 class ProducerTable:
-    """What each log knows of its producers. Offsets in it are sequences of the broker's own partition of the log."""
+    """What each log knows of its producers. Offsets in it are positions: see `LogState.find_offset`."""
 
     def __init__(self, settings: TransactionSettings) -> None:
         self._settings = settings
@@ -53,22 +49,22 @@ class ProducerTable:
             return
         if isinstance(entry, MarkerEntry):
             marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.is_commit))
-            first = None if entry.first_sequence < 0 else entry.first_sequence
-            self.of(log).add_marker(marker, entry.position - 1, entry.timestamp_ms, first)
+            self.of(log).add_marker(marker, entry.timestamp_ms)
             return
         self.of(log).add_batch(_header_of(entry), entry.timestamp_ms)
 
     def admit(self, log: LogState, entry: BatchEntry) -> bool:
         """Note a batch of another branch of a log, and return whether the log lacks it."""
         producers = self.of(log)
-        header = attrs.evolve(_header_of(entry), base_offset=UNKNOWN_POSITION, is_transactional=False)
+        header = attrs.evolve(_header_of(entry), is_transactional=False)
         if producers.has_appended(header):
             return False
-        producers.add_batch(header, entry.timestamp_ms)
+        producers.add_batch(header, entry.timestamp_ms, has_offset=False)
         return True
 
 
 def _header_of(entry: BatchEntry) -> BatchHeader:
+    assert entry.base_sequence is not None
     return attrs.evolve(
         _BATCH,
         base_offset=entry.sequence,

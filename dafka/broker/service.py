@@ -123,18 +123,15 @@ class Service:
 
     def last_stable_offset(self, log: LogState) -> int:
         """Return the offset up to which readers get records that want committed ones only."""
-        end = self.broker.durable_end(log)
-        sequence = self.producers.of(log).last_stable_offset(end)
-        return log.high_watermark if sequence >= end else min(log.find_offset(sequence), log.high_watermark)
+        return log.last_stable_offset
 
     def aborted_between(self, log: LogState, offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return the aborted transactions in a range of offsets: producer ids, and the offsets of first records."""
-        first = log.position_from(offset)
-        if first is None:
-            return []
-        end = log.position_from(end_offset)
-        found = self.producers.of(log).aborted_between(first, self.broker.durable_end(log) if end is None else end)
-        return [(each.producer_id, log.find_offset(each.first_offset)) for each in found]
+        """Return the aborted transactions in a range of offsets: producer ids, and the offsets of first records.
+
+        They are in the order of these offsets.
+        """
+        found = log.transactions.aborted_between(offset, end_offset)
+        return [(each.producer_id, each.first_offset) for each in found]
 
     def _make_slot(self, log: LogState) -> Slot:
         kafka = self.config.kafka
@@ -178,9 +175,6 @@ class Service:
         while True:
             await trio.sleep(_EXPIRY_INTERVAL_S)
             self.producers.expire(now_ms())
-            for log, producers in self.producers.items():
-                first = log.position_from(log.index.start_offset)
-                producers.drop_before(self.broker.durable_end(log) if first is None else first)
 
 
 @asynccontextmanager

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import TypeGuard
 
 from dafka.protocol.logs import (
     OWN,
     BatchEntry,
+    Entry,
     LogState,
     ProducerEntry,
     RestartEntry,
     RunEntry,
     begins_again,
     decode_entries,
+    names_offset,
 )
 from dafka.protocol.replication import Branch, Tip
 from dafka.protocol.replication.replicated_logs import ReplicatedLog
@@ -158,7 +161,7 @@ async def read_tail(
                         runs[run.first_sequence] = run._replace(address=address)
                 elif isinstance(entry, RestartEntry):
                     runs, batches = {}, {}
-                elif isinstance(entry, BatchEntry) and entry.sequence >= 0 and entry.base_sequence >= 0:
+                elif _is_own_batch(entry):
                     batches[entry.sequence] = entry
     found: list[RunEntry | BatchEntry] = []
     for first in sorted(runs):
@@ -167,6 +170,11 @@ async def read_tail(
         found.append(run)
         found += [batches[each] for each in sorted(batches) if first <= each < end]
     return found
+
+
+def _is_own_batch(entry: Entry) -> TypeGuard[BatchEntry]:
+    """Return whether an entry is a batch that the leader itself has appended in its branch."""
+    return isinstance(entry, BatchEntry) and entry.base_sequence is not None and not names_offset(entry.sequence)
 
 
 def _cut(run: RunEntry, from_offset: int, end_offset: int) -> RunEntry:

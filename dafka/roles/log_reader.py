@@ -77,7 +77,7 @@ class LogReader:
                 bytes_max -= len(found[-1])
             if part.batch is not None:
                 difference = offset - part.batch.first_sequence
-                for data in self._encode(log, part.batch):
+                for data in self._encode(log, part.batch, offset):
                     header = read_header(data)
                     if found and header.size > bytes_max:
                         return found
@@ -133,14 +133,14 @@ class LogReader:
                         return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
         return None
 
-    def _encode(self, log: LogState, batch: RecordBatch) -> Iterable[bytes]:
-        """Return records as record batches, which say whether the records belong to a transaction."""
-        if batch.partition != log.own or not len(log.transaction_runs):
+    def _encode(self, log: LogState, batch: RecordBatch, offset: int) -> Iterable[bytes]:
+        """Return the records at an offset as record batches, which say whether the records belong to a transaction."""
+        if not len(log.transaction_runs):
             return encode_records(batch)
         found: list[bytes] = []
-        batch = attrs.evolve(batch, encoded=())
-        for first, end, producer_id, epoch in log.transaction_runs.split(batch.first_sequence, batch.end_sequence):
-            part = batch.between(first, end)
+        batch, before = attrs.evolve(batch, encoded=()), batch.first_sequence - offset
+        for first, end, producer_id, epoch in log.transaction_runs.split(offset, offset + len(batch)):
+            part = batch.between(first + before, end + before)
             found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)
         return found
 

@@ -144,7 +144,6 @@ async def read_committed(
         raise topic_not_found(log.topic)
     if offset >= end:
         return ReadRecords(offset, offset, ())
-    aborted = sorted(service.aborted_between(log, offset, end), key=lambda each: each[1])
     try:
         batches = [(read_header(data), data) for data in await service.broker.reader.read(log, offset, end, bytes_max)]
     except (StorageError, BatchError) as error:
@@ -152,7 +151,7 @@ async def read_committed(
             raise topic_not_found(log.topic) from None
         raise WebError("storage_failed", f"the storage fails: {error}") from None
     next_offset = batches[-1][0].end_offset if batches else end
-    return ReadRecords(offset, next_offset, _committed(batches, aborted))
+    return ReadRecords(offset, next_offset, _committed(batches, service.aborted_between(log, offset, next_offset)))
 
 
 def _committed(

@@ -22,7 +22,7 @@ async def test_batches_have_the_epochs_of_their_offsets(tmp_path: Path, storage:
     native = Partition("orders", "f" * 32)
     log = LogState("orders", 0, Partition("orders", "own"), Partition("$logs", "own"), epochs=EPOCHS)
     log.index.append(native.address, 0, 8, is_open=False)
-    log.index.append_marker(MarkerEntry(0, 0, 1, 0, 1, 1000, -1))
+    log.index.append_marker(MarkerEntry(0, 0, 1, 0, 1, 1000, None))
     log.index.append(native.address, 8, 4, is_open=False)
     log.high_watermark = 13
     async with open_storage(storage.format(tmp_path)) as opened:

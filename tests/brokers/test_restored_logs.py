@@ -90,7 +90,7 @@ class Indexes:
         def note(_state: LogState, entry: ProducerEntry) -> None:
             if isinstance(entry, RestartEntry):
                 numbers.clear()
-            elif isinstance(entry, BatchEntry):
+            elif isinstance(entry, BatchEntry) and entry.base_sequence is not None:
                 numbers.append(entry.base_sequence)
 
         await restore_log(self.storage, log, state, SECOND, note, is_led=True)

@@ -7,6 +7,7 @@ import pytest
 
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import (
+    AppendedBatch,
     LogProducers,
     Marker,
     TransactionSettings,
@@ -16,6 +17,11 @@ from dafka.kafka.transactions.sequence_ranges import RANGES_MAX, SEQUENCES, Sequ
 from tests.kafka.coordination.broker import Log, make_header
 
 SETTINGS = TransactionSettings()
+
+
+def known_offset(batch: AppendedBatch) -> int:
+    assert batch.base_offset is not None
+    return batch.base_offset
 
 
 class OneLog:
@@ -40,7 +46,7 @@ class OneLog:
         header = make_header(self.end_offset, count, producer_id, epoch, base_sequence, is_transactional=transactional)
         check = self.producers.check_batch(header)
         if check.duplicate_of is not None:
-            return check.duplicate_of.base_offset
+            return known_offset(check.duplicate_of)
         if check.error_code:
             return check.error_code
         return self.log.append(header, None, self.now_ms)
@@ -131,7 +137,7 @@ def test_marker_fences_older_epochs() -> None:
     assert log.produce(5, transactional=True, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.produce(0, transactional=True, epoch=1) == 11
     log.end(1, is_commit=False)
-    assert log.producers.transactions.is_open(1)
+    assert 1 in log.producers.open_transactions
 
 
 def test_marker_for_a_forgotten_producer_allows_any_sequence() -> None:
@@ -196,25 +202,25 @@ def test_number_of_producers_is_limited() -> None:
 def test_last_stable_offset_stays_before_open_transactions() -> None:
     log = OneLog()
     log.produce(0, 5, producer_id=9)
-    assert log.producers.last_stable_offset(5) == 5
+    assert log.log.transactions.last_stable_offset(5) == 5
     log.produce(0, 2, producer_id=1, transactional=True)
     log.produce(0, 2, producer_id=2, transactional=True)
-    assert log.producers.last_stable_offset(3) == 3
-    assert log.producers.last_stable_offset(9) == 5
+    assert log.log.transactions.last_stable_offset(3) == 3
+    assert log.log.transactions.last_stable_offset(9) == 5
     log.end(1, is_commit=True)
-    assert log.producers.last_stable_offset(9) == 5
-    assert log.producers.last_stable_offset(10) == 7
+    assert log.log.transactions.last_stable_offset(9) == 5
+    assert log.log.transactions.last_stable_offset(10) == 7
     log.restart()
-    assert log.producers.last_stable_offset(10) == 7
+    assert log.log.transactions.last_stable_offset(10) == 7
     log.end(2, is_commit=False)
-    assert log.producers.last_stable_offset(11) == 11
+    assert log.log.transactions.last_stable_offset(11) == 11
 
 
 def test_transaction_is_undecided_until_its_marker_is_durable() -> None:
     log = OneLog()
     log.produce(0, 5, transactional=True)
     log.end(1, is_commit=True)
-    assert [log.producers.last_stable_offset(end) for end in (3, 5, 6)] == [0, 0, 6]
+    assert [log.log.transactions.last_stable_offset(end) for end in (3, 5, 6)] == [0, 0, 6]
 
 
 def test_aborted_transactions_of_a_range() -> None:
@@ -230,15 +236,15 @@ def test_aborted_transactions_of_a_range() -> None:
     log.restart()
 
     def between(start: int, end: int) -> list[tuple[int, int]]:
-        return [(each.producer_id, each.first_offset) for each in log.producers.aborted_between(start, end)]
+        return [(each.producer_id, each.first_offset) for each in log.log.transactions.aborted_between(start, end)]
 
-    assert between(0, 44) == [(2, 10), (1, 0), (2, 33)]
+    assert between(0, 44) == [(1, 0), (2, 10), (2, 33)]
     assert between(0, 10) == [(1, 0)]
-    assert between(5, 11) == [(2, 10), (1, 0)]
+    assert between(5, 11) == [(1, 0), (2, 10)]
     assert between(21, 33) == [(1, 0)]
     assert between(33, 40) == [(2, 33)]
     assert between(44, 50) == []
-    log.producers.drop_before(33)
+    log.log.transactions.drop_before(33)
     assert between(0, 44) == [(2, 33)]
 
 
@@ -249,7 +255,7 @@ def send_to_branch(log: OneLog, base_sequence: int, count: int = 1) -> int | Err
     is_gap = check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     if is_gap and not log.producers.is_lasting_gap(header, log.now_ms):
         return ErrorCode.NOT_ENOUGH_REPLICAS
-    return log.log.append(header, None, log.now_ms) if check.duplicate_of is None else check.duplicate_of.base_offset
+    return log.log.append(header, None, log.now_ms) if check.duplicate_of is None else known_offset(check.duplicate_of)
 
 
 def test_records_behind_those_on_the_other_side_of_a_split_are_accepted_after_a_while() -> None:

@@ -105,7 +105,7 @@ class Model:
             end = batch.end_sequence if batch.partition == log.own else end
         position = self.random.randint(first, end)
         self.transactions += 1
-        self.order.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, -1))
+        self.order.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, None))
         numbers = [
             number
             for number, (where, partition, sequence) in enumerate(placed)

@@ -42,7 +42,7 @@ def test_entries_come_back() -> None:
         RunEntry(5, "A", 3, 0),
         BatchEntry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
         StartEntry(4),
-        MarkerEntry(9, 5, 2**40, 3, 1, 10**12, -1),
+        MarkerEntry(9, 5, 2**40, 3, 1, 10**12, None),
         RestartEntry(),
         EndEntry("A", 7),
         RunEntry(10, "", 0, 7),

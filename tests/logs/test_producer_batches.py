@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from dafka.protocol.logs import BatchEntry, MarkerEntry
+from dafka.protocol.logs.entries import offset_of
 from dafka.protocol.logs.producer_batches import PRODUCER_EXPIRY_MS, ProducerBatches, TransactionRuns
 
 
@@ -19,12 +20,12 @@ def test_runs_say_which_records_belong_to_which_transaction() -> None:
         for _ in range(rng.randint(0, 12)):
             producer_id, count = rng.choice([-1, 1, 2]), rng.randint(1, 4)
             if producer_id >= 0:
-                runs.add(entry(len(expected), producer_id, count, 1))
+                runs.add(len(expected), entry(0, producer_id, count, 1))
             expected += [producer_id] * count
         dropped = rng.randint(0, len(expected))
         runs.drop_before(dropped)
         for each in runs.entries() * 2:  # what is known stays
-            restored.add(each)
+            restored.add(offset_of(each.sequence), each)
         first = rng.randint(dropped, len(expected))
         end = rng.randint(first, len(expected))
         for each_runs in (runs, restored):
@@ -40,6 +41,7 @@ def test_five_batches_and_the_first_of_an_open_transaction_are_kept() -> None:
     assert [each.sequence for each in producers.entries()] == [0, 15, 16, 17, 18, 19]
     producers.end_transaction(MarkerEntry(20, 20, 1, 0, 1, 0, 0))
     assert [each.sequence for each in producers.entries()] == [15, 16, 17, 18, 19]
+    assert not any(each.flags for each in producers.entries()), "the marker may be dropped before them"
     assert len(producers) == 5
 
 

@@ -30,6 +30,7 @@ from dafka.protocol.replication import (
 )
 from dafka.protocol.replication.replicated_logs import is_useless
 from tests.replication.history import Violation
+from tests.replication.read_log import Indexed, ReadLog
 
 if TYPE_CHECKING:
     from tests.replication.world import World
@@ -45,7 +46,9 @@ class KeptLog:
 
     Attributes:
         branches: The records of each branch that are durable here, after the offset of the first one.
+        ready_from: How far the log reached when this broker began to lead it: readers are served from then on.
         readable: How far readers may read.
+        stable: How far readers of committed records were seen to read.
     """
 
     def __init__(self, name: str, broker: Broker) -> None:
@@ -60,11 +63,12 @@ class KeptLog:
         self.copying: set[Branch] = set()
         self.dropped = 0
         self.led: Branch | None = None
-        self.appended_end = 0
+        self.appended_end = self.ready_from = 0
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
-        self.readable = 0
+        self.readable = self.stable = 0
         self.is_restless = True
+        self._read: ReadLog | None = None
 
     def restore(self, control: dict[str, list[ControlRecord]]) -> None:
         """Take over what is on the disk: perhaps without the control records that say nothing any more."""
@@ -109,7 +113,7 @@ class KeptLog:
             elif isinstance(action, Lead):
                 self._lead(action.row)
             elif isinstance(action, StepDown):
-                self.led, self.waiting = None, []
+                self.led, self.waiting, self._read = None, [], None
             elif isinstance(action, MoveHighWatermark):
                 self._move_high_watermark(action.offset)
 
@@ -134,8 +138,9 @@ class KeptLog:
 
     def _lead(self, row: BranchRow) -> None:
         branch, start = row.branch, row.parent.end_offset
-        self.led, self.waiting = branch, []
+        self.led, self.waiting, self._read = branch, [], None
         self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
+        self.ready_from = self.appended_end
 
         def stored() -> None:
             self.branches.setdefault(branch, (start, []))
@@ -144,11 +149,20 @@ class KeptLog:
 
         self.world.write(self.broker, stored)
 
-    def append(self, ids: list[str]) -> bool:
+    @property
+    def can_append(self) -> bool:
+        """Whether this broker leads, holds what is before its branch, and has room."""
+        is_begun = self.led is not None and self.led in self.branches
+        return is_begun and self.replica.may_append and not self.broker.is_full
+
+    def append(self, ids: list[Indexed]) -> bool:
         """Append records of a client. Return whether this broker leads, and has room."""
         branch = self.led
-        if branch is None or branch not in self.branches or not self.replica.may_append or self.broker.is_full:
+        if branch is None or not self.can_append:
             return False
+        log = self._led_log(branch)
+        for each in ids:
+            log.append(each)
         self.waiting.extend((self.appended_end + place, each) for place, each in enumerate(ids))
         self.appended_end += len(ids)
         self.appending += 1
@@ -186,7 +200,11 @@ class KeptLog:
         for branch in sorted(self.branches):
             if not self.replica.branches.is_complete(branch) and self._is_all_before_held(branch):
                 continue  # its records come behind those of the branches before it
-            missing = [each for each in self.branches[branch][1] if each not in known]
+            missing = [
+                Indexed.make(each)
+                for each in self.branches[branch][1]
+                if each not in known and each.transaction is None
+            ]
             if missing:
                 self.append(missing)
                 return
@@ -250,8 +268,53 @@ class KeptLog:
             self.branches.clear()
             self.copying.clear()
             self.dropped += 1
-            self.readable = 0
+            self.readable = self.stable = 0
+            self._read = None
             self._restore_held()
+
+    # What readers of committed records see
+
+    def _led_log(self, branch: Branch) -> ReadLog:
+        """Return the log that this broker leads, restored when it begins to."""
+        if self._read is None:
+            self._read = ReadLog(self.broker.name, branch, self.world.rewrite_entries)
+            self._read.restore(self.replica.table, self.branches, is_led=True)
+        return self._read
+
+    def _followed_log(self) -> ReadLog | None:
+        """Return the log that this broker follows, as far as it holds it."""
+        tip = self.replica.branches.tip()
+        if tip.branch not in self.branches:
+            return None
+        if self._read is None or self._read.branch != tip.branch:
+            self._read = ReadLog(self.broker.name, tip.branch, self.world.rewrite_entries)
+            self._read.restore(self.replica.table, self.branches, is_led=False)
+        else:
+            self._read.follow(*self.branches[tip.branch])
+        return self._read
+
+    def check_committed(self, *, is_whole: bool = False) -> int | None:
+        """Check what readers of committed records see here.
+
+        Args:
+            is_whole: Whether to look at the whole log, and not only at what is new.
+
+        Returns:
+            The last stable offset; None if there is nothing to read.
+        """
+        branch, replica = self.led, self.replica
+        if branch is not None and branch not in self.branches:
+            return None
+        if branch is not None and (not replica.may_append or replica.high_watermark < self.ready_from):
+            return None
+        before = self._read
+        log = self._followed_log() if branch is None else self._led_log(branch)
+        if log is None:
+            return None
+        log.state.high_watermark = min(replica.high_watermark, log.state.index.end_offset)
+        from_offset = 0 if is_whole or log is not before else self.stable
+        self.history.check_committed(self, log, from_offset=from_offset, is_leader=branch is not None)
+        return log.state.last_stable_offset
 
     # What is there
 
@@ -260,9 +323,9 @@ class KeptLog:
         start, ids = self.branches.get(tip.branch, (0, []))
         return start + len(ids) >= tip.end_offset
 
-    def records(self) -> list[str]:
+    def records(self) -> list[Indexed]:
         """Return the records of the log, as far as this broker holds it."""
-        found: list[str] = []
+        found: list[Indexed] = []
         for branch, end in self.replica.table.chain(self.replica.branches.tip()) or ():
             if branch in self.branches:
                 start, ids = self.branches[branch]
@@ -297,7 +360,7 @@ class Broker:
         self.number = number
         self.world = world
         self.control: dict[str, list[ControlRecord]] = {}
-        self.branches: dict[str, dict[Branch, tuple[int, list[str]]]] = {}
+        self.branches: dict[str, dict[Branch, tuple[int, list[Indexed]]]] = {}
         self.generation = 0
         self.is_up = False
         self.is_draining = False
@@ -366,6 +429,8 @@ class Broker:
                     heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
                     world.send(self, other, heard)
             kept.heal()
+            if world.has_transactions and world.transaction_draw.random() < 0.2:
+                kept.check_committed(is_whole=world.transaction_draw.random() < 0.1)
             if world.drops and world.draw.random() < 0.2:
                 kept.drop()
         for other in others:

@@ -8,6 +8,8 @@ from dafka.protocol.replication import NO_TIP, Availability, Branch, BranchRow, 
 
 if TYPE_CHECKING:
     from tests.replication.brokers import KeptLog
+    from tests.replication.read_log import Indexed, ReadLog
+    from tests.replication.transactions import Transactions
 
 
 class Violation(AssertionError):  # noqa: N818 (the name in all simulations)
@@ -23,9 +25,12 @@ class History:
         begun_at: When each row became durable.
         committed: How far any broker has let readers read (majority).
         acknowledged: The records that clients were told are durable.
+        transactions: The transactions.
     """
 
-    def __init__(self, log: str, replicas: tuple[str, ...], availability: Availability) -> None:
+    def __init__(
+        self, log: str, replicas: tuple[str, ...], availability: Availability, transactions: Transactions
+    ) -> None:
         self.log = log
         self.replicas = replicas
         self.availability = availability
@@ -34,7 +39,9 @@ class History:
         self.begun_at: dict[Branch, float] = {}
         self.committed = Tip(first, 0)
         self.acknowledged: set[str] = set()
-        self._contents: dict[Branch, list[str]] = {}
+        self.transactions = transactions
+        self._contents: dict[Branch, list[Indexed]] = {}
+        self._stable: dict[tuple[Branch, bool], int] = {}
         self._leaders: dict[int, str] = {0: replicas[0]}
 
     def check_row(self, row: BranchRow, now: float) -> None:
@@ -60,7 +67,7 @@ class History:
         # The end of a branch is the same place as the beginning of the next one.
         return fork is not None and fork.end_offset >= earlier.end_offset
 
-    def check_stored(self, branch: Branch, place: int, ids: list[str]) -> None:
+    def check_stored(self, branch: Branch, place: int, ids: list[Indexed]) -> None:
         """Check records that become durable: in a branch, each offset has one record."""
         found = self._contents.setdefault(branch, [])
         shared = found[place : place + len(ids)]
@@ -92,6 +99,34 @@ class History:
             if row.branch > end.branch and not self._continues(row.parent, end):
                 raise Violation(f"{kept.broker.name} commits {end}, and {row} has begun without it")
 
+    def check_committed(self, kept: KeptLog, read: ReadLog, *, from_offset: int, is_leader: bool) -> None:
+        """Check what readers of committed records see at a broker.
+
+        They see all records of no transaction or of committed ones, and none of aborted ones. The last stable offset
+        never goes back, also where another broker has begun to lead.
+        """
+        stable, broker = read.state.last_stable_offset, kept.broker.name
+        if stable < kept.stable:
+            raise Violation(f"the last stable offset at {broker} goes back from {kept.stable} to {stable}")
+        kept.stable = stable
+        # A follower may hear sooner than its leader that enough replicas hold something.
+        place = (read.branch, is_leader)
+        before = max(
+            (each for shown, each in self._stable.items() if shown[0] < read.branch or shown == place), default=0
+        )
+        if is_leader and stable < before:
+            raise Violation(f"the last stable offset of the leader {broker} is {stable}, after {before}")
+        self._stable[place] = max(stable, self._stable.get(place, 0))
+        records = kept.records()
+        for offset, is_visible in read.visible(records, from_offset):
+            number = records[offset].transaction
+            decision = True if number is None else self.transactions.decisions.get(number)
+            if decision is None:
+                raise Violation(f"{broker} has the last stable offset {stable}, and {number} is undecided")
+            if is_visible != decision:
+                kind = "a committed record is not visible" if decision else "an aborted record is visible"
+                raise Violation(f"{kind} at the offset {offset} of {broker}")
+
     def check_table(self, broker: str, table: BranchTable, rows: set[Branch]) -> None:
         """Check that a broker knows rows."""
         for branch in rows:
@@ -114,9 +149,19 @@ class History:
         known = set(log)
         for each in kept_logs:
             for branch, (_, ids) in each.branches.items():
-                if not known.issuperset(ids):
+                if not known.issuperset(each for each in ids if each.transaction is None):
                     raise Violation(f"records of the branch {branch} are lost")
         self._check_order(log)
+        self._check_transactions(leader, kept_logs)
+
+    def _check_transactions(self, leader: KeptLog, kept_logs: list[KeptLog]) -> None:
+        """Check that all transactions have ended, and that readers of committed records see all of the log."""
+        if not self.transactions.is_quiet:
+            raise Violation("a transaction has not ended at the end")
+        for each in kept_logs if leader.world.has_transactions else ():
+            is_kept = each.broker.name in leader.replica.replicas
+            if is_kept and each.check_committed(is_whole=True) != len(leader.records()):
+                raise Violation(f"the last stable offset at {each.broker.name} is not the end of the log")
 
     def _check_replicas(self, leader: KeptLog, kept_logs: list[KeptLog], wanted: int) -> None:
         """Check that all brokers agree on who keeps the log, and that those that keep it do so completely."""
@@ -135,7 +180,7 @@ class History:
             raise Violation(f"not all replicas of {self.log} are in sync at the end")
 
     @staticmethod
-    def _check_order(log: list[str]) -> None:
+    def _check_order(log: list[Indexed]) -> None:
         """Check that each producer's records are in their order."""
         last: dict[str, int] = {}
         for record in log:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import attrs
+import pytest
 
+from dafka.protocol.logs import BatchEntry, LogState, LogTransactions, MarkerEntry, names_offset
+from dafka.protocol.logs.producer_batches import TransactionRuns
 from dafka.protocol.replication import (
     NO_TIP,
     Acknowledge,
@@ -375,3 +378,44 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.BRANCH, PromisesOnlyOnce, 15),
 ]
 """Each bug, under which policy it shows, and a seed from which on it was found."""
+
+
+def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
+    """Take every first record of a transaction that another leader has appended for none."""
+    find = LogState._first_offset
+
+    def forget(self: LogState, marker: MarkerEntry, own: str) -> int | None:
+        is_other = marker.first_sequence is not None and names_offset(marker.first_sequence)
+        return None if is_other else find(self, marker, own)
+
+    patch.setattr(LogState, "_first_offset", forget)
+
+
+def decide_when_markers_are_appended(patch: pytest.MonkeyPatch) -> None:
+    """Take a transaction for decided when the leader alone has its marker."""
+    end = LogTransactions.end
+
+    def decide(self: LogTransactions, *arguments: Any, is_commit: bool) -> None:
+        end(self, *arguments, is_commit=is_commit)
+        self._ended.clear()
+
+    patch.setattr(LogTransactions, "end", decide)
+
+
+def keep_transactions_of_other_branches_out(patch: pytest.MonkeyPatch) -> None:
+    """Take records that another leader has appended for records of no transaction."""
+    add = TransactionRuns.add
+
+    def add_own(self: TransactionRuns, offset: int, entry: BatchEntry) -> None:
+        if not names_offset(entry.sequence):
+            add(self, offset, entry)
+
+    patch.setattr(TransactionRuns, "add", add_own)
+
+
+PLANTED_IN_LOGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
+    (forget_first_records_of_other_leaders, 4),
+    (decide_when_markers_are_appended, 4),
+    (keep_transactions_of_other_branches_out, 4),
+]
+"""Each bug in what logs know of transactions, and a seed with transactions from which on it was found."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dafka.protocol.replication import Availability, Replica
 from tests.replication.history import Violation
-from tests.replication.planted import PLANTED
+from tests.replication.planted import PLANTED, PLANTED_IN_LOGS
 from tests.replication.running import run_seed
+from tests.replication.world import TRANSACTIONS_EVERY
 
 SEEDS = 2000
 
@@ -22,6 +25,20 @@ def test_the_simulation_finds_a_planted_bug(availability: Availability, bug: typ
     for seed in range(first, first + SEEDS):
         try:
             run_seed(seed, availability, bug)
+        except Violation:
+            return
+    raise AssertionError(f"{bug.__name__} shows in none of the seeds from {first} on")
+
+
+@pytest.mark.parametrize(("bug", "first"), PLANTED_IN_LOGS, ids=[bug.__name__ for bug, _ in PLANTED_IN_LOGS])
+def test_the_simulation_finds_a_bug_planted_into_transactions(
+    bug: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_seed(first, Availability.MAJORITY)
+    bug(monkeypatch)
+    for seed in range(first, first + SEEDS, TRANSACTIONS_EVERY):
+        try:
+            run_seed(seed, Availability.MAJORITY)
         except Violation:
             return
     raise AssertionError(f"{bug.__name__} shows in none of the seeds from {first} on")

@@ -11,6 +11,10 @@ from itertools import count
 from dafka.protocol.replication import Availability, Replica, ReplicaSettings
 from tests.replication.brokers import Broker
 from tests.replication.history import History
+from tests.replication.transactions import Transactions
+
+TRANSACTIONS_EVERY = 5
+"""Which part of the seeds has transactions: with "majority", every fifth one from the seed 4 on."""
 
 
 class World:
@@ -37,6 +41,7 @@ class World:
         make_replica: Callable[..., Replica] = Replica,
     ) -> None:
         self.draw = random.Random(seed)
+        self.transaction_draw = random.Random(f"transactions {seed}")
         self.now = 0.0
         self.make_replica = make_replica
         self.availability = availability
@@ -56,6 +61,8 @@ class World:
         self.stalled: set[str] = set()
         self.drops = False
         self.compacts = False
+        self.has_transactions = availability is Availability.MAJORITY and seed % TRANSACTIONS_EVERY == 4
+        self.rewrite_entries = self.transaction_draw.choice([0, 20, 2000])
         self.slow_s = 0.01
         self.crash_after_write = 0.0
         self.skipped = 0.0
@@ -66,7 +73,8 @@ class World:
         """Place logs on some of the brokers, before they start."""
         names = list(self.brokers)[: self._broker_count]
         for name in [f"log/{number}" for number in range(self._log_count)]:
-            self.histories[name] = History(name, tuple(self.draw.sample(names, replica_count)), self.availability)
+            replicas = tuple(self.draw.sample(names, replica_count))
+            self.histories[name] = History(name, replicas, self.availability, Transactions(self.transaction_draw))
 
     # Time
 

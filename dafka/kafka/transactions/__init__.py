@@ -2,14 +2,12 @@
 
 from dafka.kafka.transactions.coordinator import InitProducerResult, Producer, TransactionCoordinator
 from dafka.kafka.transactions.log_producers import AppendedBatch, BatchCheck, LogProducers
-from dafka.kafka.transactions.log_transactions import AbortedTransaction
 from dafka.kafka.transactions.markers import Marker
 from dafka.kafka.transactions.producer_ids import ProducerIds
 from dafka.kafka.transactions.settings import TransactionSettings
 from dafka.kafka.transactions.transaction import Transaction, TransactionPhase
 
 __all__ = [
-    "AbortedTransaction",
     "AppendedBatch",
     "BatchCheck",
     "InitProducerResult",

@@ -12,12 +12,12 @@ what follows is then accepted here, too (`LogProducers.is_lasting_gap`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import attrs
 
 from dafka.batches import BatchHeader
 from dafka.kafka.errors import ErrorCode
-from dafka.kafka.transactions.log_transactions import AbortedTransaction, LogTransactions
 from dafka.kafka.transactions.markers import Marker
 from dafka.kafka.transactions.sequence_ranges import SEQUENCES, SequenceRanges
 from dafka.kafka.transactions.settings import TransactionSettings
@@ -35,13 +35,14 @@ class AppendedBatch:
     Attributes:
         base_sequence: The sequence of its first record.
         count: The number of its records.
-        base_offset: The offset of its first record.
+        base_offset: The offset of its first record; None if the batch came from another branch of the log, whose
+            records have no offsets in this one yet.
         timestamp_ms: When it was appended.
     """
 
     base_sequence: int
     count: int
-    base_offset: int
+    base_offset: int | None
     timestamp_ms: int
 
 
@@ -145,7 +146,7 @@ class ProducerState:
 
 
 class LogProducers:
-    """The producers and transactions of one log.
+    """The producers of one log, and their open transactions.
 
     The owner checks a batch, appends it to the log and notes it here in one step, so that the next batch is checked
     against it. A duplicate of a batch that is not durable yet is answered when it is.
@@ -160,7 +161,7 @@ class LogProducers:
     def __init__(self, settings: TransactionSettings) -> None:
         self._settings = settings
         self._producers: dict[int, ProducerState] = {}
-        self._transactions = LogTransactions()
+        self._open: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -171,9 +172,9 @@ class LogProducers:
         return self._producers
 
     @property
-    def transactions(self) -> LogTransactions:
-        """The transactions, for reading."""
-        return self._transactions
+    def open_transactions(self) -> Mapping[int, int]:
+        """The offset of the first record of each transaction that no marker has ended, by producer."""
+        return self._open
 
     def check_batch(self, header: BatchHeader) -> BatchCheck:
         """Return whether a batch of a client is to be appended.
@@ -192,7 +193,7 @@ class LogProducers:
             return BatchCheck(state.check_epoch(header))
         duplicate = state.find_duplicate(header.base_sequence, header.count)
         error = ErrorCode.NONE if duplicate is not None else state.check_sequence(header)
-        if not error and not header.is_transactional and self._transactions.is_open(header.producer_id):
+        if not error and not header.is_transactional and header.producer_id in self._open:
             error = ErrorCode.INVALID_TXN_STATE
         return BatchCheck(error, duplicate)
 
@@ -224,53 +225,41 @@ class LogProducers:
         state = self._producers.get(header.producer_id)
         if state is None:
             return False
-        epochs = dict((state.former or (-1, state.appended), (state.producer_epoch, state.appended)))
+        epochs = dict((*([] if state.former is None else [state.former]), (state.producer_epoch, state.appended)))
         appended = epochs.get(header.producer_epoch)
         return appended is not None and appended.covers(header.base_sequence, header.count)
 
-    def add_batch(self, header: BatchHeader, now_ms: int) -> None:
+    def add_batch(self, header: BatchHeader, now_ms: int, *, has_offset: bool = True) -> None:
         """Note a batch that is appended, or that was found in the log, except control batches.
 
         Args:
             header: Its header, with its offset in the log.
             now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+            has_offset: Whether it has an offset in the log already.
         """
         known = self._producers.get(header.producer_id)
         if header.producer_id < 0 or (known is not None and header.producer_epoch < known.producer_epoch):
             return
         state = self._enter_epoch(header.producer_id, header.producer_epoch, now_ms)
-        state.add_batch(AppendedBatch(header.base_sequence, header.count, header.base_offset, now_ms))
+        base_offset = header.base_offset if has_offset else None
+        state.add_batch(AppendedBatch(header.base_sequence, header.count, base_offset, now_ms))
         if header.is_transactional:
-            self._transactions.begin(header.producer_id, header.base_offset)
+            self._open.setdefault(header.producer_id, header.base_offset)
         if len(self._producers) > self._settings.producers_max:
             self._forget_quietest()
 
-    def add_marker(self, marker: Marker, offset: int, now_ms: int, first_offset: int | None = None) -> None:
+    def add_marker(self, marker: Marker, now_ms: int) -> None:
         """Note a control batch that is appended, or that was found in the log.
 
         Args:
             marker: What it says.
-            offset: Its offset; if control batches have none, that of the record before it.
             now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
-            first_offset: The first offset of the transaction, if its batches were not found.
         """
         state = self._producers.get(marker.producer_id)
         if state is not None and marker.producer_epoch < state.producer_epoch:
             return
         self._enter_epoch(marker.producer_id, marker.producer_epoch, now_ms).last_timestamp_ms = now_ms
-        self._transactions.end(marker.producer_id, offset, first_offset, is_commit=marker.is_commit)
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset up to which readers get records that want committed ones only."""
-        return self._transactions.last_stable_offset(high_watermark)
-
-    def aborted_between(self, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that have records in a range of offsets, for the answer to a fetch."""
-        return self._transactions.aborted_between(fetch_offset, end_offset)
-
-    def drop_before(self, log_start_offset: int) -> None:
-        """Note that the log has dropped its records before an offset."""
-        self._transactions.drop_before(log_start_offset)
+        self._open.pop(marker.producer_id, None)
 
     def expire(self, now_ms: int) -> None:
         """Forget producers that have sent nothing for too long. Later batches of theirs may have any sequence."""
@@ -278,7 +267,7 @@ class LogProducers:
         for producer_id, state in list(self._producers.items()):
             if state.last_timestamp_ms > until_ms:
                 break
-            if not self._transactions.is_open(producer_id):
+            if producer_id not in self._open:
                 del self._producers[producer_id]
 
     def _enter_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerState:
@@ -291,7 +280,7 @@ class LogProducers:
 
     def _forget_quietest(self) -> None:
         for producer_id in self._producers:
-            if not self._transactions.is_open(producer_id):
+            if producer_id not in self._open:
                 del self._producers[producer_id]
                 return
 

@@ -145,7 +145,7 @@ def _describe_log(client: Client, topic: str, number: int) -> PartitionResponse:
     if log is None or error:
         return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
     known = client.service.producers.of(log)
-    begun = known.transactions.open_transactions()
+    begun = known.open_transactions
     states = []
     for producer_id, each in known.producers.items():
         state = ProducerState(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 import trio
 
+from dafka.batches import read_header
 from dafka.batches.message_sets import encode_message_set
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.errors import ErrorCode
@@ -175,7 +176,8 @@ async def _read_log(
         return part
     part.records = b"".join(batches)
     if is_committed:
-        aborted = client.service.aborted_between(log, offset, end)
+        returned_end = read_header(batches[-1]).end_offset if batches else offset
+        aborted = client.service.aborted_between(log, offset, returned_end)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
 

@@ -13,6 +13,7 @@ from dafka.protocol.logs.entries import (
     begins_again,
     decode_entries,
     encode_entries,
+    names_offset,
 )
 from dafka.protocol.logs.log_index import Location, LogIndex
 from dafka.protocol.logs.log_state import OWN, Leadership, LogState, NamesReplicas
@@ -32,6 +33,7 @@ from dafka.protocol.logs.topics import (
     find_name_problem,
     is_internal_topic,
 )
+from dafka.protocol.logs.transactions import AbortedTransaction, LogTransactions
 
 __all__ = [
     "INDEX_TOPIC",
@@ -40,6 +42,7 @@ __all__ = [
     "MESSAGES_TOPIC",
     "OWN",
     "TOPICS_TOPIC",
+    "AbortedTransaction",
     "BatchEntry",
     "BranchAddress",
     "BranchEntry",
@@ -50,6 +53,7 @@ __all__ = [
     "LogIndex",
     "LogOrder",
     "LogState",
+    "LogTransactions",
     "MarkerEntry",
     "NamesReplicas",
     "OrderPlan",
@@ -72,6 +76,7 @@ __all__ = [
     "log_of_key",
     "murmur2",
     "name_log",
+    "names_offset",
     "own_partition",
     "parse_address",
 ]

@@ -20,8 +20,8 @@ ENTRIES_VERSION = 1
 TRANSACTIONAL = 1
 """The flag of a `BatchEntry` whose records are part of a transaction."""
 
-NO_SEQUENCE = -1
-"""The `base_sequence` of a `BatchEntry` that only says which records are part of a transaction."""
+_NONE = -1
+"""What is written for a number that is None."""
 
 CONTROL = "\ud800"
 """The address that stands for the ends of transactions, which are in the index alone. No node can have this address."""
@@ -56,7 +56,8 @@ class BatchEntry(NamedTuple):
         record_count: The number of its records.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
-        base_sequence: The producer's own number of the first record.
+        base_sequence: The producer's own number of the first record; None if the entry only says which records are part
+            of a transaction.
         flags: 1 if the batch is transactional.
         timestamp_ms: When it was appended.
     """
@@ -65,7 +66,7 @@ class BatchEntry(NamedTuple):
     record_count: int
     producer_id: int
     producer_epoch: int
-    base_sequence: int
+    base_sequence: int | None
     flags: int
     timestamp_ms: int
 
@@ -81,7 +82,8 @@ class MarkerEntry(NamedTuple):
         producer_epoch: The epoch of the producer.
         is_commit: 1 if the transaction is committed, 0 if it is aborted.
         timestamp_ms: When it was appended.
-        first_sequence: The sequence of the transaction's first record; -1 if it has none in this log.
+        first_sequence: The sequence of the transaction's first record, or the position of its offset (`position_of`) if
+            an earlier leader has appended it; None if the transaction has no record in this log.
     """
 
     offset: int
@@ -90,7 +92,7 @@ class MarkerEntry(NamedTuple):
     producer_epoch: int
     is_commit: int
     timestamp_ms: int
-    first_sequence: int
+    first_sequence: int | None
 
 
 class RestartEntry(NamedTuple):
@@ -136,12 +138,23 @@ _NUMBERS: dict[type[Entry], int] = {
 }
 """The kinds of entries that are numbers alone."""
 
+_OPTIONAL: dict[type[Entry], int] = {
+    BatchEntry: BatchEntry._fields.index("base_sequence"),
+    MarkerEntry: MarkerEntry._fields.index("first_sequence"),
+}
+"""Which of these numbers may be None."""
+
 _ENTRY_OF: dict[int, type[Entry]] = {kind: entry for entry, kind in _NUMBERS.items()}
 
 
 def position_of(offset: int) -> int:
-    """Return the position of an offset, which is negative, unlike sequences of the broker's own partition."""
+    """Return the position of an offset. Sequences of the broker's own partition are positions, too."""
     return offset - _POSITIONS
+
+
+def names_offset(position: int) -> bool:
+    """Return whether a position is that of an offset, and not a sequence of the broker's own partition."""
+    return position < 0
 
 
 def offset_of(position: int) -> int:
@@ -162,7 +175,7 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
             parts += (write_varint(_END), write_varint(len(address)), address, write_varint(entry.sequence))
         else:
             parts.append(write_varint(_NUMBERS[type(entry)]))
-            parts += map(write_varint, entry)
+            parts += (write_varint(_NONE if each is None else each) for each in entry)
     return b"".join(parts)
 
 
@@ -211,7 +224,11 @@ def _read_entry(reader: _Reader) -> Entry:
     entry = _ENTRY_OF.get(kind)
     if entry is None:
         raise StorageFormatError(f"the index of a log has an entry of the unknown kind {kind}")
-    return entry(*[reader.number() for _ in entry._fields])  # type: ignore[arg-type]
+    numbers: list[int | None] = [reader.number() for _ in entry._fields]
+    optional = _OPTIONAL.get(entry)
+    if optional is not None and numbers[optional] == _NONE:
+        numbers[optional] = None
+    return entry(*numbers)  # type: ignore[arg-type]
 
 
 class _Reader:

@@ -171,6 +171,16 @@ class LogIndex:
         end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
         return offset if offset < end else None
 
+    def find_written(self, address: str, sequence: int) -> int | None:
+        """Return the offset of a record of which an entry says something: it is in the log, if its run still is.
+
+        While an index is read, nobody knows yet how far an open run reaches.
+        """
+        position = self._run_before(address, sequence)
+        if position is not None and self._is_last_open and position + 1 == len(self._offsets):
+            return self._offsets[position] + sequence - self._sequences[position]
+        return self.find(address, sequence)
+
     def find_from(self, address: str, sequence: int) -> int:
         """Return the offset of the first record of a partition from a sequence on; the end offset if there is none."""
         found = self.find(address, sequence)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Mapping
 
 import attrs
 
 from dafka.protocol.logs.entries import (
-    NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchEntry,
     BranchEntry,
     EndEntry,
@@ -19,11 +20,13 @@ from dafka.protocol.logs.entries import (
     RunEntry,
     StartEntry,
     decode_entries,
+    names_offset,
     offset_of,
     position_of,
 )
 from dafka.protocol.logs.log_index import LogIndex
 from dafka.protocol.logs.producer_batches import ProducerBatches, TransactionRuns
+from dafka.protocol.logs.transactions import LogTransactions
 from dafka.records import Partition
 
 OWN = ""
@@ -85,6 +88,7 @@ class LogState:
         index: The order of the records.
         high_watermark: The offset after the last durable record.
         producers: The batches of producers that matter after a restart.
+        transactions: The transactions, as far as they are durable here.
         transaction_runs: Which records belong to transactions; empty if the storage keeps that with the records.
         index_first: The sequence of the first index record that matters.
         index_trimmed: The sequence up to which index records were dropped.
@@ -113,6 +117,7 @@ class LogState:
     index: LogIndex = attrs.field(factory=LogIndex)
     high_watermark: int = 0
     producers: ProducerBatches = attrs.field(factory=ProducerBatches)
+    transactions: LogTransactions = attrs.field(factory=LogTransactions)
     transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)
     index_first: int = 0
     index_trimmed: int = 0
@@ -128,16 +133,26 @@ class LogState:
     healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
     behind: dict[str, int] = attrs.field(factory=dict)
     is_gone: bool = False
+    _early_runs: deque[tuple[BatchEntry, str]] = attrs.field(factory=deque)
 
     def begin_branch(self, own: Partition, index_partition: Partition) -> None:
         """Forget the index, to restore that of all branches up to the one with these partitions."""
         self.own, self.index_partition = own, index_partition
-        self.index, self.producers = LogIndex(), ProducerBatches()
-        self.transaction_runs = TransactionRuns()
+        self._forget_entries()
         self.index_first = self.index_trimmed = self.index_end = self.entry_count = 0
         self.branch_count = 1
         self.unwritten, self.markers, self.healing, self.behind = [], [], [], {}
         self.is_replicated = True
+
+    def _forget_entries(self) -> None:
+        self.index, self.producers = LogIndex(), ProducerBatches()
+        self.transactions, self.transaction_runs = LogTransactions(), TransactionRuns()
+        self._early_runs.clear()
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which readers get records that want committed ones only."""
+        return self.transactions.last_stable_offset(self.high_watermark)
 
     @property
     def is_end_known(self) -> bool:
@@ -150,13 +165,7 @@ class LogState:
 
     def find_offset(self, position: int) -> int:
         """Return the offset of the record at a position, or of the next one of the broker's own partition."""
-        return offset_of(position) if position < 0 else self.index.find_from(OWN, position)
-
-    def position_from(self, offset: int) -> int | None:
-        """Return the position of an offset, or of the next record of the broker's own partition; None if none is."""
-        if self.is_replicated and (not self.leadership.is_led or offset < self.epochs[-1][1]):
-            return position_of(offset)
-        return self.index.sequence_from(OWN, offset)
+        return offset_of(position) if names_offset(position) else self.index.find_from(OWN, position)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch in which an offset was given."""
@@ -198,11 +207,15 @@ class LogState:
         """Note what a producer has done, when it is durable."""
         if isinstance(entry, MarkerEntry):
             self.producers.end_transaction(entry)
+            first = self._first_offset(entry, OWN)
+            self.transactions.end(entry.producer_id, entry.offset, first, is_commit=bool(entry.is_commit))
         elif isinstance(entry, BatchEntry):
-            if entry.base_sequence != NO_SEQUENCE:
-                self.producers.add(entry)
-            if not keeps_record_batches:
-                self.transaction_runs.add(entry)
+            self.producers.add(entry)
+            if entry.flags & TRANSACTIONAL:
+                self.transactions.begin(entry.producer_id, self._offset_from(entry.sequence, OWN))
+                offset = self._offset_of(entry, OWN)
+                if not keeps_record_batches and offset is not None:
+                    self.transaction_runs.add(offset, entry)
 
     def restore(
         self, sequence: int, value: bytes, *, keeps_record_batches: bool, own: str = OWN, end_offset: int | None = None
@@ -222,22 +235,26 @@ class LogState:
         found: list[ProducerEntry] = []
         for each in decode_entries(value):
             self.entry_count += 1
+            if isinstance(each, BatchEntry) and each.base_sequence is None:
+                if not keeps_record_batches:
+                    self._early_runs.append((each, own))
+                continue
+            self._place_early_runs(end_offset)
             entry = each if own == OWN else self._move_entry(each, own)
-            if entry is None or (end_offset is not None and _offset_of_entry(entry, self.index) >= end_offset):
+            if entry is None or (end_offset is not None and _begins_at(entry) >= end_offset):
                 continue
             if isinstance(entry, RestartEntry):
-                self.index, self.producers = LogIndex(), ProducerBatches()
-                self.transaction_runs = TransactionRuns()
+                self._forget_entries()
                 self.index_first, self.entry_count = sequence, 1
                 found = [entry]
             elif isinstance(entry, BatchEntry | MarkerEntry):
                 if isinstance(entry, MarkerEntry):
                     self.index.restore_marker(entry)
                 self.add_producer_entry(entry, keeps_record_batches=keeps_record_batches)
-                if isinstance(entry, MarkerEntry) or entry.base_sequence != NO_SEQUENCE:
-                    found.append(entry)
+                found.append(entry)
             else:
                 self._restore_offsets(entry)
+        self._place_early_runs(end_offset)
         if end_offset is not None:
             self.index.end_at(end_offset)
         self.index_end = sequence + 1
@@ -259,15 +276,45 @@ class LogState:
             return entry._replace(address=own)
         if isinstance(entry, EndEntry) and entry.address == OWN:
             return entry._replace(address=own)
-        if isinstance(entry, BatchEntry) and entry.sequence >= 0:
-            offset = self.index.find(own, entry.sequence)
+        if isinstance(entry, BatchEntry):
+            offset = self._offset_of(entry, own)
             return None if offset is None else entry._replace(sequence=position_of(offset))
-        if isinstance(entry, MarkerEntry) and entry.position >= 0:
-            first = entry.first_sequence
-            if first >= 0:
-                first = position_of(self.index.find_from(own, first))
-            return entry._replace(position=position_of(entry.offset), first_sequence=first)
+        if isinstance(entry, MarkerEntry):
+            first = self._first_offset(entry, own)
+            return entry._replace(
+                position=position_of(entry.offset), first_sequence=None if first is None else position_of(first)
+            )
         return entry
+
+    def _offset_of(self, entry: BatchEntry, own: str) -> int | None:
+        """Return the offset of a batch in an index whose writer's own partition has an address; None if it is gone."""
+        if names_offset(entry.sequence):
+            return offset_of(entry.sequence)
+        return self.index.find_written(own, entry.sequence)
+
+    def _offset_from(self, position: int, own: str) -> int:
+        """Return the offset at a position, or of the next record of the partition if that one is gone."""
+        if names_offset(position):
+            return offset_of(position)
+        found = self.index.find_written(own, position)
+        return self.index.find_from(own, position) if found is None else found
+
+    def _first_offset(self, marker: MarkerEntry, own: str) -> int | None:
+        return None if marker.first_sequence is None else self._offset_from(marker.first_sequence, own)
+
+    def _place_early_runs(self, end_offset: int | None) -> None:
+        """Note which records belong to transactions, as soon as the index has these records.
+
+        Former versions have written that before the runs that the records are in.
+        """
+        while self._early_runs:
+            entry, own = self._early_runs[0]
+            offset = self._offset_of(entry, own)
+            if offset is None and self.index.end_sequence(own) <= entry.sequence:
+                return
+            self._early_runs.popleft()
+            if offset is not None and (end_offset is None or offset < end_offset):
+                self.transaction_runs.add(offset, entry)
 
     def needed_entries(self) -> int:
         """Return about how many entries the index has if it is rewritten."""
@@ -289,11 +336,8 @@ class LogState:
         return written + batches[position:]
 
 
-def _offset_of_entry(entry: Entry, index: LogIndex) -> int:
-    """Return the offset of what an entry is about; -1 if it has none."""
+def _begins_at(entry: Entry) -> int:
+    """Return the offset of what an entry of another broker's index is about; 0 if it has none."""
     if isinstance(entry, RunEntry | MarkerEntry):
         return entry.offset
-    if isinstance(entry, BatchEntry):
-        found = index.find(OWN, entry.sequence) if entry.sequence >= 0 else offset_of(entry.sequence)
-        return -1 if found is None else found
-    return -1
+    return offset_of(entry.sequence) if isinstance(entry, BatchEntry) else 0

@@ -399,6 +399,7 @@ class LogOrder:
     def delete_before(self, log: LogState, offset: int) -> None:
         """Delete the records of a log before an offset. What remains of it is written with the next records."""
         log.index.drop_before(min(offset, log.high_watermark))
+        log.transactions.drop_before(log.index.start_offset)
         self._write_later(log, [StartEntry(log.index.start_offset)])
 
     def skip_dropped(self, log: LogState, earliest: Mapping[Partition, int]) -> None:
@@ -422,7 +423,8 @@ class LogOrder:
         for address, end in list(ends.items()):
             if address != OWN and earliest.get(log.partition_of(address), 0) >= end:
                 del ends[address]
-        log.transaction_runs.drop_before(earliest.get(log.own, 0))
+        log.transactions.drop_before(log.index.start_offset)
+        log.transaction_runs.drop_before(log.index.start_offset)
 
     def _close_runs(self, logs: list[LogState]) -> None:
         """End the open runs of native partitions, whose further records may belong to other logs."""
@@ -478,7 +480,8 @@ class LogOrder:
                 if end > first:
                     self._place(plan, entry.address, first, end - first, is_open=False)
             elif entry.sequence >= first:
-                plan.added.append(entry._replace(sequence=position_of(offset + entry.sequence - first)))
+                position = position_of(offset + entry.sequence - first)
+                plan.added.append(entry._replace(sequence=position, flags=0))  # its markers are in the other branch
             plan.healed += 1
 
     def _place(self, plan: LogPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
-from dafka.protocol.logs.entries import NO_SEQUENCE, TRANSACTIONAL, BatchEntry, MarkerEntry
+from dafka.protocol.logs.entries import TRANSACTIONAL, BatchEntry, MarkerEntry, position_of
 
 BATCHES_REMEMBERED = 5
 """The batches that a producer may have under way, of which any may arrive again."""
@@ -17,7 +17,10 @@ PRODUCER_EXPIRY_MS = 24 * 60 * 60 * 1000
 
 
 class ProducerBatches:
-    """The last batches of each producer in the broker's own partition of one log, and its open transactions."""
+    """The last batches of each producer in one log, and its open transactions.
+
+    Only batches of open transactions are marked as transactional: the marker that ends one may be dropped before them.
+    """
 
     def __init__(self) -> None:
         self._recent: dict[int, deque[BatchEntry]] = {}
@@ -50,6 +53,10 @@ class ProducerBatches:
     def end_transaction(self, marker: MarkerEntry) -> None:
         """Note the end of a producer's transaction."""
         self._open.pop(marker.producer_id, None)
+        recent = self._recent.get(marker.producer_id, ())
+        for number, each in enumerate(recent):
+            if each.flags & TRANSACTIONAL:
+                self._recent[marker.producer_id][number] = each._replace(flags=each.flags & ~TRANSACTIONAL)
 
     def expire(self, now_ms: int) -> None:
         """Forget producers without a transaction that have sent nothing for a day."""
@@ -68,7 +75,7 @@ class ProducerBatches:
 
 
 class TransactionRuns:
-    """Which records of a broker's own partition belong to a transaction, for storages that keep no record batches."""
+    """Which records of a log belong to a transaction, by offsets, for storages that keep no record batches."""
 
     def __init__(self) -> None:
         self._firsts = array("q")
@@ -79,44 +86,44 @@ class TransactionRuns:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def add(self, entry: BatchEntry) -> None:
-        """Note a batch. What is known of its records stays."""
-        if not entry.flags & TRANSACTIONAL or (self._ends and entry.sequence < self._ends[-1]):
+    def add(self, offset: int, entry: BatchEntry) -> None:
+        """Note a batch of a transaction at an offset. What is known of its records stays."""
+        if self._ends and offset < self._ends[-1]:
             return
-        end = entry.sequence + entry.record_count
+        end = offset + entry.record_count
         producer = (entry.producer_id, entry.producer_epoch)
-        if self._ends and self._ends[-1] == entry.sequence and (self._producers[-1], self._epochs[-1]) == producer:
+        if self._ends and self._ends[-1] == offset and (self._producers[-1], self._epochs[-1]) == producer:
             self._ends[-1] = end
             return
-        self._firsts.append(entry.sequence)
+        self._firsts.append(offset)
         self._ends.append(end)
         self._producers.append(entry.producer_id)
         self._epochs.append(entry.producer_epoch)
 
-    def drop_before(self, sequence: int) -> None:
-        """Forget records before a sequence."""
-        count = bisect_right(self._ends, sequence)
+    def drop_before(self, offset: int) -> None:
+        """Forget records before an offset."""
+        count = bisect_right(self._ends, offset)
         del self._firsts[:count], self._ends[:count], self._producers[:count], self._epochs[:count]
 
-    def split(self, first_sequence: int, end_sequence: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the runs in a range: first sequence, end, producer id, epoch. These are -1 outside transactions."""
-        number = bisect_right(self._ends, first_sequence)
-        while first_sequence < end_sequence:
-            if number == len(self._firsts) or self._firsts[number] >= end_sequence:
-                yield first_sequence, end_sequence, -1, -1
+    def split(self, offset: int, end_offset: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the runs in a range: first offset, end, producer id, epoch. These are -1 outside transactions."""
+        number = bisect_right(self._ends, offset)
+        while offset < end_offset:
+            if number == len(self._firsts) or self._firsts[number] >= end_offset:
+                yield offset, end_offset, -1, -1
                 return
-            if self._firsts[number] > first_sequence:
-                yield first_sequence, self._firsts[number], -1, -1
-                first_sequence = self._firsts[number]
-            end = min(self._ends[number], end_sequence)
-            yield first_sequence, end, self._producers[number], self._epochs[number]
-            first_sequence = end
+            if self._firsts[number] > offset:
+                yield offset, self._firsts[number], -1, -1
+                offset = self._firsts[number]
+            end = min(self._ends[number], end_offset)
+            yield offset, end, self._producers[number], self._epochs[number]
+            offset = end
             number += 1
 
     def entries(self) -> list[BatchEntry]:
         """Return entries from which `add` restores this. They say nothing of the producers' own numbers."""
         columns = zip(self._firsts, self._ends, self._producers, self._epochs, strict=True)
         return [
-            BatchEntry(first, end - first, producer, epoch, NO_SEQUENCE, TRANSACTIONAL, 0)
+            BatchEntry(position_of(first), end - first, producer, epoch, None, TRANSACTIONAL, 0)
             for first, end, producer, epoch in columns
         ]

@@ -18,13 +18,12 @@ from dafka.kafka.groups import GroupCoordinator, GroupSettings
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import (
-    AbortedTransaction,
     LogProducers,
     Marker,
     TransactionCoordinator,
     TransactionSettings,
 )
-from dafka.protocol.logs import BatchEntry, MarkerEntry
+from dafka.protocol.logs import AbortedTransaction, BatchEntry, LogTransactions, MarkerEntry
 from dafka.protocol.logs.entries import TRANSACTIONAL
 from dafka.protocol.logs.producer_batches import ProducerBatches
 from tests.kafka.coordination.events import Events, ViolationError
@@ -69,7 +68,7 @@ class Entry:
     payload: Hashable
     marker: Marker | None
     appended_at_ms: int
-    first_offset: int = -1
+    first_offset: int | None = None
 
 
 class Log:
@@ -82,6 +81,7 @@ class Log:
         self.rewritten: list[BatchEntry | MarkerEntry] = []
         self.rewritten_end = 0
         self.batches = ProducerBatches()
+        self.transactions = LogTransactions()
         self.producers = LogProducers(settings)
 
     @property
@@ -101,8 +101,8 @@ class Log:
 
     def append_marker(self, marker: Marker, now_ms: int) -> None:
         offset = self.end_offset
-        first_offset = self.producers.transactions.open_transactions().get(marker.producer_id, -1)
-        self.producers.add_marker(marker, offset, now_ms)
+        first_offset = self.producers.open_transactions.get(marker.producer_id)
+        self.producers.add_marker(marker, now_ms)
         header = make_header(offset, 1, *marker[:2], -1, is_transactional=True, is_control=True)
         self.entries.append(Entry(header, None, marker, now_ms, first_offset))
         self.note(index_entry(self.entries[-1]))
@@ -120,8 +120,12 @@ class Log:
     def note(self, entry: BatchEntry | MarkerEntry) -> None:
         if isinstance(entry, MarkerEntry):
             self.batches.end_transaction(entry)
+            is_commit = bool(entry.is_commit)
+            self.transactions.end(entry.producer_id, entry.offset, entry.first_sequence, is_commit=is_commit)
         elif entry.producer_id >= 0:
             self.batches.add(entry)
+            if entry.flags & TRANSACTIONAL:
+                self.transactions.begin(entry.producer_id, entry.sequence)
 
     def recover(self, survivors: int) -> None:
         """Go on with the first entries after a crash."""
@@ -129,7 +133,7 @@ class Log:
         self.durable_count = survivors
         if self.rewritten_end > self.end_offset:
             self.rewritten, self.rewritten_end = [], 0
-        self.batches = ProducerBatches()
+        self.batches, self.transactions = ProducerBatches(), LogTransactions()
         table = ProducerTable(self.settings)
         found = [index_entry(each) for each in self.entries if each.header.base_offset >= self.rewritten_end]
         for entry in [*self.rewritten, *found]:
@@ -178,7 +182,7 @@ class Broker:
         self.is_ready = False
         self.execute(self.transactions.start())
         for name, log in self.logs.items():
-            for producer_id in self.transactions.orphans(name, log.producers.transactions.open_transactions()):
+            for producer_id in self.transactions.orphans(name, log.producers.open_transactions):
                 epoch = log.producers.producers[producer_id].producer_epoch
                 log.append_marker(Marker(producer_id, epoch, is_commit=False), self.now_ms)
             self.enqueue(log.flush)
@@ -292,4 +296,4 @@ class Broker:
         self.queue.extendleft(reversed(steps))
 
     def aborted_between(self, name: TopicPartition, start: int, end: int) -> list[AbortedTransaction]:
-        return self.logs[name].producers.aborted_between(start, end)
+        return self.logs[name].transactions.aborted_between(start, end)

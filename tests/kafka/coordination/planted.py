@@ -13,10 +13,10 @@ from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import GroupCoordinator, GroupState
 from dafka.kafka.groups.group import Group
 from dafka.kafka.groups.rebalancing import Rebalancer
-from dafka.kafka.transactions import LogProducers, TransactionCoordinator, coordinator
+from dafka.kafka.transactions import TransactionCoordinator, coordinator
 from dafka.kafka.transactions.log_producers import ProducerState
 from dafka.kafka.transactions.sequence_ranges import SEQUENCES
-from dafka.protocol.logs import producer_batches
+from dafka.protocol.logs import LogTransactions, producer_batches
 from dafka.protocol.logs.producer_batches import ProducerBatches
 from tests.kafka.coordination.groups import GroupWorld
 from tests.kafka.coordination.transactions import TransactionWorld
@@ -160,11 +160,11 @@ def batch_comes_behind_its_transaction(patch: Patch) -> None:
 
 
 def aborted_records_are_visible(patch: Patch) -> None:
-    patch.setattr(LogProducers, "aborted_between", lambda *_: [])
+    patch.setattr(LogTransactions, "aborted_between", lambda *_: [])
 
 
 def open_transactions_are_visible(patch: Patch) -> None:
-    patch.setattr(LogProducers, "last_stable_offset", lambda _, high_watermark: high_watermark)
+    patch.setattr(LogTransactions, "last_stable_offset", lambda _, high_watermark: high_watermark)
 
 
 World = type[GroupWorld] | type[TransactionWorld]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Hashable
 
 from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import AbortedTransaction
+from dafka.protocol.logs import AbortedTransaction
 from tests.kafka.coordination.broker import Broker, Entry
 from tests.kafka.coordination.events import ViolationError
 
@@ -21,7 +21,7 @@ class Reader:
     def read(self, broker: Broker, rng: random.Random) -> None:
         """Read everything that is there."""
         log = broker.logs[self.name]
-        stable = log.producers.last_stable_offset(log.high_watermark)
+        stable = log.transactions.last_stable_offset(log.high_watermark)
         if stable < self.position:
             raise ViolationError(f"{self.name}: the last stable offset went back from {self.position} to {stable}")
         while self.position < stable:
@@ -35,7 +35,7 @@ class Reader:
             self.index += len(batches)
 
     def filter(self, batches: list[Entry], aborted: list[AbortedTransaction]) -> None:
-        waiting = sorted(aborted, key=lambda each: each.first_offset)
+        waiting = list(aborted)
         skipped: set[int] = set()
         for entry in batches:
             while waiting and waiting[0].first_offset < entry.header.end_offset:

@@ -1,0 +1,178 @@
+"""The index of one log at one simulated broker, kept by the real code: what readers of committed records see there.
+
+Each record has one index record, which it carries with it from its leader to the replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dafka.batches import encode_batch, read_header
+from dafka.broker.producer_table import ProducerTable
+from dafka.kafka.transactions import Marker, TransactionSettings
+from dafka.protocol.logs import LogOrder, MarkerEntry, RestartEntry, Topic, begins_again, own_partition
+from dafka.protocol.logs.log_state import OWN
+from dafka.protocol.replication import Branch, BranchTable, Tip
+from dafka.records import RecordBatch
+
+TOPIC = Topic("orders", "1D")
+PRODUCER_EPOCH = 0
+
+
+class Indexed(str):
+    """A record with the index record that gives it its offset.
+
+    Attributes:
+        producer_id: The producer; None if it has no id.
+        transaction: The number of the transaction that it belongs to, or that it ends; None if there is none.
+        is_commit: If it is the end of a transaction, whether that is committed; None if it is a record.
+        entries: The value of the index record.
+    """
+
+    producer_id: int | None
+    transaction: int | None
+    is_commit: bool | None
+    entries: bytes
+
+    @classmethod
+    def make(
+        cls,
+        name: str,
+        producer_id: int | None = None,
+        transaction: int | None = None,
+        is_commit: bool | None = None,
+    ) -> Indexed:
+        """Return a record that has no offset yet."""
+        found = cls(name)
+        found.producer_id, found.transaction, found.is_commit = producer_id, transaction, is_commit
+        found.entries = b""
+        return found
+
+
+class ReadLog:
+    """One log, restored from the indexes of its branches.
+
+    Args:
+        broker: The address of the broker.
+        branch: The latest branch.
+        rewrite_entries: Entries of no use that an index may have until it is rewritten.
+
+    Attributes:
+        state: The log.
+        branch: The latest branch.
+        end: How far the branch was read.
+    """
+
+    def __init__(self, broker: str, branch: Branch, rewrite_entries: int) -> None:
+        self.branch = branch
+        self.end = 0
+        self._order = LogOrder(broker, keeps_record_batches=False, rewrite_entries=rewrite_entries)
+        self._order.add_topic(TOPIC)
+        (self.state,) = self._order.logs(TOPIC.name)
+        self._order.begin_branch(self.state, branch.epoch)
+        self._table = ProducerTable(TransactionSettings())
+        self._next_sequence = 0
+        self._producer_sequences: dict[int, int] = {}
+
+    def restore(
+        self, table: BranchTable, branches: Mapping[Branch, tuple[int, Sequence[Indexed]]], *, is_led: bool
+    ) -> None:
+        """Read the index of the log from those of its branches, as `restore_log` does."""
+        self._table.restore(self.state, RestartEntry())
+        row = table.rows[self.branch]
+        chain = [*(table.chain(row.parent) or [])][::-1]
+        rows = table.rows
+        self.state.epochs = [
+            (each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, Tip(self.branch, 0))
+        ]
+        self.state.branch_count = len(chain) + 1
+        for each in chain:
+            start, records = branches.get(each.branch, (0, ()))
+            self._read(each.branch, records[: max(each.end_offset - start, 0)], 0, each.end_offset)
+            self.state.index.end_at(each.end_offset)
+        self.state.index_end = 0
+        start, records = branches.get(self.branch, (row.parent.end_offset, ()))
+        self.end = start
+        if is_led:
+            self._read(self.branch, records, 0, None, own=OWN)
+            self.end, self._next_sequence = start + len(records), sum(each.is_commit is None for each in records)
+            self._order.finish_branch(self.state, {}, {})
+        else:
+            self.follow(start, records)
+
+    def follow(self, start: int, records: Sequence[Indexed]) -> None:
+        """Read on in the latest branch."""
+        self._read(self.branch, records[self.end - start :], self.end - start, None)
+        self.end = start + len(records)
+
+    def _read(
+        self, branch: Branch, records: Iterable[Indexed], sequence: int, end_offset: int | None, own: str | None = None
+    ) -> None:
+        address = own_partition(branch.leader, TOPIC, 0, branch.epoch).address if own is None else own
+        for number, each in enumerate(records, sequence):
+            if end_offset is not None and self.state.index.end_offset >= end_offset and begins_again(each.entries):
+                break
+            for entry in self.state.restore(
+                number, each.entries, keeps_record_batches=False, own=address, end_offset=end_offset
+            ):
+                self._table.restore(self.state, entry)
+
+    def append(self, record: Indexed) -> None:
+        """Append a record, or the end of a transaction, as the leader."""
+        producers = self._table.of(self.state)
+        batches: list[RecordBatch] = []
+        if record.producer_id is not None and record.is_commit is not None:
+            first = producers.open_transactions.get(record.producer_id)
+            marker = Marker(record.producer_id, PRODUCER_EPOCH, record.is_commit)
+            entry = MarkerEntry(0, self._next_sequence, *marker[:2], int(record.is_commit), 0, first)
+            self._order.append_marker(self.state, entry)
+            producers.add_marker(marker, 0)
+        else:
+            encoded: tuple[bytes, ...] = ()
+            if record.producer_id is not None:
+                number = self._producer_sequences.get(record.producer_id, 0)
+                self._producer_sequences[record.producer_id] = number + 1
+                encoded = (
+                    encode_batch(
+                        self._next_sequence,
+                        [b""],
+                        timestamps=0,
+                        producer_id=record.producer_id,
+                        producer_epoch=PRODUCER_EPOCH,
+                        base_sequence=number,
+                        is_transactional=True,
+                    ),
+                )
+                producers.add_batch(read_header(encoded[0]), 0)
+            batches = [RecordBatch(self.state.own, self._next_sequence, [b""], encoded=encoded)]
+            self._next_sequence += 1
+        plan = self._order.plan(batches, 0)
+        (index,) = plan.index_records
+        assert index.values[0] is not None
+        record.entries = index.values[0]
+        self._order.commit(plan)
+        self.end += 1
+        assert self.state.index.end_offset == self.end
+
+    def visible(self, records: Sequence[Indexed], first_offset: int) -> Iterable[tuple[int, bool]]:
+        """Yield the offset of each record up to the last stable offset, and whether readers of committed ones get it.
+
+        This is what Kafka's clients do with the list of aborted transactions that comes with the records: they take it
+        from its front.
+        """
+        end_offset = self.state.last_stable_offset
+        waiting = list(self.state.transactions.aborted_between(first_offset, end_offset))
+        runs = [
+            number
+            for first, end, number, _ in self.state.transaction_runs.split(first_offset, end_offset)
+            for _ in range(first, end)
+        ]
+        skipped: set[int] = set()
+        for offset in range(first_offset, end_offset):
+            while waiting and waiting[0].first_offset <= offset:
+                skipped.add(waiting.pop(0).producer_id)
+            record = records[offset]
+            if record.is_commit is None:
+                yield offset, runs[offset - first_offset] not in skipped
+            elif record.producer_id is not None:
+                skipped.discard(record.producer_id)
