@@ -125,6 +125,8 @@ def append_batches(
     """
     if not log.leadership.is_led:
         raise not_leader(log)
+    if service.broker.waits.problem:
+        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, service.broker.waits.problem)
     if all_replicas:
         _check_replicas(service, log)
     if all(header.producer_id < 0 for header, _ in batches):

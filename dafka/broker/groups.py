@@ -29,9 +29,13 @@ from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
 from dafka.protocol.logs import Topic
 from dafka.roles import Broker
+from dafka.roles.durable_waits import DURABLE_S
 from dafka.storage.plugin_helpers import now_ms
 
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
+
+SYNC_S = 300.0
+"""How long the leader of a group may take to assign, beyond what a rebalance takes by default."""
 
 
 class Groups:
@@ -56,7 +60,10 @@ class Groups:
         """Let a member join a group, and wait until the group's members are known."""
         try:
             slot = self._coordinators.find(request.group_id)
-            result: JoinResult = await slot.ask(lambda token: slot.groups.join_group(token, request, now_ms()))
+            result: JoinResult = await slot.ask(
+                lambda token: slot.groups.join_group(token, request, now_ms()),
+                wait_s=DURABLE_S + max(request.rebalance_timeout_ms, 0) / 1000,
+            )
         except CoordinatorError as error:
             return JoinResult(error.error_code, request.member_id)
         return result
@@ -65,7 +72,9 @@ class Groups:
         """Tell a member its assignment, when the leader has assigned."""
         try:
             slot = self._coordinators.find(request.group_id)
-            result: SyncResult = await slot.ask(lambda token: slot.groups.sync_group(token, request, now_ms()))
+            result: SyncResult = await slot.ask(
+                lambda token: slot.groups.sync_group(token, request, now_ms()), wait_s=DURABLE_S + SYNC_S
+            )
         except CoordinatorError as error:
             return SyncResult(error.error_code)
         return result

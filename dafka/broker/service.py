@@ -117,7 +117,10 @@ class Service:
         return self._coordinators.broker_of(name)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records, and the offsets that groups have committed for it."""
+        """Delete a topic with its records, and the offsets that groups have committed for it.
+
+        Raises `StorageError` if the storage fails.
+        """
         await self.broker.delete_topic(name)
         await self.groups.settle()
 

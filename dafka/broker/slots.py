@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import attrs
 import trio
 
 from dafka.broker.slot_log import SlotLog
-from dafka.errors import DafkaError
+from dafka.errors import DafkaError, StorageError
 from dafka.kafka.actions import Action, Answer, Token, WriteMarkers, WriteState
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import GroupCoordinator
@@ -28,6 +29,7 @@ from dafka.kafka.state_records import (
 from dafka.kafka.transactions import TransactionCoordinator
 from dafka.protocol.logs import LogState
 from dafka.roles import Broker
+from dafka.roles.durable_waits import DURABLE_S
 from dafka.storage.plugin_helpers import now_ms
 
 Step: TypeAlias = Action | Callable[[], None]
@@ -39,14 +41,17 @@ class CoordinatorError(DafkaError):
 
     Args:
         error_code: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+        problem: Why the storage takes no changes; empty if it does.
 
     Attributes:
         error_code: The same.
+        problem: Why the storage takes no changes; empty if it does.
     """
 
-    def __init__(self, error_code: ErrorCode) -> None:
-        super().__init__(f"this broker does not coordinate that at present: {error_code.name}")
+    def __init__(self, error_code: ErrorCode, problem: str = "") -> None:
+        super().__init__(f"this broker does not coordinate that at present: {problem or error_code.name}")
         self.error_code = error_code
+        self.problem = problem
 
 
 _IMPORTED = encode_state("", (SLOT_KIND, "imported"), {}, 1)
@@ -96,6 +101,7 @@ class Slot:
         self._end_transaction = end_transaction
         self._deleted_ids = broker.cluster.topic_table.deleted_ids
         self._state = SlotLog(broker, log)
+        self._waits = broker.waits
         self._answers: dict[Token, _Answer] = {}
         self._waiting: deque[tuple[int, Step]] = deque()
         self._written = 0
@@ -145,23 +151,32 @@ class Slot:
             answer.is_lost = True
             answer.arrived.set()
 
-    async def ask(self, call: Callable[[Token], Sequence[Step]]) -> Any:
+    async def ask(self, call: Callable[[Token], Sequence[Step]], *, wait_s: float = DURABLE_S) -> Any:
         """Call a coordinator, and return its answer.
 
         Args:
             call: Calls a method of a coordinator with a token for the request, and returns its actions.
+            wait_s: How long the answer may take, in seconds.
 
         Returns:
             The result, when everything that it depends on is durable.
 
         Raises:
-            CoordinatorError: This broker does not coordinate the slot any more.
+            CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
         """
+        if self._waits.problem:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self._waits.problem)
+        return await self._ask(call, wait_s)
+
+    async def _ask(self, call: Callable[[Token], Sequence[Step]], wait_s: float) -> Any:
         token, answer = object(), _Answer()
         self._answers[token] = answer
         try:
             self.carry_out(call(token))
-            await answer.arrived.wait()
+            with self._waits.bounded(wait_s):
+                await answer.arrived.wait()
+        except StorageError as error:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
         finally:
             del self._answers[token]
         if answer.is_lost:
@@ -172,9 +187,9 @@ class Slot:
         """Wait until everything is durable that the coordinators know.
 
         Raises:
-            CoordinatorError: This broker does not coordinate the slot any more.
+            CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
         """
-        await self.ask(lambda token: [Answer(token, None)])
+        await self._ask(lambda token: [Answer(token, None)], DURABLE_S)
 
     def carry_out(self, steps: Iterable[Step]) -> None:
         """Carry out actions in order. What follows a write waits until it is durable."""
@@ -196,7 +211,9 @@ class Slot:
             return
         records = [StateRecord(_IMPORTED.topic, key, value) for key, value in former.items()]
         self.carry_out([WriteState((*records, _IMPORTED))])
-        await self.settle()
+        while not self.is_settled:
+            with suppress(CoordinatorError):  # the storage takes it later
+                await self.settle()
 
     def _carry_out(self, action: Step) -> None:
         if isinstance(action, Answer):

@@ -260,8 +260,12 @@ class Connection:
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)
         elif isinstance(request, ProduceRequest):
-            await self._service.broker.wait_room()
-            wait = _amended(begin_produce(client, request), verdict)
+            problem = ""
+            try:
+                await self._service.broker.wait_room()
+            except StorageError as error:
+                problem = str(error)
+            wait = _amended(begin_produce(client, request, problem), verdict)
             await self._outgoing.send((header, wait, begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
             # The network was cut, and the client has gone on with another connection. Its group may be further by now.

@@ -41,6 +41,7 @@ from dafka.roles.appended import Appended
 from dafka.roles.broker_inventory import Inventory
 from dafka.roles.broker_retention import BrokerRetention
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
+from dafka.roles.durable_waits import DurableWaits, Written
 from dafka.roles.head_announcer import HeadAnnouncer
 from dafka.roles.log_reader import LogReader
 from dafka.roles.log_watchers import LogWatchers
@@ -70,6 +71,7 @@ class Broker(Store):
         cluster: The other brokers, and what this one does among them.
         storage: The storage.
         watchers: Those who wait for its logs to get further.
+        waits: The waits of requests until something is durable.
         on_message: Takes the messages of other brokers: the address of the sender, and the message.
         on_removed: Is called with a topic that is deleted, or hidden by another one of its name, and with its logs.
     """
@@ -113,6 +115,7 @@ class Broker(Store):
         self._writing: trio.Event | None = None
         self._is_writing_state = False
         self.watchers = LogWatchers()
+        self.waits = DurableWaits()
         self._room = trio.lowlevel.ParkingLot()
         self._heads = HeadAnnouncer(sockets, machine.stored.durable_end)
 
@@ -172,7 +175,7 @@ class Broker(Store):
         replica_count: int = 0,
         *,
         placement: Sequence[Sequence[str]] = (),
-    ) -> trio.Event:
+    ) -> Written:
         """Create a topic.
 
         Args:
@@ -183,11 +186,13 @@ class Broker(Store):
             placement: The brokers that keep each log, the preferred leader first. Empty to choose them by free space.
 
         Returns:
-            An event that is set when the topic is durable.
+            The topic, to wait until it is durable.
 
         Raises:
             ConfigError: The name is taken or impossible, or there would be too many logs.
+            StorageError: The storage fails.
         """
+        self.waits.check()
         problem = find_name_problem(name) or (f"there is a topic {name!r} already" if self.find_topic(name) else "")
         count = log_count or self._log_count
         if not problem and not 0 < count <= LOGS_MAX:
@@ -195,7 +200,8 @@ class Broker(Store):
         if problem:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
-        return self.cluster.put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
+        written = self.cluster.put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
+        return Written(self.waits, written)
 
     def _make_topic(
         self,
@@ -219,7 +225,7 @@ class Broker(Store):
 
     def change_topic(
         self, name: str, *, log_count: int | None = None, settings: Mapping[str, str] | None = None
-    ) -> trio.Event:
+    ) -> Written:
         """Give a topic further logs, or other settings.
 
         Args:
@@ -228,11 +234,13 @@ class Broker(Store):
             settings: All its settings; None to keep them.
 
         Returns:
-            An event that is set when the change is durable.
+            The change, to wait until it is durable.
 
         Raises:
             ConfigError: The number of logs is impossible.
+            StorageError: The storage fails.
         """
+        self.waits.check()
         topic = self.order.topics[name]
         if log_count is not None and not topic.log_count <= log_count <= LOGS_MAX:
             raise ConfigError(f"the topic {name!r} can have from {topic.log_count} to {LOGS_MAX} logs, not {log_count}")
@@ -242,7 +250,8 @@ class Broker(Store):
             settings=topic.settings if settings is None else dict(settings),
             revision=topic.revision + 1,
         )
-        return self.cluster.put_topic(attrs.evolve(changed, placement=self.cluster.balancing.place_logs(changed)))
+        placed = attrs.evolve(changed, placement=self.cluster.balancing.place_logs(changed))
+        return Written(self.waits, self.cluster.put_topic(placed))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic. Its logs are gone at once; its records are dropped when the deletion is durable.
@@ -251,7 +260,11 @@ class Broker(Store):
 
         Args:
             name: The name of an existing topic.
+
+        Raises:
+            StorageError: The storage fails.
         """
+        self.waits.check()
         marks = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
         native = {each.address: self._machine.next_sequence(each) for each in marks if self.order.is_native(each)}
         changes: list[tuple[bytes, bytes | None]] = []
@@ -262,7 +275,8 @@ class Broker(Store):
         changes.append((name.encode(), changes[0][1]))  # instead of the record of its creation
         written = self.write_state(TOPICS_TOPIC, changes)
         self.cluster.settle_topics()
-        await written.wait()
+        with self.waits.bounded():
+            await written.wait()
 
     async def drop_topic(self, deletion: Deletion, logs: Iterable[LogState]) -> None:
         """Drop the partitions of a topic, once its deletion is durable."""
@@ -374,9 +388,16 @@ class Broker(Store):
         return self._machine.stored.durable_end(log.own)
 
     async def wait_room(self) -> None:
-        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
-        while self._machine.pending_bytes >= self._room_bytes:
-            await self._room.park()
+        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
+
+        Raises `StorageError` if the storage fails, or that lasts too long.
+        """
+        if self._machine.pending_bytes < self._room_bytes:
+            return
+        self.waits.check()
+        with self.waits.bounded():
+            while self._machine.pending_bytes >= self._room_bytes:
+                await self._room.park()
 
     def append_marker(self, log: LogState, marker: MarkerEntry) -> trio.Event:
         """Append the end of a transaction to a log, behind the records that were appended before.
@@ -405,9 +426,11 @@ class Broker(Store):
             StorageError: The storage fails.
         """
         partitions = [log.partition_of(address) for address in log.index.addresses()]
+        self.waits.check()
         self.order.delete_before(log, offset)
         self._arrived.unpark_all()
-        await self._durable.wait()
+        with self.waits.bounded():
+            await self._durable.wait()
         if log.is_gone:
             raise TopicDeletedError(log.topic)
         trimmed: dict[Partition, int] = {}
@@ -456,7 +479,7 @@ class Broker(Store):
     def _on_records(self, batch: RecordBatch) -> None:
         topic = batch.partition.topic
         if topic not in self.order.topics and self.creates_topic_of(batch.partition):
-            self.create_topic(topic)
+            self.cluster.put_topic(self._make_topic(topic, self._log_count, {}))
         super()._on_records(batch)
         if topic == MESSAGES_TOPIC:
             for value in batch.values if not self.is_own(batch.partition) else ():
@@ -478,6 +501,10 @@ class Broker(Store):
     def _drops_records(self) -> bool:
         return True
 
+    def _refuse(self, error: StorageError) -> None:
+        super()._refuse(error)
+        self.waits.note_failure(self._refusal)
+
     async def _flush(self) -> None:
         # What has failed is written again before anything else, so that `_writing` belongs to it.
         is_due = self._commits.lets_others_write and self._has_own_work()
@@ -489,6 +516,7 @@ class Broker(Store):
             self._is_writing_state = False
             self._refusal = ""
             self._commits.others_written()
+        self.waits.note_success()
         self._in_flight = []
         stored, self._stored = self._stored, []
         self.cluster.stored(stored)

@@ -182,8 +182,14 @@ class GroupAccess:
                     raise
                 problem = "is changing"
             if trio.current_time() + RETRY_S >= deadline:
-                raise WebError("leader_unavailable", f"the broker that coordinates the group {name!r} {problem}")
+                raise self._unavailable(name, coordinator, problem)
             await trio.sleep(RETRY_S)
+
+    def _unavailable(self, name: str, coordinator: BrokerDescription | None, problem: str) -> WebError:
+        broker = self._service.broker
+        if coordinator is not None and coordinator.address == broker.address and broker.waits.problem:
+            return WebError("storage_failed", f"the group {name!r}: {broker.waits.problem}")
+        return WebError("leader_unavailable", f"the broker that coordinates the group {name!r} {problem}")
 
 
 def _check_here(error: ErrorCode) -> None:

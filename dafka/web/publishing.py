@@ -21,9 +21,10 @@ from dafka.broker.appending import (
     message_bytes_max,
     read_batches,
 )
-from dafka.errors import ConfigError, EncodingError
+from dafka.errors import ConfigError, EncodingError, StorageError
 from dafka.kafka.errors import ErrorCode
 from dafka.protocol.logs import LogState, log_of_key
+from dafka.roles.durable_waits import DurableWaits
 from dafka.web.errors import WebError, log_not_found, topic_not_found
 from dafka.web.log_access import LogAccess, PendingAppend
 
@@ -65,11 +66,13 @@ class Publication:
     Args:
         topic: The topic.
         parts: What was appended to each log; a number and a count where it was appended long before.
+        waits: The waits of all requests.
     """
 
-    def __init__(self, topic: str, parts: Sequence[PendingAppend | Published]) -> None:
+    def __init__(self, topic: str, parts: Sequence[PendingAppend | Published], waits: DurableWaits) -> None:
         self._topic = topic
         self._parts = parts
+        self._waits = waits
 
     @property
     def record_count(self) -> int:
@@ -88,14 +91,19 @@ class Publication:
             The logs with records, in the order of their numbers.
 
         Raises:
-            WebError: The topic was deleted meanwhile, or the leader of a log has changed or cannot be reached.
+            WebError: The topic was deleted meanwhile, the storage fails, or the leader of a log has changed or cannot
+                be reached.
         """
         found = []
         for each in self._parts:
             if isinstance(each, Published):
                 found.append(each)
                 continue
-            offset = await each.wait_offset()
+            try:
+                with self._waits.bounded():
+                    offset = await each.wait_offset()
+            except StorageError as error:
+                raise WebError("storage_failed", f"the records of log {each.log.number}: {error}") from None
             found.append(Published(each.log.number, offset, each.record_count))
         return found
 
@@ -163,7 +171,8 @@ class Publisher:
             parts = self._divide(logs, records)
         # Whatever is wrong with one part is found before another part is appended.
         encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
-        return Publication(topic, [self._append(each, [batch]) for each, batch in encoded])
+        pending = [self._append(each, [batch]) for each, batch in encoded]
+        return Publication(topic, pending, self._service.broker.waits)
 
     def begin_batches(self, topic: str, log: int, data: bytes | memoryview) -> Publication:
         """Append record batches as they are. See `begin`.
@@ -187,7 +196,7 @@ class Publisher:
             raise _as_web_error(found, refused) from None
         if not batches or any(header.is_transactional for header, _ in batches):
             raise WebError("bad_request", "expected record batches that belong to no transaction")
-        return Publication(topic, [self._append(found, batches)])
+        return Publication(topic, [self._append(found, batches)], self._service.broker.waits)
 
     def _find_logs(self, topic: str) -> Sequence[LogState]:
         broker = self._service.broker
@@ -298,6 +307,8 @@ def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
     message = _SEQUENCE_ERRORS.get(refused.error_code)
     if message is not None:
         return WebError("conflict", f"log {log.number} of the topic {log.topic!r}: {message}")
+    if refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+        return WebError("storage_failed", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
     if refused.error_code is ErrorCode.NOT_ENOUGH_REPLICAS:
         return WebError("leader_unavailable", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
     return WebError("bad_request", f"the records are refused: {refused.message or refused.error_code.name}")

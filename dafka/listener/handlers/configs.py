@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dafka.broker import topic_settings
 from dafka.broker.topic_settings import SettingKind, find_settings_problem
 from dafka.config import Config
+from dafka.errors import StorageError
 from dafka.kafka.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.configs import (
@@ -171,8 +172,11 @@ async def _change(
     problem = find_settings_problem(settings)
     if problem:
         return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
-    if not is_trial:
-        await client.service.broker.change_topic(name, settings=settings).wait()
+    try:
+        if not is_trial:
+            await client.service.broker.change_topic(name, settings=settings).wait()
+    except StorageError as failed:
+        return _respond(resource_type, name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
     return _respond(resource_type, name, ErrorCode.NONE, None)
 
 

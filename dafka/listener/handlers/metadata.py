@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from dafka.errors import StorageError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
@@ -59,7 +60,10 @@ async def _find(client: Client, asked: MetadataRequestTopic, *, may_create: bool
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create:
-            await broker.create_topic(name).wait()
+            try:
+                await broker.create_topic(name).wait()
+            except StorageError:
+                return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
             topic = broker.find_topic(name)
     return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
 

@@ -24,6 +24,7 @@ from dafka.kafka.protocol.messages.logs import (
 from dafka.listener.handlers.fetch import READ_COMMITTED
 from dafka.listener.handlers.leaders import find_epoch_end, find_leader_error, find_read_error
 from dafka.listener.handlers.registry import Client, handles
+from dafka.protocol.logs import LogState
 
 _NONE = -1
 
@@ -103,6 +104,16 @@ def _find_epoch_end(client: Client, topic: str, asked: OffsetForLeaderPartition)
     )
 
 
+async def _delete_before(client: Client, log: LogState, offset: int) -> ErrorCode:
+    try:
+        await client.service.broker.delete_records(log, offset)
+    except StorageError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    except TopicDeletedError:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
 @handles(DeleteRecordsRequest)
 async def delete_records(client: Client, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records of logs before an offset; -1 is the end."""
@@ -118,10 +129,7 @@ async def delete_records(client: Client, request: DeleteRecordsRequest) -> Delet
                 if not 0 <= offset <= log.high_watermark:
                     error = ErrorCode.OFFSET_OUT_OF_RANGE
                 elif offset > log.index.start_offset:
-                    try:
-                        await broker.delete_records(log, offset)
-                    except TopicDeletedError:
-                        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    error = await _delete_before(client, log, offset)
             low = -1 if log is None or error else log.index.start_offset
             parts.append(
                 DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low, error_code=error)

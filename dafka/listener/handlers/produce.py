@@ -10,7 +10,7 @@ import trio
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
 from dafka.broker.appending import AppendRefusedError, Batch, append_batches, message_bytes_max, read_batches
-from dafka.errors import BatchError, EncodingError, NotLeaderError, TopicDeletedError
+from dafka.errors import BatchError, EncodingError, NotLeaderError, StorageError, TopicDeletedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
     LeaderIdAndEpoch,
@@ -34,12 +34,15 @@ class ProduceRefusedError(Exception):
     """A client that wants no acknowledgement has sent what cannot be appended: it is disconnected, as by Kafka."""
 
 
-def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Awaitable[ProduceResponse | None]]:
+def begin_produce(
+    client: Client, request: ProduceRequest, problem: str = ""
+) -> Callable[[], Awaitable[ProduceResponse | None]]:
     """Append what a client has sent.
 
     Args:
         client: The client.
         request: The request.
+        problem: Why the storage takes nothing, so that nothing is appended; empty if it does.
 
     Returns:
         A function that waits until everything is durable, with acks=all at enough replicas, and returns the response;
@@ -47,7 +50,7 @@ def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Await
     """
     pending: list[tuple[str, list[Pending]]] = []
     for topic in request.topic_data:
-        appended = [_append(client, request, topic.name, each) for each in topic.partition_data]
+        appended = [_append(client, request, topic.name, each, problem) for each in topic.partition_data]
         pending.append((topic.name, appended))
 
     async def wait() -> ProduceResponse | None:
@@ -59,7 +62,7 @@ def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Await
             for each, data in zip(waits, topic.partition_data, strict=True):
                 part = _answer(data.index, ErrorCode.REQUEST_TIMED_OUT)
                 with trio.move_on_at(deadline):
-                    part = await each()
+                    part = await (each() if request.acks else _wait_unasked(client, each))
                 parts.append(part)
             responses.append(TopicProduceResponse(name=name, partition_responses=parts))
         if request.acks:
@@ -73,15 +76,23 @@ def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Await
     return wait
 
 
-def _append(client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData) -> Pending:
+async def _wait_unasked(client: Client, pending: Pending) -> PartitionProduceResponse:
+    """Wait for records that the client does not wait for, while its next answers do: not longer than others wait."""
+    try:
+        with client.service.broker.waits.bounded():
+            return await pending()
+    except StorageError as error:
+        raise ProduceRefusedError(str(error)) from None
+
+
+def _append(client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str) -> Pending:
     log = client.service.broker.find_log(topic, data.index)
-    if request.acks not in {-1, 0, 1}:
-        return _refuse(data.index, AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS))
     if log is None:
         return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     waits_for_all = request.acks == _ALL
     name = request.transactional_id or ""
     try:
+        _check_request(request, problem)
         batches = _read_batches(client, log, data.records)
         appended = append_batches(client.service, log, batches, name, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
@@ -104,6 +115,14 @@ def _append(client: Client, request: ProduceRequest, topic: str, data: Partition
         return _answer(data.index, ErrorCode.NONE, offset=offset, log=log)
 
     return wait
+
+
+def _check_request(request: ProduceRequest, problem: str) -> None:
+    """Raise `AppendRefusedError` if nothing of a request can be appended."""
+    if request.acks not in {-1, 0, 1}:
+        raise AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if problem:
+        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
 
 
 def _read_batches(client: Client, log: LogState, records: bytes | memoryview | None) -> list[Batch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from dafka.broker.topic_settings import find_settings_problem
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, StorageError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.topics import (
@@ -60,6 +60,8 @@ async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> Crea
             error, message = refused.error_code, str(refused)
         except ConfigError as refused:
             error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
+        except StorageError as failed:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
     if error:
         return CreatableTopicResult(name=asked.name, error_code=error, error_message=message)
     topic = broker.find_topic(asked.name) or Topic(asked.name, "0", count, settings)
@@ -111,8 +113,14 @@ async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteT
             error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             responses.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error))
             continue
-        await client.service.delete_topic(topic.name)
-        responses.append(DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=ErrorCode.NONE))
+        error, message = ErrorCode.NONE, None
+        try:
+            await client.service.delete_topic(topic.name)
+        except StorageError as failed:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+        responses.append(
+            DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=error, error_message=message)
+        )
     return DeleteTopicsResponse(responses=responses)
 
 
@@ -145,8 +153,10 @@ async def _add_logs(client: Client, asked: CreatePartitionsTopic, is_trial: bool
             for log, replicas in zip(broker.logs(asked.name)[first:], placement, strict=False):
                 if replicas != client.view_cluster().replicas_of(log):
                     broker.change_replicas(log, replicas)
-        except ConfigError as refused:
-            return _answer_count(asked, ErrorCode.INVALID_PARTITIONS, str(refused))
+        except (ConfigError, StorageError) as error:
+            is_failure = isinstance(error, StorageError)
+            code = ErrorCode.KAFKA_STORAGE_ERROR if is_failure else ErrorCode.INVALID_PARTITIONS
+            return _answer_count(asked, code, str(error))
     return _answer_count(asked, ErrorCode.NONE)
 
 
