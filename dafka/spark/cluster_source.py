@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import trio
-from anyio.from_thread import start_blocking_portal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -46,6 +45,7 @@ from dafka.spark.options import (
     parse_topics,
 )
 from dafka.spark.planning import warn_of_skipped
+from dafka.spark.portal import open_portal
 from dafka.spark.schema import HEADERS_OPTION, check_columns
 from dafka.storage.arrow import escape_name, to_arrow
 
@@ -317,7 +317,7 @@ class BlockingReader:
     def __init__(self, config: Config, topics: Iterable[str] = ()) -> None:
         self._config = config.with_consumer(buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX))
         with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal("trio", name="dafka"))
+            self._portal = stack.enter_context(open_portal())
             opening = open_reader(topics, self._config)
             self._reader = stack.enter_context(self._portal.wrap_async_context_manager(opening))
             self._stack = stack.pop_all()

@@ -22,11 +22,12 @@ import adbc_driver_sqlite
 import pyarrow as pa
 from adbc_driver_manager import AdbcConnection, AdbcStatement
 from adbc_driver_manager import Error as DriverError
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.spark.offsets import format_name
 from dafka.spark.planning import StoreRange, StoreTask, data_loss_error, warn_of_skipped
+from dafka.spark.portal import open_portal
 from dafka.spark.schema import needs_stored_at
 from dafka.storage import Storage, open_storage
 from dafka.storage.arrow import (
@@ -155,7 +156,7 @@ class _OpenStore:
         """Return the storage and the portal to its event loop; raise `StorageError` if it cannot be opened."""
         if self._storage is None or self._opened != ("storage", url):
             self.close()
-            portal = self._stack.enter_context(start_blocking_portal("trio"))
+            portal = self._stack.enter_context(open_portal())
             opening = portal.wrap_async_context_manager(open_storage(url, read_only=True))
             self._storage = portal, self._stack.enter_context(opening)
             self._opened = "storage", url

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 
 import attrs
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from dafka.records import Partition
 from dafka.spark.offsets import PartitionName
+from dafka.spark.portal import open_portal
 from dafka.storage import PartitionInfo, Storage, open_storage
 from dafka.storage.arrow import escape_name
 from dafka.storage.cold.tiered import TieredStorage
@@ -167,7 +168,7 @@ class StoreCache:
         identities = {url: _identify(url) for url in urls}
         if self._portal is None or identities != self.identities:
             self.close()
-            self._portal = self._stack.enter_context(start_blocking_portal("trio"))
+            self._portal = self._stack.enter_context(open_portal())
             for url in urls:
                 opening = self._portal.wrap_async_context_manager(open_storage(url, read_only=True))
                 self._storages[url] = self._stack.enter_context(opening)
