@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from dafka.protocol.rendezvous import rank_nodes
+from dafka.protocol.groups.assignment import assign_partitions, rank_members
 from dafka.records import Partition
 
 if TYPE_CHECKING:
@@ -107,13 +107,15 @@ class Checker:
         return has_time and before.member.has_lease(before.clock())
 
     def check_end(self, ends: Mapping[str, int], topic: str, living: Sequence[Process]) -> None:
-        """Check after a while of peace that all is handled, and each partition by the member that it prefers."""
+        """Check after a while of peace that all is handled, and each partition by the member that it is assigned to."""
+        members = [each.member.address for each in living]
+        partitions = [Partition(topic, name) for name in ends]
+        assigned = assign_partitions({each: rank_members(each, members) for each in partitions}) if members else {}
         for name, end in ends.items():
             partition = Partition(topic, name)
             holders = [each for each in living if each.member.may_hand_out(partition, each.clock())]
             assert len(holders) == 1, f"{partition} is held by {len(holders)}"
-            [preferred, *_] = rank_nodes(str(partition), [each.member.address for each in living])
-            assert holders[0].member.address == preferred, f"{partition} is not held by the preferred member"
+            assert holders[0].member.address == assigned[partition], f"{partition} is not held by the assigned member"
             found = self.of(partition)
             assert found.handled == end, f"{partition}: {found.handled} of {end} records handled"
             assert found.saved == end, f"{partition}: {found.saved} of {end} records saved"

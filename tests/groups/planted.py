@@ -113,9 +113,9 @@ class Planted:
 PLANTED = {
     "keeps its lease": Planted(_KeepsItsLease, seeds=(0,)),
     "takes over without asking": Planted(_TakesOverWithoutAsking, seeds=(30,)),
-    "takes over early": Planted(_TakesOverEarly, seeds=(0,)),
+    "takes over early": Planted(_TakesOverEarly, seeds=(1,)),
     "does not look for rivals": Planted(_DoesNotLookForRivals, seeds=(0,)),
-    "looks for rivals too early": Planted(_LooksForRivalsTooEarly, seeds=(2,)),
+    "looks for rivals too early": Planted(_LooksForRivalsTooEarly, seeds=(7,)),
     "asks one store": Planted(_AsksOneStore, seeds=(9,)),
     "never gives way": Planted(_NeverGivesWay, seeds=(1,)),
     "begins at the start": Planted(_BeginsAtTheStart, seeds=(0,)),

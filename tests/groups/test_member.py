@@ -17,14 +17,15 @@ from dafka.protocol.groups import (
     decode_member_record,
     encode_member_record,
 )
-from dafka.protocol.rendezvous import rank_nodes
+from dafka.protocol.groups.assignment import assign_partitions, rank_members
 from dafka.records import Partition
 
 TOPIC = "orders"
 ONE = Partition(TOPIC, "p")
 LEASE_S = 4.0
-FIRST, SECOND = rank_nodes(str(ONE), ["a", "b"])
-"""The members in the order in which the partition prefers them."""
+FIRST = assign_partitions({ONE: rank_members(ONE, "ab")})[ONE]
+SECOND = "b" if FIRST == "a" else "a"
+"""The members in the partition's order."""
 
 
 class Bench:
@@ -217,3 +218,22 @@ def test_the_last_record_releases_everything() -> None:
     assert bench.records[-1].is_leaving
     assert bench.records[-1].claimed == frozenset()
     assert bench.records[-1].positions == {ONE: Position(1, 30)}
+
+
+def test_members_hold_equal_shares_of_what_any_of_them_knows() -> None:
+    """A member counts partitions that others claim, and topics that it does not consume."""
+    bench = Bench("a")
+    bench.note(bench.member.start(0.0))
+    known = [Partition(TOPIC, f"p{number}") for number in range(4)]
+    foreign = [Partition("events", f"e{number}") for number in range(2)]
+    theirs = MemberRecord(
+        lease_ms=4000, topics=(TOPIC, "events"), is_full=True, claimed=frozenset([*known[2:], *foreign])
+    )
+    bench.hear("b", theirs, 0.0)
+    bench.note(bench.member.partitions_known(known[:2], 0.0))
+    bench.survey(0.0)
+    bench.confirm(0.0)
+    rankings = {each: rank_members(each, "ab") for each in known} | {each: rank_members(each, "b") for each in foreign}
+    expected = assign_partitions(rankings)
+    assert [*expected.values()].count("a") == 2
+    assert bench.records[-1].claimed == {each for each in known[:2] if expected[each] == "a"}

@@ -4,7 +4,8 @@ Members know each other from the records of the group's topic only. `docs/explan
 hand out the same partition. In short: a member claims a partition, durably; then it asks the stores who else claims
 it; it begins when all of those have released it or are over, and when its own position record is durable. A member is
 over when it has been silent for longer than its lease, which it watches itself: it stops when its signs of life are no
-longer confirmed. Of two claims, that of the member which the partition prefers (rendezvous hashing) stays.
+longer confirmed. Of two claims, that of the member which comes first in the partition's order stays: the one that
+`assign_partitions` gives it to, then the others by rendezvous hashing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.protocol.groups.assignment import Ranking, assign_partitions, rank_members
 from dafka.protocol.groups.records import FULL_EVERY_RECORDS, MemberRecord, Position, encode_member_record
 from dafka.protocol.groups.view import NO_POSITION, GroupView, Member
-from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition
 
 SILENCE_FACTOR = 1.25
@@ -153,8 +154,9 @@ class GroupMember:
         self._begin_of = begin_of
         self._topics = frozenset(settings.topics)
         self._partitions: dict[Partition, float] = {}
-        self._ranks: dict[Partition, list[str]] = {}
+        self._rankings: dict[Partition, Ranking] = {}
         self._ranked_members: dict[str, frozenset[str]] = {}
+        self._assigned: dict[Partition, str] = {}
         self._holdings: dict[Partition, _Holding] = {}
         self._positions: dict[Partition, Position] = {}
         self._end = 0
@@ -304,7 +306,7 @@ class GroupMember:
             is_changed = self._is_stale or is_due or self._view.version != self._seen_version
             self._is_stale, self._seen_version = False, self._view.version
             if is_changed:
-                self._update_ranks()
+                self._update_assignment()
             for partition in list(self._holdings if is_changed else self._unsettled):
                 actions += self._advance_holding(partition, self._holdings[partition], now)
             if is_changed:
@@ -423,29 +425,49 @@ class GroupMember:
     def _others(self) -> Iterator[Member]:
         return (each for each in self._view.living() if each.address != self.address)
 
-    def _update_ranks(self) -> None:
-        """Forget the order of members if they are not the same any more."""
+    def _update_assignment(self) -> None:
+        """Assign partitions anew if the members, or the partitions that any of them knows, are not the same any more.
+
+        All members must find the same, so it covers all topics of the group, and what others claim. Each partition
+        that a member knows is claimed by one of them, sooner or later.
+        """
+        living = self._view.living()
+        topics = self._topics.union(*(each.topics for each in living))
         members = {
-            topic: frozenset([*(each.address for each in self._view.living(topic)), self.address])
-            for topic in self._topics
+            topic: frozenset([*(each.address for each in self._view.living(topic)), *self._own_address(topic)])
+            for topic in topics
+        }
+        partitions = self._partitions.keys() | {
+            partition for each in living for partition in each.claimed if partition.topic in topics
         }
         if members != self._ranked_members:
             self._ranked_members = members
-            self._ranks.clear()
+            self._rankings.clear()
+        elif partitions == self._assigned.keys():
+            return
+        self._assigned = assign_partitions({each: self._ranking(each) for each in partitions})
 
-    def _rank(self, partition: Partition) -> int:
-        """Return how many members a partition prefers to this one."""
-        return self._preferred(partition).index(self.address)
+    def _own_address(self, topic: str) -> tuple[str, ...]:
+        return (self.address,) if topic in self._topics else ()
 
-    def _preferred(self, partition: Partition) -> list[str]:
-        """Return the members in the order in which a partition prefers them."""
-        found = self._ranks.get(partition)
+    def _ranking(self, partition: Partition) -> Ranking:
+        found = self._rankings.get(partition)
         if found is None:
-            found = self._ranks[partition] = rank_nodes(str(partition), self._ranked_members[partition.topic])
+            found = self._rankings[partition] = rank_members(partition, self._ranked_members[partition.topic])
         return found
 
+    def _rank(self, partition: Partition) -> int:
+        """Return how many members come before this one in a partition's order."""
+        return list(self._order(partition)).index(self.address)
+
+    def _order(self, partition: Partition) -> Iterator[str]:
+        """Yield the members in a partition's order."""
+        first = self._assigned[partition]
+        yield first
+        yield from (address for _, address in self._ranking(partition) if address != first)
+
     def _is_claimed_by_preferred(self, partition: Partition) -> bool:
-        for address in self._preferred(partition):
+        for address in self._order(partition):
             if address == self.address:
                 return False
             if self._view.members[address].may_claim(partition):

@@ -1,0 +1,105 @@
+"""Which member of a group should handle which partition: equal shares, of which few change with the members.
+
+Each partition has an order of the members that consume its topic, by rendezvous hashing. Without limits each would go
+to the first in its order, and a member that comes or goes would move only its own partitions; but the shares would
+differ much. So each member has a quota in each topic. The quotas of a topic differ by one at most, and so do the sums
+over all topics, as far as members consume the same ones. A partition goes to the first member in its order that has no
+better use for its quota: none that weighs more for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from dafka.protocol.rendezvous import rank_nodes, weigh_node
+from dafka.records import Partition
+
+Ranking = Sequence[tuple[bytes, str]]
+"""Members with what each weighs for a partition, the heaviest first."""
+
+
+def rank_members(partition: Partition, members: Collection[str]) -> Ranking:
+    """Return the order in which a partition prefers members, which does not depend on who else is among them."""
+    name = str(partition)
+    return sorted(((weigh_node(name, member), member) for member in members), reverse=True)
+
+
+def assign_partitions(rankings: Mapping[Partition, Ranking]) -> dict[Partition, str]:
+    """Assign partitions to members. The result depends on the argument alone, and not on its order.
+
+    Args:
+        rankings: The result of `rank_members` for each partition and the members that consume its topic, at least one.
+
+    Returns:
+        The member that should handle each partition.
+    """
+    topics: dict[str, list[Partition]] = {}
+    for partition in rankings:
+        topics.setdefault(partition.topic, []).append(partition)
+    members = {topic: sorted(member for _, member in rankings[found[0]]) for topic, found in topics.items()}
+    quotas = find_quotas({topic: len(found) for topic, found in topics.items()}, members)
+    assigned: dict[Partition, str] = {}
+    for topic, partitions in topics.items():
+        assigned.update(_fill_quotas(partitions, rankings, quotas[topic]))
+    return assigned
+
+
+def find_quotas(counts: Mapping[str, int], members: Mapping[str, Collection[str]]) -> dict[str, dict[str, int]]:
+    """Divide the partitions of topics among the members that consume them.
+
+    Args:
+        counts: The number of partitions of each topic.
+        members: The members that consume each topic, at least one.
+
+    Returns:
+        By topic and member, the number of partitions that the member should handle.
+    """
+    quotas: dict[str, dict[str, int]] = {}
+    loads: Counter[str] = Counter()
+    for topic in sorted(counts):
+        share, rest = divmod(counts[topic], len(members[topic]))
+        ranked = rank_nodes(topic, members[topic])
+        quotas[topic] = {member: share + (index < rest) for index, member in enumerate(ranked)}
+        loads.update(quotas[topic])
+    while (move := _find_move(quotas, loads)) is not None:
+        topic, giver, taker = move
+        for member, change in ((giver, -1), (taker, 1)):
+            quotas[topic][member] += change
+            loads[member] += change
+    return quotas
+
+
+def _find_move(quotas: Mapping[str, Mapping[str, int]], loads: Mapping[str, int]) -> tuple[str, str, str] | None:
+    """Return a topic, and two members of which one should give the other a partition; None if all shares are equal."""
+    givers = sorted(loads, key=lambda member: (-loads[member], member))
+    takers = sorted(loads, key=lambda member: (loads[member], member))
+    for giver in givers:
+        for taker in takers:
+            if loads[giver] - loads[taker] < 2:
+                break
+            topics = [
+                topic
+                for topic, quota in quotas.items()
+                if giver in quota and taker in quota and quota[giver] > quota[taker]
+            ]
+            if topics:
+                return max(topics, key=lambda topic: (weigh_node(topic, taker), topic)), giver, taker
+    return None
+
+
+def _fill_quotas(
+    partitions: Sequence[Partition], rankings: Mapping[Partition, Ranking], quota: Mapping[str, int]
+) -> dict[Partition, str]:
+    """Assign the partitions of one topic; the quotas have room for just as many."""
+    kept: dict[str, list[tuple[bytes, Partition]]] = {member: [] for member in quota}
+    asked = dict.fromkeys(partitions, 0)
+    for each in partitions:
+        looking: Partition | None = each
+        while looking is not None:
+            weight, member = rankings[looking][asked[looking]]
+            asked[looking] += 1
+            heapq.heappush(kept[member], (weight, looking))
+            looking = heapq.heappop(kept[member])[1] if len(kept[member]) > quota[member] else None
+    return {partition: member for member, found in kept.items() for _, partition in found}
