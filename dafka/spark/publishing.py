@@ -1,7 +1,9 @@
 """Publish the rows of one Spark task, each topic to a partition of its own, until all are stored.
 
 A partition's address is derived from what stays the same when a task is retried. A later attempt therefore finds what
-an earlier one has published, and continues after it.
+an earlier one has published, and continues after it. Each row is stored once as long as all that earlier attempts have
+published is among the rows of the same task. A task checks that for its own partitions, and the driver, which knows how
+many tasks there are, for all others (`check_division`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
 from dafka.roles.arguments import check_topic
 from dafka.spark.deduplication import Deduplicator, find_stored_end, unacknowledged_error
+from dafka.spark.errors import InputChangedError
 from dafka.spark.options import mention_towers_option
 from dafka.spark.rows import RowColumns, Rows
 
@@ -36,6 +39,12 @@ position, when rows of its topic follow.
 FURTHER_BYTES_MAX = 4 * 2**20
 """The limit of unacknowledged records of each topic but a task's first, in bytes, to limit a task's memory."""
 
+TASKS_AHEAD = 32
+"""The number of tasks beyond the last one of which an earlier attempt must not have published anything."""
+
+QUESTIONS_MAX = 256
+"""The limit of partitions that the driver asks stores about at once."""
+
 _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
 
 
@@ -45,12 +54,12 @@ class PublishResult:
 
     Attributes:
         records: The number of rows, all of them stored.
-        partitions: The number of partitions they are in.
+        topics: Their topics, each of which has a partition of its own.
         already_stored: The number of records that an earlier attempt had published.
     """
 
     records: int = 0
-    partitions: int = 0
+    topics: frozenset[str] = frozenset()
     already_stored: int = 0
 
 
@@ -93,6 +102,45 @@ async def publish(
                     async for batch in receive:
                         await task.publish(columns.split_by_topic(batch))
     return task.result()
+
+
+async def check_division(
+    config: Config, identity: Sequence[str | int], topics_by_task: Sequence[frozenset[str]]
+) -> None:
+    """Check that earlier attempts have published nothing in other tasks than those that have the same rows now.
+
+    Args:
+        config: The node's configuration.
+        identity: Values that identify the write or the micro-batch, as for `publish` without the task.
+        topics_by_task: The topics that each task has published to, in the order of the tasks.
+
+    Raises:
+        InputChangedError: If they have.
+        PublishingError: If the stores do not answer in time.
+        DiscoveryError: If no tower answers.
+    """
+    topics = sorted(frozenset().union(*topics_by_task))
+    known = [*topics_by_task, *[frozenset[str]()] * TASKS_AHEAD]
+    limiter = trio.CapacityLimiter(QUESTIONS_MAX)
+
+    async def check(reader: Reader, task: int, topic: str) -> None:
+        partition = Partition(topic, derive_address(*identity, task, topic))
+        async with limiter:
+            stored = await find_stored_end(reader, partition, config)
+        if stored:
+            raise InputChangedError(
+                f"topic {topic}: in an earlier attempt, task {task} has published {stored} records ({partition}), and "
+                f"now there are {len(topics_by_task)} tasks, of which that one has no rows of the topic. The rows are "
+                "divided into other tasks than before, so some of them may be published twice: write again with a "
+                "new writeId or a new checkpoint, and keep the number of tasks the same while a write is repeated"
+            )
+
+    with mention_towers_option(), single_exception():
+        async with open_reader(config=config) as reader, trio.open_nursery() as nursery:
+            for task, published in enumerate(known):
+                for topic in topics:
+                    if topic not in published:
+                        nursery.start_soon(check, reader, task, topic)
 
 
 async def _read_batches(batches: Iterator[pa.RecordBatch], send: trio.MemorySendChannel[pa.RecordBatch]) -> None:
@@ -141,7 +189,7 @@ class _TaskPublisher:
 
     def result(self) -> PublishResult:
         stored = sum(each.deduplicator.stored_end for each in self._topics.values() if each.deduplicator is not None)
-        return PublishResult(self._records, len(self._topics), stored)
+        return PublishResult(self._records, frozenset(self._topics), stored)
 
     async def _open_topics(self, topics: Sequence[str]) -> None:
         for topic in topics:

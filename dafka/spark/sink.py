@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.spark.options import CLUSTER_OPTIONS, Options, parse_cluster_config
-from dafka.spark.publishing import PublishResult, publish
+from dafka.spark.publishing import PublishResult, check_division, publish
 from dafka.spark.rows import RowColumns
 from dafka.wire import Dialect
 
@@ -30,9 +30,17 @@ _logger = logging.getLogger("dafka.spark")
 
 @attrs.frozen
 class TaskCommit(WriterCommitMessage):
-    """A task's report to the driver that all of its rows are stored."""
+    """A task's report to the driver that all of its rows are stored.
+
+    Attributes:
+        result: What it published.
+        task: The number of the task.
+        identity: The values that identify the write or the micro-batch.
+    """
 
     result: PublishResult
+    task: int
+    identity: tuple[str | int, ...]
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -52,6 +60,7 @@ class BatchWriter(DataSourceArrowWriter):
             raise ConfigError('mode overwrite: records can only be appended; write with mode("append")')
         parsed = Options(options, (*WRITE_OPTIONS, "writeId"), "writing")
         self._config, self._columns = _parse_options(parsed, schema)
+        self._is_repeatable = bool(parsed.get_text("writeId"))
         self._write_id = parsed.get_text("writeId") or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
@@ -59,7 +68,9 @@ class BatchWriter(DataSourceArrowWriter):
         return _publish(iterator, self._columns, self._config, ("batch", self._write_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the total; all rows are already stored."""
+        """Log the total; all rows are already stored. Raise `InputChangedError` if some may be stored twice."""
+        if self._is_repeatable:
+            _check_division(messages, self._config)
         _logger.info("%s", _summarize(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -97,7 +108,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _publish(iterator, self._columns, self._config, ("stream", query_id, int(batch_id)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the total; all rows are already stored."""
+        """Log the total; all rows are already stored. Raise `InputChangedError` if some may be stored twice."""
+        _check_division(messages, self._config)
         _logger.info("Micro-batch %d: %s", batchId, _summarize(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -127,12 +139,18 @@ def _task_context() -> TaskContext:
 def _publish(
     batches: Iterator[pa.RecordBatch], columns: RowColumns, config: Config, identity: tuple[str | int, ...]
 ) -> TaskCommit:
-    identity = (*identity, _task_context().partitionId())
-    return TaskCommit(trio.run(publish, batches, columns, config, identity))
+    task = _task_context().partitionId()
+    return TaskCommit(trio.run(publish, batches, columns, config, (*identity, task)), task, identity)
+
+
+def _check_division(messages: Sequence[WriterCommitMessage | None], config: Config) -> None:
+    commits = sorted((each for each in messages if isinstance(each, TaskCommit)), key=lambda each: each.task)
+    if any(each.result.topics for each in commits):
+        trio.run(check_division, config, commits[0].identity, [each.result.topics for each in commits])
 
 
 def _summarize(messages: Sequence[WriterCommitMessage | None]) -> str:
     results = [message.result for message in messages if isinstance(message, TaskCommit)]
-    records, partitions = sum(each.records for each in results), sum(each.partitions for each in results)
+    records, partitions = sum(each.records for each in results), sum(len(each.topics) for each in results)
     already_stored = sum(each.already_stored for each in results)
     return f"{records} records stored in {partitions} partitions, {already_stored} of them by an earlier attempt"

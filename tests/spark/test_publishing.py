@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import attrs
@@ -18,7 +18,7 @@ from dafka.records import Partition
 from dafka.roles import Reader
 from dafka.spark import publishing
 from dafka.spark.errors import InputChangedError, PublishingError, RowError
-from dafka.spark.publishing import PublishResult, derive_address, publish
+from dafka.spark.publishing import PublishResult, check_division, derive_address, publish
 from dafka.spark.rows import RowColumns
 from dafka.storage import open_storage
 from dafka.storage.arrow import arrow_schema
@@ -84,7 +84,7 @@ async def test_a_producer_is_closed_before_its_topic_gets_another(
         await task.publish(iter([("a", [b"0", b"1"]), ("b", [b"0"]), ("a", [b"2"]), ("b", [b"1"])]))
     assert opened == [("a", 0), ("b", 0), ("a", 2), ("b", 1)]
     assert running == set()
-    assert task.result() == PublishResult(5, 2, 0)
+    assert task.result() == PublishResult(5, frozenset("ab"), 0)
 
 
 async def test_rows_that_wait_for_room_are_published_once(
@@ -134,7 +134,32 @@ async def test_rows_are_stored_when_it_returns(tmp_path: Path) -> None:
     async with one_store(path) as cluster:
         done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == PublishResult(1000, 1, 0)
+    assert done == PublishResult(1000, frozenset("t"), 0)
+
+
+@pytest.mark.parametrize(
+    ("topics_by_task", "error"),
+    [
+        ([{"t"}, {"t", "u"}, {"t"}], ""),
+        ([{"t"}, {"t", "u"}, {"t"}, set(), {"u"}], ""),
+        ([{"t"}, {"t", "u"}], r"topic t: in an earlier attempt, task 2 has published 12 records .* now there are 2"),
+        ([{"t", "u"}, {"t"}, {"t"}], r"topic u: in an earlier attempt, task 1 has published 5 records"),
+        ([{"t"}, {"t", "u"}, set()], r"topic t: in an earlier attempt, task 2 has published 12 records"),
+    ],
+)
+async def test_other_tasks_than_in_an_earlier_attempt_are_noticed(
+    tmp_path: Path, topics_by_task: list[set[str]], error: str
+) -> None:
+    write, divided = ("batch", "x"), RowColumns(1, 0, "")
+    async with one_store(tmp_path / "s.db") as cluster:
+        for task, counts in enumerate([{"t": 10}, {"t": 11, "u": 5}, {"t": 12}]):
+            names = [topic for topic, count in counts.items() for _ in range(count)]
+            rows_of_task = pa.record_batch({"topic": names, "value": pa.array(contents(0, len(names)))})
+            await publish(iter([rows_of_task]), divided, cluster.config, (*write, task))
+        expected = pytest.raises(InputChangedError, match=error) if error else nullcontext()
+        with expected:
+            await check_division(cluster.config, write, [frozenset(topics) for topics in topics_by_task])
+        await check_division(cluster.config, ("batch", "y"), [frozenset("t")])
 
 
 async def test_no_rows_need_no_cluster() -> None:
@@ -147,7 +172,7 @@ async def test_a_retry_after_success_publishes_nothing(tmp_path: Path) -> None:
         await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
         done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == PublishResult(1000, 1, 1000)
+    assert done == PublishResult(1000, frozenset("t"), 1000)
 
 
 async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> None:
@@ -158,7 +183,7 @@ async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> Non
         await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
         done = await publish(rows(contents(0, 1000), 70), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == PublishResult(1000, 1, 300)
+    assert done == PublishResult(1000, frozenset("t"), 300)
 
 
 async def test_a_retry_in_the_libdafka_dialect_whose_acks_do_not_name_a_store(tmp_path: Path) -> None:
@@ -223,7 +248,7 @@ async def test_each_topic_has_a_partition_and_few_producers_serve_many_topics(
         batches = iter([whole.slice(0, 300), whole.slice(300)])
         done = await publish(batches, RowColumns(1, 0, ""), cluster.config, TASK)
         stored = await read_store(path)
-    assert done == PublishResult(600, 5, 0)
+    assert done == PublishResult(600, frozenset(topics), 0)
     for topic in topics:
         expected = [b"%d" % number for number, name in enumerate(names) if name == topic]
         assert stored[Partition(topic, derive_address(*TASK, topic))] == expected
@@ -235,7 +260,7 @@ async def test_a_retry_succeeds_though_retention_dropped_the_first_records(tmp_p
     async with open_trimmed(path, 450) as cluster:
         done = await publish(rows(contents(0, 600)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(450, 600)}
-    assert done == PublishResult(600, 1, 500)
+    assert done == PublishResult(600, frozenset("t"), 500)
 
 
 @asynccontextmanager
@@ -354,7 +379,7 @@ def whole_rows(
 async def test_whole_rows_are_stored(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with one_store(path) as cluster:
-        assert await publish(whole_rows(range(6)), WHOLE, cluster.config, TASK) == PublishResult(6, 1, 0)
+        assert await publish(whole_rows(range(6)), WHOLE, cluster.config, TASK) == PublishResult(6, frozenset("t"), 0)
         stored = (await read_records(path))[PARTITION]
     assert [(each.value, each.key, each.headers, each.timestamp) for each in stored] == [
         (None, b"0", (), 5),
@@ -374,7 +399,7 @@ async def test_a_retry_compares_keys_headers_and_timestamps(tmp_path: Path, agai
         done = await publish(whole_rows(again), WHOLE, cluster.config, TASK)
         stored = (await read_records(path))[PARTITION]
     assert len({(each.key, each.headers, each.timestamp) for each in stored}) == len(stored) == 200
-    assert done == PublishResult(200, 1, 100)
+    assert done == PublishResult(200, frozenset("t"), 100)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from dafka.spark.sink import BatchWriter, StreamWriter, TaskCommit
 from tests.cli.harness import Dafka
 from tests.spark.cluster import tower_option
 from tests.spark.queries import finish_query
-from tests.spark.stores import read_store
+from tests.spark.stores import batch, content, fill, read_store
 
 VALUES = StructType([StructField("value", BinaryType())])
 KEYED = StructType([*VALUES, StructField("partition", StringType())])
@@ -83,6 +83,47 @@ def test_changed_rows_with_the_same_id_are_refused(spark: SparkSession, written:
     written.write(spark.range(10).selectExpr("cast(id as string) value"), topic="other", writeId="x")
     with pytest.raises(PySparkException, match="topic other: an earlier attempt of this task has published"):
         written.write(spark.range(10).selectExpr("cast(id + 1 as string) value"), topic="other", writeId="x")
+
+
+def test_rows_that_are_divided_into_fewer_tasks_are_refused(spark: SparkSession, written: Written) -> None:
+    frame = spark.range(0, 1000, 1, 3).selectExpr("cast(id as string) value")
+    written.write(frame, topic="divided", writeId="x")
+    with pytest.raises(PySparkException, match=r"topic divided: .*an earlier attempt"):
+        written.write(frame.coalesce(2), topic="divided", writeId="x")
+
+
+@pytest.mark.parametrize("size", [2500, 10_000])
+def test_a_micro_batch_that_is_repeated_though_its_store_has_changed_publishes_nothing_twice(
+    spark: SparkSession, written: Written, tmp_path: Path, size: int
+) -> None:
+    """The driver dies between publishing a micro-batch and noting that it is complete."""
+    topic, checkpoint, store = f"repeated-{size}", tmp_path / "checkpoint", tmp_path / "in.db"
+    url = fill(f"sqlite:{store}", *(batch("in", letter * 32, 0, 1000) for letter in "ABC"))
+
+    def run(cores: int) -> None:
+        writer = (
+            spark.readStream.format("dafka")
+            .option("startingOffsets", "earliest")
+            .option("minPartitions", str(cores))
+            .load(str(store))
+            .select("value")
+            .writeStream.format("dafka")
+            .option("towers", written.towers)
+            .option("topic", topic)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+        )
+        finish_query(writer.start)
+
+    run(2)
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    large = [b"large %d" % number + b"." * size for number in range(1000)]
+    fill(url, batch("in", "A" * 32, 1000, 2000, contents=large))
+    fill(f"sqlite:{tmp_path}/other.db", batch("in", "A" * 32, 0, 1000))
+    run(5)
+    expected = [content("in", letter, number) for letter in "ABC" for number in range(1000)]
+    assert written.values(topic) == sorted(expected + large)
 
 
 def test_a_stream_publishes_each_micro_batch(spark: SparkSession, written: Written, tmp_path: Path) -> None:
@@ -189,8 +230,9 @@ def test_a_stream_has_no_write_id() -> None:
 
 def test_the_driver_logs_how_much_was_stored(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dafka.spark")
-    writer = BatchWriter({"topic": "t", "writeId": "x"}, VALUES, False)
-    writer.commit([TaskCommit(PublishResult(5, 1, 2)), TaskCommit(PublishResult(4, 2, 0))])
+    writer = BatchWriter({"topic": "t"}, VALUES, False)
+    results = [PublishResult(5, frozenset("t"), 2), PublishResult(4, frozenset("tu"), 0)]
+    writer.commit([TaskCommit(result, task, ("batch", "x")) for task, result in enumerate(results)])
     assert caplog.messages == ["9 records stored in 3 partitions, 2 of them by an earlier attempt"]
 
 
