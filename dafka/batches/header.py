@@ -253,6 +253,26 @@ def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch
     return b"".join((base_offset.to_bytes(8, "big"), view[8:_LENGTH_END], epoch, view[_EPOCH_END:]))
 
 
+def with_producer(
+    header: BatchHeader, data: bytes | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> tuple[BatchHeader, bytes]:
+    """Return a batch as one of an idempotent producer.
+
+    Args:
+        header: The header of the batch.
+        data: The batch.
+        producer_id: The producer.
+        producer_epoch: Its epoch.
+        base_sequence: The producer's own number of the first record.
+
+    Returns:
+        The header and the batch.
+    """
+    changed = attrs.evolve(header, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
+    joined = join_batch(changed, bytes(data[HEADER_BYTES:]))
+    return read_header(joined), joined
+
+
 def join_batch(header: BatchHeader, records: bytes) -> bytes:
     """Return the batch that consists of a header and records, which are already compressed.
 

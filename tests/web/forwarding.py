@@ -34,7 +34,7 @@ class Leaderships:
             assert number >= 0
             broker.brokers.check_alive(trio.current_time())
 
-    async def _wait(self, _topic: str, _log: int) -> None:
+    async def _wait(self, _log: LogState) -> None:
         await self._moved.wait()
 
     def lead(self, number: int, leader: RunningWeb | None, *, epoch: int = 1) -> None:

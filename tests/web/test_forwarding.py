@@ -26,13 +26,15 @@ from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BrokerDescript
 from dafka.records import Partition
 from dafka.users import DEFAULT_ITERATIONS, MECHANISMS, Permissions, User, derive_credential, write_users
 from dafka.web.errors import WebError
-from dafka.web.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient
+from dafka.web.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
 from dafka.web.forwarding.broker_link import BrokerLink, Reply
 from dafka.web.forwarding.leaders import LEADER_WAIT_S, Leaders
-from dafka.web.forwarding.remote_appends import RemoteAppend, RemoteAppends
+from dafka.web.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
 from dafka.web.forwarding.remote_reads import RemoteRead, RemoteReads
+from dafka.web.web_listener import WebListener
 from dafka.web.websocket.binary import encode_publish
 from tests.web.forwarding import TOPIC, Pair, log_of, open_pair
+from tests.web.running import RunningWeb
 from tests.web.websocket.clients import BINARY, Client, open_client
 
 DEADLINE_S = 30
@@ -306,20 +308,107 @@ async def test_stream_of_idempotent_records_survives_lost_connections(monkeypatc
         assert values == [str(number) for number in range(rounds * each)]
 
 
-async def test_records_of_other_clients_are_not_sent_again_when_answers_are_lost(
+@pytest.mark.parametrize("place", ["before it is sent", "when it is sent", "when it is stored", "in the answer"])
+@pytest.mark.parametrize("count", [1, 3, LANES_MAX + 6])
+async def test_records_are_stored_once_wherever_the_link_breaks(
+    monkeypatch: pytest.MonkeyPatch, place: str, count: int
+) -> None:
+    """Records without a producer of the client's own, of which each client sends one."""
+    broken = BrokenLink(monkeypatch, place)
+    async with open_pair() as pair, open_client(pair.first) as client:
+        for number in range(2):  # the next ones use the same producers
+            broken.is_armed = True
+            values = [f"{number}-{each}" for each in range(count)]
+            sent = [await client.send("publish", topic=TOPIC, records=[{"value": each}]) for each in values]
+            answers = [await client.expect("published", each) for each in sent]
+            offsets = [each["offsets"][0]["offset"] for each in answers]
+            assert offsets == list(range(number * count, (number + 1) * count))
+        assert broken.count >= 2
+        assert log_of(pair.second).high_watermark == 2 * count
+        producers = pair.second.broker.service.producers.of(log_of(pair.second))
+        assert len(producers) <= LANES_MAX
+
+
+def web_of(running: RunningWeb) -> WebListener:
+    return next(each for each in running.broker.service.listeners if isinstance(each, WebListener))
+
+
+class BrokenLink:
+    """Ends the connection between two brokers at a place, once each time that it is armed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        self.is_armed = False
+        self.count = 0
+        connections: dict[BrokerLink, ClientConnection] = {}
+        receive, serve, send = BrokerLink._receive, BrokerLink._serve, ClientConnection.send
+
+        def break_link() -> None:
+            self.is_armed = False
+            self.count += 1
+            raise BrokerError("is cut off")
+
+        def receive_or_break(link: BrokerLink, message: str | bytes) -> None:
+            if self.is_armed and isinstance(message, str) and json.loads(message)["type"] == "published":
+                if place == "in the answer":
+                    receive(link, message)  # and nothing behind it
+                if place in {"in the answer", "when it is stored"}:
+                    break_link()
+            receive(link, message)
+
+        async def send_or_break(connection: ClientConnection, message: Any, *arguments: Any, **options: Any) -> None:
+            is_publish = connection in connections.values() and isinstance(message, bytes)
+            if self.is_armed and is_publish and place == "before it is sent":
+                break_link()
+            await send(connection, message, *arguments, **options)
+            if self.is_armed and is_publish and place == "when it is sent":
+                break_link()
+
+        async def serve_and_note(link: BrokerLink, connection: ClientConnection) -> None:
+            connections[link] = connection
+            await serve(link, connection)
+
+        monkeypatch.setattr(BrokerLink, "_receive", receive_or_break)
+        monkeypatch.setattr(BrokerLink, "_serve", serve_and_note)
+        monkeypatch.setattr(ClientConnection, "send", send_or_break)
+
+
+async def test_records_that_wait_to_be_sent_are_withdrawn_when_the_leader_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = LostAnswers(monkeypatch)
-    async with open_pair() as pair, open_client(pair.first) as client:
-        answers.passing = 0
-        identifier = await client.send("publish", topic=TOPIC, records=[{"value": "a"}])
-        await wait_records(pair, 1)
-        while not answers.lost:
-            await trio.testing.wait_all_tasks_blocked(0.01)
-        await answers.end_connection()
-        refusal = await client.expect("error", identifier)
-        assert refusal["code"] == "leader_changed"
-        assert log_of(pair.second).high_watermark == 1
+    """They were sent twice over the same connection when the same broker led in a later epoch."""
+    held = trio.Event()
+    send = ClientConnection.send
+
+    async def send_later(connection: ClientConnection, message: Any, *arguments: Any, **options: Any) -> None:
+        if isinstance(message, bytes):
+            await held.wait()
+        await send(connection, message, *arguments, **options)
+
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+        monkeypatch.setattr(ClientConnection, "send", send_later)
+        batches = b"".join(encode_batch(0, [value], timestamps=5) for value in (b"a", b"b"))  # no producer for several
+        publisher = web_of(pair.first).publisher
+        found: list[int | str | None] = []
+
+        async def publish_both() -> None:
+            try:
+                (place,) = await publisher.begin_batches(TOPIC, 0, batches).wait()
+                found.append(place.offset)
+            except WebError as error:
+                found.append(error.code)
+
+        for _ in range(2):  # the first one is being sent, the second one waits
+            nursery.start_soon(publish_both)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        pair.leaderships.lead(0, pair.second, epoch=2)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        held.set()
+        with trio.fail_after(DEADLINE_S):
+            while len(found) < 2:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+        await wait_records(pair, 4)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        assert log_of(pair.second).high_watermark == 4
 
 
 class SlowLeader:
@@ -357,7 +446,7 @@ async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for
     gone: list[RemoteAppend] = []
     async with trio.open_nursery() as nursery:
         leader: Any = SlowLeader(0.9 * LEADER_WAIT_S, nursery)
-        appends = RemoteAppends(log, leader, lambda *_: None, gone.append)
+        appends = RemoteAppends(log, leader, lambda *_: None, gone.append, Lanes())
         added = [appends.add([(check_crc(batch), batch)])]
         nursery.start_soon(appends.run)
         while trio.current_time() < 3 * LEADER_WAIT_S:
@@ -458,7 +547,7 @@ async def test_clients_use_up_no_connections_between_brokers(users: Path, tmp_pa
     config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
     config = config.with_http(connections_max=60)
     async with open_pair(config=config) as pair:
-        crowd = pair.second.broker.service.listeners[0].crowd
+        crowd = web_of(pair.second).crowd
         writer = {"Authorization": "Basic d3JpdGVyOnB3"}
         assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
         before = crowd.admitted

@@ -40,11 +40,13 @@ class Reply:
     Attributes:
         arrived: Set when there is an answer, or will be none.
         is_sent: Whether the request may have reached the broker.
+        is_withdrawn: Whether the request is not to be sent any more.
     """
 
     def __init__(self, notify: Callable[[], None] | None = None) -> None:
         self.arrived = trio.Event()
         self.is_sent = False
+        self.is_withdrawn = False
         self._notify = notify
         self._value: Any = None
         self._error: Exception | None = None
@@ -58,6 +60,11 @@ class Reply:
         """Note that the request is refused, or that there will be no answer."""
         self._error = error
         self._arrive()
+
+    def withdraw(self) -> bool:
+        """See to it that the request is not sent any more. Return False if it may have reached the broker."""
+        self.is_withdrawn = True
+        return not self.is_sent
 
     def result(self) -> Any:
         """Return the answer, which has arrived. Raises `WebError` or `BrokerError` if it is none."""
@@ -144,10 +151,16 @@ class BrokerLink:
 
     async def find_offset_by_time(self, topic: str, log: int, timestamp_ms: int) -> int:
         """Return the offset of the first record that was made at a time or later; else the end of the log."""
-        asked = {"type": "subscribe", "topic": topic, "logs": [log], "from": {"time": timestamp_ms}, "credit": 0}
-        answer = await self._ask(asked)
-        self._unsubscribe(answer["id"])
-        return int(answer["logs"][0]["offset"])
+        number, reply = self._expect()
+        position = {"time": timestamp_ms}
+        request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": 0}
+        try:
+            self._send(encode_document({"id": number, **request}).decode(), reply)
+            await reply.arrived.wait()
+        finally:
+            self._replies.pop(number, None)
+            self._unsubscribe(number)
+        return int(reply.result()["logs"][0]["offset"])
 
     async def read(self, topic: str, log: int, offset: int) -> ReadRecords:
         """Return committed records of a log from an offset on, when there are some."""
@@ -202,9 +215,14 @@ class BrokerLink:
         while True:
             while self._outgoing:
                 message, reply = self._outgoing.popleft()
+                if reply is not None and reply.is_withdrawn:
+                    continue
                 if reply is not None:
                     reply.is_sent = True
-                await connection.send(message)
+                try:
+                    await connection.send(message)
+                except ConnectionClosed:
+                    return  # who receives notices it, too
             self._has_outgoing = trio.Event()
             await self._has_outgoing.wait()
 

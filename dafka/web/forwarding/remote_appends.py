@@ -1,24 +1,84 @@
 """Records for a log that another broker leads, on their way to it, in their order.
 
-If the leader changes, records that are not known to be appended go to the next one: those of idempotent producers,
-which no leader appends twice, and those that no leader can have appended.
+If the leader changes, or the connection to it ends, records that are not known to be appended are sent again. No leader
+appends them twice: records without a producer get one of this broker's own, see `Lanes`.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import attrs
 import trio
 
+from dafka.batches.header import with_producer
 from dafka.broker.appending import AppendedBatches, Batch
+from dafka.broker.transactions import DRAWN_IDS
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.protocol.logs import LogState
 from dafka.web.errors import WebError, topic_not_found
 from dafka.web.forwarding.broker_client import BrokerError
 from dafka.web.forwarding.broker_link import BrokerLink, Reply
 from dafka.web.forwarding.leaders import LEADER_WAIT_S, RETRIED, RETRY_S, Leaders
+
+LANES_MAX = 64
+"""How many batches without a producer may be on their way to a leader for one log."""
+
+_SEQUENCES_MAX = 2**30
+
+
+@attrs.define(eq=False)
+class Lane:
+    """An idempotent producer of this broker, of which one batch is on its way at a time.
+
+    Attributes:
+        producer_id: Its id, from those that are drawn at random.
+        next_sequence: The sequence of the next record.
+    """
+
+    producer_id: int = attrs.field(factory=lambda: DRAWN_IDS + secrets.randbelow(DRAWN_IDS))
+    next_sequence: int = 0
+
+
+class Lanes:
+    """The producers with which a broker forwards the records of clients to one log, so that each is appended once.
+
+    They are kept as long as the log is, so that its leader needs to remember few of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Lane] = []
+        self._count = 0
+
+    def take(self) -> Lane | None:
+        """Return a lane that carries nothing; None if there are too many."""
+        if self._free:
+            return self._free.pop()
+        if self._count >= LANES_MAX:
+            return None
+        self._count += 1
+        return Lane()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `take` returns a lane."""
+        return bool(self._free) or self._count < LANES_MAX
+
+    def give_back(self, lane: Lane, record_count: int) -> None:
+        """Take back a lane.
+
+        Args:
+            lane: The lane.
+            record_count: How many records it has carried; 0 if that is not known, so that it is not used again.
+        """
+        lane.next_sequence += record_count
+        if record_count and lane.next_sequence < _SEQUENCES_MAX:
+            self._free.append(lane)
+        else:
+            self._count -= 1
 
 
 def can_repeat(batches: Sequence[Batch]) -> bool:
@@ -43,6 +103,7 @@ class RemoteAppend:
         deadline: Until when they are sent again, by Trio's clock.
         reply: What the leader answers; None if they are not sent, or were refused.
         refusal: Why the leader has refused them for the moment, if it has said so.
+        lane: The producer that they have got; None if they have their own.
         ended: Set when the records are durable or refused.
     """
 
@@ -55,14 +116,34 @@ class RemoteAppend:
         self.deadline = deadline
         self.reply: Reply | None = None
         self.refusal: WebError | None = None
+        self.lane: Lane | None = None
         self.ended = trio.Event()
+        self._plain = batches
         self._offset: int | None = None
         self._error: WebError | None = None
+
+    @property
+    def needs_lane(self) -> bool:
+        """Whether the records need a producer, so that they can be sent twice. Several batches at once get none."""
+        return self.lane is None and not self.can_repeat and len(self.batches) == 1
+
+    def enter(self, lane: Lane | None) -> None:
+        """Give the records a producer; None to take it away."""
+        self.lane, self.batches = lane, self._plain
+        if lane is not None:
+            ((header, data),) = self._plain
+            self.batches = [with_producer(header, data, lane.producer_id, 0, lane.next_sequence)]
+        self.can_repeat = can_repeat(self.batches)
 
     def finish(self, offset: int | None) -> None:
         """Note the offset of the first record, which is durable."""
         self._offset = offset
         self.ended.set()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the records are durable."""
+        return self.ended.is_set() and self._error is None
 
     def fail(self, error: WebError) -> None:
         """Note that the records are refused, or that nobody knows what has become of them."""
@@ -86,6 +167,7 @@ class RemoteAppends:
         append: Appends record batches if this broker has become the leader. Raises `WebError` if they are refused, and
             `NotLeaderError`. Returns None if they were appended long before.
         gone: Called with what has arrived or failed.
+        lanes: The producers of this broker for the log.
     """
 
     def __init__(
@@ -94,11 +176,13 @@ class RemoteAppends:
         leaders: Leaders,
         append: Callable[[LogState, Sequence[Batch]], AppendedBatches | None],
         gone: Callable[[RemoteAppend], None],
+        lanes: Lanes,
     ) -> None:
         self._log = log
         self._leaders = leaders
         self._append = append
         self._gone = gone
+        self._lanes = lanes
         self._pending: deque[RemoteAppend] = deque()
         self._changed = trio.Event()
         self._problem = "does not answer"
@@ -137,6 +221,8 @@ class RemoteAppends:
             self._changed = trio.Event()
             for each in self._pending:
                 if each.reply is None:
+                    if not self._enter_lane(each):
+                        break  # those behind it wait, too
                     data = b"".join([bytes(part) for _, part in each.batches])
                     each.reply = link.publish(self._log.topic, self._log.number, data, self._note_change)
             for each in list(self._pending):
@@ -147,7 +233,7 @@ class RemoteAppends:
                     return
             self._fail_late()
             self._remove_ended()
-            if self._pending:
+            if self._pending and not self._can_send():
                 with trio.move_on_at(self._pending[0].deadline):
                     await self._changed.wait()
 
@@ -157,10 +243,13 @@ class RemoteAppends:
         for each in self._pending:
             if each.ended.is_set() or now < each.deadline:
                 continue
-            if each.reply is not None and each.reply.is_sent and not each.can_repeat:
+            if each.reply is not None and not each.reply.withdraw() and not each.can_repeat:
                 each.fail(leader_changed(self._log))
             else:
                 each.fail(each.refusal or self._leaders.unavailable(self._log, self._problem))
+
+    def _can_send(self) -> bool:
+        return self._lanes.has_room and any(each.reply is None for each in self._pending)
 
     def _note_change(self) -> None:
         self._changed.set()
@@ -180,6 +269,12 @@ class RemoteAppends:
         try:
             each.finish(each.reply.result())
         except WebError as error:
+            if each.lane is not None and error.code == "conflict":
+                # The leader knows less of the producer than was answered: it has lost records to a split.
+                self._leave_lane(each, 0)
+                each.enter(None)
+                each.reply = None
+                return False
             is_gap = follows_refused and error.code == "conflict"
             is_refused_for_now = error.code in RETRIED or error.code == "leader_unavailable"
             if is_refused_for_now or (each.can_repeat and (is_gap or error.code == "leader_changed")):
@@ -201,7 +296,7 @@ class RemoteAppends:
                     continue
             except BrokerError:
                 pass
-            if each.can_repeat or not reply.is_sent:
+            if reply.withdraw() or each.can_repeat:
                 each.reply = None
             else:
                 each.fail(leader_changed(self._log))
@@ -209,16 +304,37 @@ class RemoteAppends:
     def _remove_ended(self) -> None:
         for each in self._pending:
             if each.ended.is_set():
+                self._leave_lane(each, each.record_count if each.is_stored else 0)
                 self._gone(each)
         self._pending = deque(each for each in self._pending if not each.ended.is_set())
+
+    def _enter_lane(self, each: RemoteAppend) -> bool:
+        """Give records a producer if they need one. Return False if there is none at present."""
+        if each.needs_lane:
+            lane = self._lanes.take()
+            if lane is None:
+                return False
+            each.enter(lane)
+        return True
+
+    def _leave_lane(self, each: RemoteAppend, record_count: int) -> None:
+        if each.lane is not None:
+            self._lanes.give_back(each.lane, record_count)
+            each.lane = None
 
     async def _append_here(self) -> None:
         """Append all records, because this broker has become the leader."""
         appended: list[tuple[RemoteAppend, AppendedBatches | None]] = []
         for each in self._pending:
+            if not self._enter_lane(each):
+                break
             try:
                 appended.append((each, self._append(self._log, each.batches)))
             except WebError as error:
+                if each.lane is not None and error.code == "conflict":
+                    self._leave_lane(each, 0)
+                    each.enter(None)
+                    break
                 if error.code == "leader_unavailable":
                     each.refusal = error
                     break  # nothing may be appended before it

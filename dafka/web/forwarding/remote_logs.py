@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -15,7 +16,7 @@ from dafka.web.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.web.forwarding.broker_link import BrokerLink
 from dafka.web.forwarding.leaders import LEADER_WAIT_S, RETRY_S, Leaders
 from dafka.web.forwarding.log_bounds import LogBounds
-from dafka.web.forwarding.remote_appends import RemoteAppend, RemoteAppends
+from dafka.web.forwarding.remote_appends import Lanes, RemoteAppend, RemoteAppends
 from dafka.web.forwarding.remote_reads import RemoteReads
 
 SHOWN_WAIT_S = 2.0
@@ -47,6 +48,7 @@ class RemoteLogs:
         self._pending_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
         self._appends: dict[LogState, RemoteAppends] = {}
+        self._lanes: WeakKeyDictionary[LogState, Lanes] = WeakKeyDictionary()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -70,7 +72,8 @@ class RemoteLogs:
         found = self._appends.get(log)
         if found is None:
             assert self._nursery is not None
-            found = self._appends[log] = RemoteAppends(log, self.leaders, self._append_here, self._note_gone)
+            lanes = self._lanes.setdefault(log, Lanes())
+            found = self._appends[log] = RemoteAppends(log, self.leaders, self._append_here, self._note_gone, lanes)
             self._nursery.start_soon(self._run_appends, log, found)
         added = found.add(batches)
         self._pending_bytes += added.size
