@@ -15,6 +15,7 @@ from dafka_conformance import group_runner
 from dafka_conformance.catalog import Catalog, UnknownScenarioError
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.grammar import Grammar
+from dafka_conformance.grammar.record_batches import BatchRecord
 from dafka_conformance.group_runner import BROKEN_COUNT, GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios
 from dafka_conformance.model import Dialect, Outcome, Role, Run, Verdict
 from dafka_conformance.repeats import StallMonitor
@@ -315,6 +316,55 @@ async def test_exception_in_a_scenario_is_its_result() -> None:
     assert (crashed.outcome, passed.outcome) == (Outcome.ERROR, Outcome.PASSED)
     assert crashed.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
     assert not finished.conforms
+
+
+class LineTarget(EmbeddedTarget):
+    """A target whose input and output are lines."""
+
+    def carries(self, role: Role, content: bytes) -> bool:
+        return b"\n" not in content
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_value_that_the_output_of_a_target_cannot_carry_is_a_fault_of_the_scenario(is_batch: bool) -> None:
+    """No line of the output could be that value, so that every target would seem to have lost a record."""
+
+    async def sends(testbed: Testbed) -> None:
+        producer = await testbed.add_peer("P")
+        await testbed.wait_subscribed(producer, "RECORD", producer.topic)
+        if is_batch:
+            producer.send_batch(0, [BatchRecord(b"two\nlines", b"key")])
+        else:
+            producer.partition.add(0, b"two\nlines")
+            await producer.send_records([0])
+
+    for target, outcome in ((EmbeddedTarget(), Outcome.PASSED), (LineTarget(), Outcome.ERROR)):
+        finished = await run(catalog(scenario("consumer.a", sends)), target, dialects=RFC46)
+        (result,) = finished.results
+        assert result.outcome is outcome
+    assert result.reason.startswith("UncarriedError: the target's output cannot carry the value b'two\\nlines'")
+    assert not [check for check in result.checks if not check.holds], "no verdict on the target"
+
+
+async def test_value_that_the_input_of_a_target_cannot_carry_is_a_fault_of_the_scenario() -> None:
+    async def feeds(testbed: Testbed) -> None:
+        await testbed.feed([b"one line", b"two\nlines"])
+
+    finished = await run(catalog(scenario("producer.a", feeds)), LineTarget(), dialects=RFC46)
+    (result,) = finished.results
+    assert result.outcome is Outcome.ERROR
+    assert result.reason.startswith("UncarriedError: the target's input cannot carry the value b'two\\nlines'")
+
+
+async def test_store_is_sent_any_value() -> None:
+    async def sends(testbed: Testbed) -> None:
+        producer = await testbed.add_peer("P")
+        await testbed.wait_subscribed(producer, "RECORD", producer.topic)
+        producer.partition.add(0, b"two\nlines")
+        await producer.send_records([0])
+
+    finished = await run(catalog(scenario("store.a", sends)), LineTarget(), dialects=RFC46)
+    assert [result.outcome for result in finished.results] == [Outcome.PASSED]
 
 
 async def test_clause_whose_scenario_crashed_is_not_tested() -> None:

@@ -100,6 +100,14 @@ def test_commands_without_formats_can_only_be_started(tmp_path: Path) -> None:
     assert target.abilities == {Role.CONSUMER: {Ability.START}}
 
 
+def test_records_with_line_breaks_do_not_fit_lines() -> None:
+    target = open_target("dafka", {})
+    assert target.carries(Role.CONSUMER, b"a line\r")
+    assert not target.carries(Role.CONSUMER, b"two\nlines")
+    assert not target.carries(Role.PRODUCER, b"two\nlines")
+    assert target.carries(Role.STORE, b"two\nlines")
+
+
 async def test_attached_node_cannot_be_controlled(tmp_path: Path) -> None:
     target = open_text(tmp_path, HEAD + '[producer.attach]\nsub = "tcp://h:1"\npub = "tcp://h:2"\ntopic = "orders"\n')
     assert target.attachment(Role.PRODUCER) == Attachment("tcp://h:1", "tcp://h:2", b"orders")

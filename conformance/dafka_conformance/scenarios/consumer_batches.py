@@ -86,7 +86,12 @@ async def batch_fetched(testbed: Testbed) -> None:
 async def envelopes_taken(testbed: Testbed) -> None:
     """A consumer takes an envelope from a node without record batches for the record in it, any other for a value."""
     producer = await add_batch_producer(testbed)
-    records = [BatchRecord(b"keyed", b"key"), BatchRecord(b"headed", None, ((b"h", b"1"),), 1), BatchRecord(b"plain")]
+    # Its envelope has no byte that is a line feed, so that a target whose output is lines can print broken ones.
+    records = [
+        BatchRecord(b"with a key", b"key"),
+        BatchRecord(b"headed", None, ((b"h", b"1"),), 1),
+        BatchRecord(b"plain"),
+    ]
     records.append(BatchRecord(ENVELOPE_MAGIC + b"value"))
     contents = [write_content(record) for record in records]
     for sequence, content in enumerate(contents):

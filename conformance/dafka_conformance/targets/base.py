@@ -161,6 +161,18 @@ class Target(abc.ABC):
             TargetError: The node cannot be started.
         """
 
+    def carries(self, role: Role, content: bytes) -> bool:
+        """Return whether a record reaches the suite, or a producer, as it is.
+
+        Args:
+            role: The role whose output or input carries it: a consumer or a producer.
+            content: The content.
+
+        Returns:
+            False if, for example, the record has a line break, and lines divide the records.
+        """
+        return True
+
     def attachment(self, role: Role) -> Attachment | None:
         """Return where the running node of this role is; None if the suite starts it."""
         return None

@@ -54,6 +54,12 @@ class FileTarget(Target):
         how = self._description.roles.get(role)
         return how if isinstance(how, Attachment) else None
 
+    def carries(self, role: Role, content: bytes) -> bool:
+        """Return whether a record fits a line of the role's input or output."""
+        how = self._description.roles.get(role)
+        is_line = isinstance(how, RoleCommand) and bool(how.input or how.output)
+        return not is_line or b"\n" not in content
+
     def start(self, request: Request) -> AbstractAsyncContextManager[Node]:
         """Start the role's command, or attach to the node that is already running."""
         what = f"the {request.role.title} of {self.name}"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
+
+from dafka_conformance.grammar.record_batches import read_content
+
+
+class UncarriedError(Exception):
+    """A scenario needs a record that the target's input or output cannot carry: a fault of the scenario, not of it."""
 
 
 def record_content(partition: bytes, sequence: int) -> bytes:
@@ -48,9 +54,14 @@ class FetchRequest:
 
 
 class KnownRecords:
-    """The partitions of one testbed, and the FETCHes of the suite's nodes."""
+    """The partitions of one testbed, and the FETCHes of the suite's nodes.
 
-    def __init__(self) -> None:
+    Args:
+        carries: Returns whether the target can deliver a value so that the suite reads it as it is.
+    """
+
+    def __init__(self, carries: Callable[[bytes], bool] = lambda _value: True) -> None:
+        self._carries = carries
         self.partitions: dict[bytes, Partition] = {}
         self._requests: dict[tuple[bytes, bytes], list[FetchRequest]] = {}
         self._last_answer: dict[tuple[bytes, bytes], int] = {}
@@ -58,6 +69,13 @@ class KnownRecords:
     def partition(self, address: bytes, topic: bytes) -> Partition:
         """Return the partition of this producer. Create it if it is new."""
         return self.partitions.setdefault(address, Partition(address, topic))
+
+    def add_sent(self, address: bytes, topic: bytes, sequence: int, content: bytes) -> None:
+        """Add a record that is sent to the target. Raise `UncarriedError` if its output could not carry the value."""
+        value = read_content(content).value or b""
+        if not self._carries(value):
+            raise UncarriedError(f"the target's output cannot carry the value {value[:80]!r}: send another one")
+        self.partition(address, topic).add(sequence, content)
 
     def add_fetch(self, requestor: bytes, partition: bytes, sequence: int, count: int) -> None:
         """Add a FETCH that was sent to the target."""

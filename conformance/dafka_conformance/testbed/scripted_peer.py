@@ -217,7 +217,7 @@ class ScriptedPeer:
         """
         partition = partition or self.partition
         name, topic = ("DIRECT-RECORD", requestor) if requestor else ("RECORD", partition.topic)
-        formats, known = self._grammar.formats, self._known_records.partition(partition.address, partition.topic)
+        formats = self._grammar.formats
         batch: list[list[bytes]] = []
         message = None
         for sequence in sequences:
@@ -230,7 +230,7 @@ class ScriptedPeer:
                 {"address": partition.address, "subject": partition.topic, "sequence": sequence, "content": content},
             )
             frames = formats.encode(message, self._dialect)
-            known.add(sequence, content)
+            self._known_records.add_sent(partition.address, partition.topic, sequence, content)
             self._trace.add_message(self.label, self._target_label, message, frames)
             batch.append(frames)
             if len(batch) >= BATCH_COUNT:
@@ -264,12 +264,11 @@ class ScriptedPeer:
         partition = partition or self.partition
         single = "DIRECT-RECORD" if requestor else "RECORD"
         name, topic = BATCH_OF[single], requestor or partition.topic
-        known = self._known_records.partition(partition.address, partition.topic)
         header: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
         for sequence, record in enumerate(records, first):
             content = write_content(record)
             partition.add(sequence, content)
-            known.add(sequence, content)
+            self._known_records.add_sent(partition.address, partition.topic, sequence, content)
             alike = Message(single, topic, {**header, "sequence": sequence, "content": content})
             self._message_checks.note_sent(self.role, alike)
         batch = write_batch(first, records, compression)
@@ -316,10 +315,10 @@ class ScriptedPeer:
     def _add_known(self, message: Message) -> None:
         sequence = message.get_number("sequence")
         if message.name in {"RECORD", "DIRECT-RECORD"}:
-            partition = self._known_records.partition(message.get_bytes("address"), message.get_bytes("subject"))
-            partition.add(sequence, message.get_bytes("content"))
+            address, topic, content = map(message.get_bytes, ("address", "subject", "content"))
+            self._known_records.add_sent(address, topic, sequence, content)
             if message["address"] == self.address:
-                self.partition.add(sequence, message.get_bytes("content"))
+                self.partition.add(sequence, content)
         elif message.name == "FETCH":
             self._known_records.add_fetch(self.address, message.topic, sequence, message.get_number("count"))
         elif message.name in {"HEAD", "DIRECT-HEAD"}:

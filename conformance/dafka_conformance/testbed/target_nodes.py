@@ -123,7 +123,7 @@ class TargetNodes(Expectations):
         self.target, self.role, self.dialect = config.target, config.role, config.dialect
         self.grammar, self.topic = config.grammar, config.topic
         self.label = self.role.value
-        self.known_records = KnownRecords()
+        self.known_records = KnownRecords(self._carries)
         self.message_checks = MessageChecks(
             self.grammar, self.role, self.dialect, self.known_records, self.trace, self._report_and_notify
         )
@@ -137,6 +137,10 @@ class TargetNodes(Expectations):
         self._listener = TargetListener(stack.enter_context(Sockets()), self.notify)
         self.loopback = Loopback(is_shared=config.target.attachment(config.role) is not None)
         self.discovery = self._open_discovery()
+
+    def _carries(self, value: bytes) -> bool:
+        """Return whether the suite reads a value as it is if the target, a consumer, delivers it."""
+        return self.role is not Role.CONSUMER or self.target.carries(Role.CONSUMER, value)
 
     @abc.abstractmethod
     def connect_peers(self, endpoint: str) -> None:

@@ -17,6 +17,7 @@ from dafka_conformance.grammar import Value
 from dafka_conformance.model import Kind, Role
 from dafka_conformance.targets.base import Node, Request, Reset, Target
 from dafka_conformance.testbed.batch_reader import BatchReader
+from dafka_conformance.testbed.known_records import UncarriedError
 from dafka_conformance.testbed.network import LAST_MESSAGES_S, Sockets, wait_free
 from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.target_nodes import TargetNodes, TestbedConfig
@@ -161,8 +162,11 @@ class Testbed(TargetNodes):
         self.require_clause(clause, not self.exit_message(), self.exit_message())
 
     async def feed(self, contents: Sequence[bytes]) -> None:
-        """Give the target records to publish."""
+        """Give the target records to publish. Raise `UncarriedError` if its input cannot carry one."""
         assert self.node is not None
+        for content in contents:
+            if not self.target.carries(Role.PRODUCER, content):
+                raise UncarriedError(f"the target's input cannot carry the value {content[:80]!r}: feed another one")
         first = contents[0] if contents else b""
         self.trace.add_event(Kind.LINE, "input", self.label, "line", first=first, count=f"{len(contents):,}")
         await self.node.feed(contents)
