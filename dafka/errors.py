@@ -109,6 +109,10 @@ class BatchError(WireError):
     """
 
 
+class BatchTooLargeError(BatchError):
+    """The records of a batch are larger, when decompressed, than is allowed."""
+
+
 class UnsupportedRequestError(WireError):
     """A Kafka client sent a request of an API, or a version of it, that is not offered.
 

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from dafka.broker import ListenerSecurity, Service, open_listening, open_service
+from dafka.broker.room import Memory
 from dafka.config import DEFAULT_KAFKA_LISTEN, Config
 from dafka.extras import require_extra
 from dafka.groups import single_exception
@@ -37,6 +38,11 @@ class ListeningBroker:
     def broker(self) -> Broker:
         """The broker."""
         return self.service.broker
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of all clients."""
+        return self.service.memory
 
     @property
     def bootstrap_servers(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from dafka.batches.header import HEADER_BYTES, Compression
-from dafka.errors import BatchError
+from dafka.errors import BatchError, BatchTooLargeError
 
 if TYPE_CHECKING:
     from cramjam import BufferInput
@@ -20,6 +20,12 @@ _ZSTD_LEVEL = 3
 # What a byte of compressed data can become at most. zstd has no such limit.
 _RATIO_MAX = {Compression.GZIP: 1032, Compression.LZ4: 255, Compression.SNAPPY: 22}
 _OUTPUT_BYTES_MIN = 4096
+
+_DOES_NOT_FIT = "whole buffer"
+"""In the message of cramjam's error if the buffer is too small, not if the data is malformed."""
+
+# A block of zstd is at most so large when it is decompressed.
+_ZSTD_BLOCK_BYTES = 2**17
 
 # xerial's snappy, which Kafka's Java clients write: a header, and blocks with their lengths.
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
@@ -71,13 +77,14 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
         The records.
 
     Raises:
-        BatchError: The data is malformed, or would be larger than that.
+        BatchTooLargeError: The result would be larger than that.
+        BatchError: The data is malformed.
     """
     import cramjam  # noqa: PLC0415 (few batches are compressed)
 
     if kind is Compression.NONE:
         if len(data) > bytes_max:
-            raise _failure("records", bytes_max)
+            raise _too_large("records", bytes_max)
         return bytes(data)
     if kind is Compression.SNAPPY:
         return _decompress_snappy(data, bytes_max)
@@ -89,8 +96,30 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
     return _decompress_stream(functions[kind], kind, data, bytes_max)
 
 
+def unpacked_bytes_max(kind: Compression, data: bytes | memoryview, bytes_max: int) -> int:
+    """Return the size that compressed records may have when they are decompressed, without doing that.
+
+    Args:
+        kind: How the data is compressed.
+        data: What follows the header in a batch.
+        bytes_max: The most that `decompress` is allowed.
+
+    Returns:
+        The size, which may be much too large, and is at most `bytes_max` for compressed data.
+    """
+    if kind is Compression.NONE:
+        return len(data)
+    if kind is Compression.ZSTD:
+        return min(_zstd_bytes_max(data), bytes_max)
+    return min(_RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN, bytes_max)
+
+
 def _failure(what: str, bytes_max: int) -> BatchError:
     return BatchError("records", f"{what} of at most {bytes_max} bytes when decompressed", HEADER_BYTES)
+
+
+def _too_large(what: str, bytes_max: int) -> BatchTooLargeError:
+    return BatchTooLargeError("records", f"{what} of at most {bytes_max} bytes when decompressed", HEADER_BYTES)
 
 
 def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes | memoryview, bytes_max: int) -> bytes:
@@ -105,9 +134,10 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
         output = bytearray(size)
         try:
             count = function(data, output)
-        except cramjam.DecompressionError:  # the result does not fit, or the data is malformed
+        except cramjam.DecompressionError as error:  # the result does not fit, or the data is malformed
             if size >= limit:
-                raise _failure(f"{kind.name.lower()} data", bytes_max) from None
+                fail = _too_large if size == bytes_max and _DOES_NOT_FIT in str(error) else _failure
+                raise fail(f"{kind.name.lower()} data", bytes_max) from None
             size = min(4 * size, limit)
         else:
             return bytes(memoryview(output)[:count])
@@ -122,6 +152,23 @@ def _zstd_size(data: bytes | memoryview) -> int:
     start = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
     width = (1 if is_single_segment else 0, 2, 4, 8)[code]
     return int.from_bytes(data[start : start + width], "little") + (256 if code == 1 else 0)
+
+
+def _zstd_bytes_max(data: bytes | memoryview) -> int:
+    """Return the size that the blocks of a zstd frame can have at most when decompressed."""
+    if len(data) < 5:
+        return 0
+    descriptor = data[4]
+    is_single_segment, code = descriptor & 0x20, descriptor >> 6
+    position = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    position += (1 if is_single_segment else 0, 2, 4, 8)[code]
+    total, is_last = 0, 0
+    while not is_last and position + 3 <= len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        total += size if kind < 2 else _ZSTD_BLOCK_BYTES
+        position += 3 + (1 if kind == 1 else size)
+    return total
 
 
 def _compress_xerial(records: bytes) -> bytes:
@@ -160,6 +207,8 @@ def _decompress_snappy_block(data: bytes | memoryview, left: int, bytes_max: int
 
     try:
         size = cramjam.snappy.decompress_raw_len(data)
+        if left < size <= _RATIO_MAX[Compression.SNAPPY] * len(data):
+            raise _too_large("snappy data", bytes_max)
         if size <= min(left, _RATIO_MAX[Compression.SNAPPY] * len(data)):
             output = bytearray(size)
             if cramjam.snappy.decompress_raw_into(data, output) == size:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from dafka.batches import compression as sizes
 from dafka.batches.codec import RecordsCodec, records_codec
 from dafka.batches.columns import PackedHeaders, RecordColumns
 from dafka.batches.compression import decompress
@@ -77,7 +78,7 @@ def decode_batches(
 
     Args:
         batches: The header of each batch, and the whole batch.
-        bytes_max: See `decode_batch`; the limit of each batch.
+        bytes_max: See `decode_batch`; the limit of each batch, and of all that are compressed together.
         codec: See `decode_batch`.
         is_lazy: Whether values may be read when they are accessed, and only checked before.
 
@@ -87,7 +88,14 @@ def decode_batches(
     Raises:
         BatchError: As `decode_batch`.
     """
-    parts = [open_part(header, data, bytes_max) for header, data in batches]
+    parts = []
+    left = bytes_max
+    for header, data in batches:
+        if header.compression is Compression.NONE:
+            parts.append(open_part(header, data, bytes_max))
+        else:
+            parts.append(open_part(header, data, left))
+            left -= len(parts[-1].data)
     codec = codec or records_codec()
     values, keys, blocks, timestamps = codec.check_records(parts) if is_lazy else codec.read_records(parts)
     if any(header.timestamp_type is TimestampType.LOG_APPEND_TIME for header, _ in batches):
@@ -98,6 +106,20 @@ def decode_batches(
         None if blocks is None else PackedHeaders(blocks),
         Repeated(timestamps, len(values)) if isinstance(timestamps, int) else timestamps,
     )
+
+
+def unpacked_bytes_max(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> int:
+    """Return the size that the records of a batch may have when they are decompressed, without doing that.
+
+    Args:
+        header: The header of the batch.
+        data: The batch.
+        bytes_max: The most that `decode_batch` is allowed.
+
+    Returns:
+        The size, which may be much too large, and is at most `bytes_max` for a compressed batch.
+    """
+    return sizes.unpacked_bytes_max(header.compression, memoryview(data)[HEADER_BYTES:], bytes_max)
 
 
 def open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> RecordsPart:

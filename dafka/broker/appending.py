@@ -10,7 +10,7 @@ import attrs
 from dafka.batches import BatchHeader, check_crc, iter_batches
 from dafka.broker.service import Service
 from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
-from dafka.errors import BatchError, DafkaError, NotLeaderError, TopicDeletedError
+from dafka.errors import BatchError, BatchTooLargeError, DafkaError, NotLeaderError, TopicDeletedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import AppendedBatch, LogProducers, Producer
 from dafka.protocol.logs import LogState
@@ -193,6 +193,8 @@ def _check_replicas(service: Service, log: LogState) -> None:
 def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches:
     try:
         appended = service.broker.append(log, batches)
+    except BatchTooLargeError as error:
+        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} ([kafka] batch_bytes_max)") from None
     except BatchError as error:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, str(error)) from None
     count = sum(header.count for header, _ in batches)

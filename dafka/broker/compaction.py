@@ -225,7 +225,7 @@ class LogCompaction:
         """Note the keys of a log from an offset on, as far as they fit."""
         superseded = Superseded(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = self._last_stable_offset(log)
-        bytes_max = self._config.kafka.batch_bytes_max
+        bytes_max = max(self._config.kafka.batch_bytes_max, self._config.node.message_bytes_max)
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
             batches = await self._broker.reader.read(log, offset, end, NOTE_BYTES)

@@ -17,9 +17,11 @@ from dafka.broker.coordinators import Coordinators
 from dafka.broker.crowd import Crowd
 from dafka.broker.elections import Elections
 from dafka.broker.groups import Groups
+from dafka.broker.machine_memory import find_memory_bytes
 from dafka.broker.participants import Participants
 from dafka.broker.post import Post
 from dafka.broker.producer_table import ProducerTable
+from dafka.broker.room import Memory
 from dafka.broker.security import ListenerSecurity
 from dafka.broker.slots import Slot
 from dafka.broker.topic_settings import MAJORITY, availability_of
@@ -68,6 +70,7 @@ class Service:
         elections: Has preferred replicas lead logs.
         producers: What its logs know of producers.
         listeners: Its listeners.
+        memory: The memory of all clients.
     """
 
     def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
@@ -76,6 +79,7 @@ class Service:
         self.config = config
         self.security = security
         self.producers = producers
+        self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         broker.cluster.leading.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self._coordinators = Coordinators(broker, self._make_slot)
@@ -111,6 +115,11 @@ class Service:
             compaction = LogCompaction(self.broker, self.config, self.last_stable_offset, self.aborted_between)
             nursery.start_soon(compaction.run)
             task_status.started()
+
+    @property
+    def unpacked_bytes_max(self) -> int:
+        """The largest size of the records of a batch, uncompressed, that is unpacked for clients."""
+        return max(self.config.kafka.batch_bytes_max, self.config.node.message_bytes_max)
 
     def coordinator_of(self, name: str) -> BrokerDescription | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""

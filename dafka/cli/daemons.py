@@ -304,7 +304,7 @@ async def _run_broker(
     if url is not None:
         from dafka.operations.broker_metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
-        supervisor.monitor.metric_sources.append(BrokerMetrics(found.broker).read)
+        supervisor.monitor.metric_sources.append(BrokerMetrics(found.broker, found.memory).read)
     if url is not None and found.kafka is not None:
         from dafka.listener.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 

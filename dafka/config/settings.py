@@ -359,7 +359,8 @@ class KafkaConfig:
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client may take to send a request that it has begun, and a second more for each MiB."""
     answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all answers that clients have not read yet. When little is left, clients get less with each fetch."""
+    """The size of all answers that clients have not read yet. When little is left, clients get less with each fetch,
+    and those that read nothing are disconnected."""
     send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client may take to read 256 KiB of an answer."""
     connections_max: int = attrs.field(default=10_000, validator=check_count(1))
@@ -402,6 +403,9 @@ class BrokerConfig:
     need to go on is not limited. 0: no limit."""
     full_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
     """A broker with less free space than this gets no further replicas, and hands the logs that it leads to others."""
+    memory: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
+    """How much memory all clients together may take: their requests, what they have not read yet, and the records that
+    are unpacked for them. 0: a quarter of the machine's memory, or of what the container may use."""
     secret_file: str = attrs.field(default="", validator=check_text)
     """A file with a secret of at least 32 characters that all brokers of the cluster have. With it, brokers prove to
     each other who they are when they forward requests of clients. Needed with `[clients] users`."""
@@ -440,6 +444,9 @@ class HttpConfig:
     addresses of clients take turns."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client may take to send a request or a message that it has begun, and a second more for each MiB."""
+    answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of all records that are unpacked for clients, and of what they have not read yet. Beyond it, reads wait,
+    and clients that read nothing are disconnected."""
     send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client may take to read 256 KiB of a response."""
     idle_ms: int = attrs.field(default=120_000, converter=to_milliseconds, validator=check_milliseconds(1))

@@ -260,12 +260,7 @@ class Connection:
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)
         elif isinstance(request, ProduceRequest):
-            problem = ""
-            try:
-                await self._service.broker.wait_room()
-            except StorageError as error:
-                problem = str(error)
-            wait = _amended(begin_produce(client, request, problem), verdict)
+            wait = _amended(await begin_produce(client, request), verdict)
             await self._outgoing.send((header, wait, begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
             # The network was cut, and the client has gone on with another connection. Its group may be further by now.
@@ -331,7 +326,7 @@ class Connection:
 
     def _count_unsent(self, size: int) -> None:
         self._unsent_bytes += size
-        self._listener.answers.take(size)
+        self._listener.answers.take_now(size)
 
     async def _send_all(self) -> None:
         async for each in self._answers:
@@ -352,10 +347,15 @@ class Connection:
         view = memoryview(answer)
         for position in range(0, len(view), SEND_BYTES):
             part = view[position : position + SEND_BYTES]
-            with trio.move_on_after(send_s) as scope:
+            since = trio.current_time()
+            with (
+                trio.move_on_after(send_s) as scope,
+                self._listener.answers.waiting_for_client(scope, self._unsent_bytes),
+            ):
                 await self._stream.send_all(part)
             if scope.cancelled_caught:
-                raise DisconnectError(f"it has not read its answers for {send_s:.0f} s", "slow reader")
+                waited_s = trio.current_time() - since
+                raise DisconnectError(f"it has not read its answers for {waited_s:.1f} s", "slow reader")
             self._counters.sent_bytes += len(part)
         self._unsent_bytes -= len(view)
         self._listener.answers.give_back(len(view))

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from dafka.broker import Crowd, Service
-from dafka.broker.room import AnswerRoom, ReceivingRoom
 from dafka.kafka.fetch_sessions import FetchSessions
 from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.listener.counters import Counters
@@ -68,7 +67,7 @@ class KafkaListener:
         self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
         self.counters = Counters()
         self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
-        self.receiving = ReceivingRoom(kafka.receiving_bytes_max)
-        self.answers = AnswerRoom(kafka.answers_bytes_max)
+        self.receiving = service.memory.room(kafka.receiving_bytes_max)
+        self.answers = service.memory.room(kafka.answers_bytes_max)
         self.refusals = RecentReports()
         service.listeners.append(self)

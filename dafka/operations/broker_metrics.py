@@ -6,6 +6,7 @@ This module needs the extra `dafka[metrics]`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from prometheus_client.core import Metric
 
@@ -16,6 +17,9 @@ from dafka.storage.plugin_helpers import now_ms
 COUNTERS = {
     "dafka_broker_leader_elections": MetricHelp(
         "How often this broker has become the leader of a log after another one, or again."
+    ),
+    "dafka_broker_memory_disconnected_clients": MetricHelp(
+        "Clients that were disconnected because they read nothing while others waited for memory."
     ),
 }
 
@@ -31,7 +35,22 @@ GAUGES = {
     "dafka_broker_last_election_timestamp_seconds": MetricHelp(
         "When a scrape has found that the leader of a log has changed, in seconds since 1970; 0 if none has."
     ),
+    "dafka_broker_memory_used_bytes": MetricHelp("Memory that clients take, of all listeners together."),
+    "dafka_broker_memory_limit_bytes": MetricHelp("Memory that clients may take, of all listeners together."),
+    "dafka_broker_memory_waiting": MetricHelp("Requests and reads of clients that wait for memory."),
 }
+
+
+class MemoryUse(Protocol):
+    """How much memory the clients of a broker take."""
+
+    bytes_max: int
+    used_bytes: int
+    ended_holders: int
+
+    @property
+    def waiting(self) -> int:
+        """How many requests and reads wait for memory."""
 
 
 class BrokerMetrics:
@@ -39,11 +58,13 @@ class BrokerMetrics:
 
     Args:
         broker: The broker.
+        memory: The memory of its clients.
         clock_ms: Returns the time in milliseconds since 1970.
     """
 
-    def __init__(self, broker: Broker, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(self, broker: Broker, memory: MemoryUse, clock_ms: Callable[[], int] = now_ms) -> None:
         self._broker = broker
+        self._memory = memory
         self._clock_ms = clock_ms
         self._epochs: dict[tuple[str, int], int] = {}
         self._elections = 0
@@ -70,6 +91,10 @@ class BrokerMetrics:
             "dafka_broker_leaderless_logs": {(): sum(not log.leadership.leader for log in logs)},
             "dafka_broker_draining": {(): int(broker.brokers.own.is_draining)},
             "dafka_broker_last_election_timestamp_seconds": {(): self._changed_ms / 1000},
+            "dafka_broker_memory_used_bytes": {(): self._memory.used_bytes},
+            "dafka_broker_memory_limit_bytes": {(): self._memory.bytes_max},
+            "dafka_broker_memory_waiting": {(): self._memory.waiting},
+            "dafka_broker_memory_disconnected_clients": {(): self._memory.ended_holders},
         }
 
     def _note_elections(self) -> None:

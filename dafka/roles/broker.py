@@ -358,7 +358,8 @@ class Broker(Store):
             The records to wait for.
 
         Raises:
-            BatchError: A batch is malformed, or its records are larger than `[kafka] batch_bytes_max` allows.
+            BatchTooLargeError: The records are larger, uncompressed, than `[kafka] batch_bytes_max` allows.
+            BatchError: A batch is malformed.
             NotLeaderError: This broker does not lead the log.
         """
         self._check_led(log)

@@ -20,6 +20,12 @@ from dafka.storage.plugin_helpers import now_ms
 READ_BYTES_MIN = 2**12
 """The smallest read, in bytes, whatever a client asks for."""
 
+PART_BYTES_MAX = 2**22
+"""The size of the records that are unpacked at a time, unless a single record is larger."""
+
+UNPACKED_BYTES_MAX = 2**26
+"""The size of all records of a read, uncompressed. Compressed batches of a few bytes may contain gigabytes."""
+
 
 @attrs.frozen
 class _LogPart:
@@ -50,7 +56,14 @@ class LogReader:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    async def read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
+    async def read(
+        self,
+        log: LogState,
+        offset: int,
+        end_offset: int,
+        bytes_max: int,
+        unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    ) -> list[bytes]:
         """Return record batches of a log, whose base offsets and leader epochs are those of the log.
 
         Args:
@@ -58,6 +71,7 @@ class LogReader:
             offset: The offset of the first record. If it was dropped, the batches begin behind it.
             end_offset: The offset after the last record to return, at most the high watermark.
             bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+            unpacked_bytes_max: The same for the records in the batches, uncompressed.
 
         Returns:
             The batches; none if there are no records in the range.
@@ -65,26 +79,36 @@ class LogReader:
         Raises:
             StorageError: The storage fails.
         """
+        found, _ = await self.read_measured(log, offset, end_offset, bytes_max, unpacked_bytes_max)
+        return found
+
+    async def read_measured(
+        self, log: LogState, offset: int, end_offset: int, bytes_max: int, unpacked_bytes_max: int
+    ) -> tuple[list[bytes], int]:
+        """Return record batches of a log, and the size of their records, uncompressed. See `read`."""
         found: list[bytes] = []
+        unpacked = 0
         offset = max(offset, log.index.start_offset)
-        while offset < end_offset and bytes_max > 0:
+        while offset < end_offset and bytes_max > 0 and unpacked < unpacked_bytes_max:
             epoch, epoch_end = _epoch_at(log, offset)
-            part = await self._read_part(log, offset, min(epoch_end, end_offset), max(bytes_max, READ_BYTES_MIN))
+            size = min(max(bytes_max, READ_BYTES_MIN), PART_BYTES_MAX)
+            part = await self._read_part(log, offset, min(epoch_end, end_offset), size)
             if part is None:
                 break
             for marker in part.markers:
                 found.append(_encode_marker(marker, epoch))
                 bytes_max -= len(found[-1])
             if part.batch is not None:
+                unpacked += part.batch.content_bytes
                 difference = offset - part.batch.first_sequence
                 for data in self._encode(log, part.batch, offset):
                     header = read_header(data)
                     if found and header.size > bytes_max:
-                        return found
+                        return found, unpacked
                     found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
                     bytes_max -= header.size
             offset = part.end_offset
-        return found
+        return found, unpacked
 
     async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
         """Return the offset and the timestamp of the first record that was made at a time or later.

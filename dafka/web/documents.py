@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -33,6 +34,44 @@ def encode_document(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError:
         return orjson.dumps(_readable(value))
+
+
+PIECE_CHARACTERS = 2**14
+"""How many characters of a long text are encoded at a time; each takes six bytes at most."""
+
+
+def iter_document(value: Any) -> Iterator[bytes]:
+    """Yield the JSON text of a value, as `encode_document` returns it, in pieces of limited size.
+
+    Args:
+        value: The value. Only the texts in it may be large, not its numbers of members and items.
+
+    Yields:
+        A piece.
+    """
+    if isinstance(value, str) and len(value) > PIECE_CHARACTERS:
+        yield b'"'
+        for start in range(0, len(value), PIECE_CHARACTERS):
+            yield encode_document(value[start : start + PIECE_CHARACTERS])[1:-1]
+        yield b'"'
+    elif isinstance(value, dict):
+        separator = b"{"
+        for key, each in value.items():
+            yield separator
+            yield from iter_document(key)
+            yield b":"
+            yield from iter_document(each)
+            separator = b","
+        yield b"}" if value else b"{}"
+    elif isinstance(value, (list, tuple)):
+        separator = b"["
+        for each in value:
+            yield separator
+            yield from iter_document(each)
+            separator = b","
+        yield b"]" if value else b"[]"
+    else:
+        yield encode_document(value)
 
 
 def _readable(value: Any) -> Any:

@@ -311,4 +311,6 @@ def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
         return WebError("storage_failed", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
     if refused.error_code is ErrorCode.NOT_ENOUGH_REPLICAS:
         return WebError("leader_unavailable", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
+    if refused.error_code is ErrorCode.MESSAGE_TOO_LARGE:
+        return WebError("too_large", f"the topic {log.topic!r}: {refused.message}")
     return WebError("bad_request", f"the records are refused: {refused.message or refused.error_code.name}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 import trio
 
-from dafka.batches import BatchHeader, RecordColumns, decode_batch, decode_held, read_header
+from dafka.batches import BatchHeader, RecordColumns, decode_batch, decode_held, read_header, unpacked_bytes_max
 from dafka.broker import Service
 from dafka.broker.committed import split_committed
 from dafka.errors import BatchError, StorageError
@@ -21,6 +21,9 @@ from dafka.web.records import JsonRecord, record_objects
 
 READ_BYTES = 2**16
 """The size of one read, unless a single batch is larger."""
+
+UNPACKED_BYTES = 2**20
+"""The size of the records of one read, uncompressed, unless a single record is larger."""
 
 
 # Logs
@@ -88,22 +91,30 @@ class ReadRecords:
         offset: The offset from which on was read. It lies behind the one that was asked for if records were dropped.
         next_offset: The offset at which to go on.
         batches: The record batches, whose base offsets are those of the log.
+        unpacked_bytes: The size of the records in the batches, uncompressed; -1 if it is not known.
     """
 
     offset: int
     next_offset: int
     batches: Sequence[tuple[BatchHeader, bytes]]
+    unpacked_bytes: int = -1
 
     @property
     def record_count(self) -> int:
         """The number of records."""
         return sum(header.count for header, _ in self.batches)
 
+    def unpacked_bytes_max(self, bytes_max: int) -> int:
+        """Return the size that the records may have, uncompressed, if no batch is above a limit."""
+        if self.unpacked_bytes >= 0:
+            return self.unpacked_bytes
+        return sum(unpacked_bytes_max(header, data, bytes_max) for header, data in self.batches)
+
     def columns(self, bytes_max: int) -> Iterator[tuple[int, RecordColumns]]:
         """Yield the records, with the offset of the first one of each part.
 
         Args:
-            bytes_max: The maximum size of the records of a batch, `[kafka] batch_bytes_max`.
+            bytes_max: The maximum size of the records of a batch.
 
         Yields:
             An offset, and the records from it on.
@@ -145,13 +156,16 @@ async def read_committed(
     if offset >= end:
         return ReadRecords(offset, offset, ())
     try:
-        batches = [(read_header(data), data) for data in await service.broker.reader.read(log, offset, end, bytes_max)]
+        reader = service.broker.reader
+        read, unpacked_bytes = await reader.read_measured(log, offset, end, bytes_max, UNPACKED_BYTES)
+        batches = [(read_header(data), data) for data in read]
     except (StorageError, BatchError) as error:
         if log.is_gone:
             raise topic_not_found(log.topic) from None
         raise WebError("storage_failed", f"the storage fails: {error}") from None
     next_offset = batches[-1][0].end_offset if batches else end
-    return ReadRecords(offset, next_offset, _committed(batches, service.aborted_between(log, offset, next_offset)))
+    committed = _committed(batches, service.aborted_between(log, offset, next_offset))
+    return ReadRecords(offset, next_offset, committed, unpacked_bytes)
 
 
 def _committed(

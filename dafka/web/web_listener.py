@@ -7,7 +7,6 @@ from functools import partial
 import trio
 
 from dafka.broker import Crowd, Service
-from dafka.broker.room import ReceivingRoom
 from dafka.storage.plugin_helpers import now_ms
 from dafka.web.access import Access
 from dafka.web.activity import Activity, Measurement
@@ -38,6 +37,7 @@ class WebListener:
         url: Where the listener listens. Empty until then.
         crowd: The connections.
         receiving: The memory for bodies that are being received.
+        answers: The memory for records that are unpacked, and for what clients have not read yet.
         counters: What clients have done.
         forwarding_key: What other brokers sign with that forward requests to this one, if there is no secret file and
             clients do not authenticate; else empty.
@@ -64,7 +64,8 @@ class WebListener:
         self.url = ""
         http, security = service.config.http, service.security
         self.crowd = Crowd(http.connections_max, http.connections_per_address_max)
-        self.receiving = ReceivingRoom(http.receiving_bytes_max)
+        self.receiving = service.memory.room(http.receiving_bytes_max)
+        self.answers = service.memory.room(http.answers_bytes_max)
         self.counters = WebCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
@@ -79,7 +80,7 @@ class WebListener:
         self.publisher = Publisher(self.logs)
         self.own_publisher = Publisher(self.own_logs, creates_topics=False)
         self.sessions = Sessions(trio.current_time)
-        self.reads = SharedReads(self.logs)
+        self.reads = SharedReads(self.logs, self.answers)
         self.authenticator = Authenticator(security.users, self.sessions)
         self.started_at = now_ms()
         self.activity = Activity()

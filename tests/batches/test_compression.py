@@ -10,11 +10,14 @@ from pathlib import Path
 
 import cramjam
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dafka.batches import Compression, decode_batch
-from dafka.batches.compression import compress, decompress
+from dafka.batches import Compression, decode_batch, encode_batch, read_header
+from dafka.batches.compression import compress, decompress, unpacked_bytes_max
+from dafka.batches.decoding import decode_batches
 from dafka.batches.header import BatchHeader, TimestampType, join_batch
-from dafka.errors import BatchError
+from dafka.errors import BatchError, BatchTooLargeError
 
 COMPRESSED = [kind for kind in Compression if kind is not Compression.NONE]
 BYTES_MAX = 1 << 20
@@ -122,3 +125,35 @@ def test_malformed_data_is_refused(kind: Compression) -> None:
                 ),
                 bytes_max=BYTES_MAX,
             )
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_records_that_are_too_large_are_told_from_malformed_ones(kind: Compression) -> None:
+    data = bytes(100_000)
+    compressed = compress(kind, data)
+    with pytest.raises(BatchTooLargeError):
+        decompress(kind, compressed, len(data) - 1)
+    with pytest.raises(BatchError) as failed:
+        decompress(kind, compressed[:-5], BYTES_MAX)
+    assert not isinstance(failed.value, BatchTooLargeError)
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+@given(data=st.one_of(st.binary(max_size=1000), st.binary(min_size=1, max_size=10).map(lambda part: part * 50_000)))
+def test_size_of_unpacked_records_is_never_underestimated(kind: Compression, data: bytes) -> None:
+    compressed = compress(kind, data)
+    assert len(data) <= unpacked_bytes_max(kind, compressed, 10**6)
+    if kind is not Compression.NONE:
+        assert unpacked_bytes_max(kind, compressed, 10) <= 10
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_batches_are_limited_together(kind: Compression) -> None:
+    """The size of each of them says nothing about that of many: a request of a megabyte may have a thousand."""
+    batches = []
+    for number in range(3):
+        data = encode_batch(number, [bytes(100_000)], timestamps=1, compression=kind)
+        batches.append((read_header(data), data))
+    assert len(decode_batches(batches, bytes_max=400_000).values) == 3
+    with pytest.raises(BatchTooLargeError):
+        decode_batches(batches, bytes_max=250_000)

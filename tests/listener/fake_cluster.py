@@ -12,12 +12,14 @@ import trio
 from dafka import Config
 from dafka.batches import BatchHeader
 from dafka.broker import ProducerTable
+from dafka.broker.room import Memory
 from dafka.kafka.protocol import ApiKey, RequestHeader
 from dafka.kafka.transactions import TransactionSettings
 from dafka.listener.handlers import Client
 from dafka.listener.kafka_listener import KafkaListener
 from dafka.protocol.logs import Leadership, LogOrder, LogState, Topic
 from dafka.protocol.replication import BrokerDescription, Brokers
+from dafka.roles.durable_waits import DurableWaits
 from dafka.roles.log_watchers import LogWatchers
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
@@ -38,6 +40,7 @@ class FakeBroker:
         deleted: The arguments of `delete_records`.
         appended: Waits for what `append` has appended.
         watchers: Those who wait for its logs to get further.
+        waits: The limit on waiting for the storage.
     """
 
     def __init__(self) -> None:
@@ -51,6 +54,7 @@ class FakeBroker:
         self.appended: Callable[[bool], Awaitable[int]] | None = None
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWatchers()
+        self.waits = DurableWaits()
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -101,6 +105,10 @@ class FakeBroker:
     def durable_end(self, _log: LogState) -> int:
         return 0
 
+    async def wait_room(self) -> None:
+        """Wait for nothing: every record is durable at once."""
+        await trio.lowlevel.checkpoint()
+
     def append(self, log: LogState, _batches: Sequence[tuple[BatchHeader, bytes]]) -> SimpleNamespace:
         async def wait_offset(*, all_replicas: bool = True) -> int:
             assert self.appended is not None
@@ -141,6 +149,7 @@ class FakeCluster:
         service = SimpleNamespace(
             broker=self.broker,
             config=Config(),
+            memory=Memory(2**30),
             producers=ProducerTable(TransactionSettings()),
             listeners=[],
             last_stable_offset=lambda log: log.high_watermark,

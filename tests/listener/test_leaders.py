@@ -63,7 +63,7 @@ async def produce(cluster: FakeCluster, acks: int, timeout_ms: int = 1000) -> Pr
         topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])],
     )
     client = cluster.client(ApiKey.PRODUCE, 10)
-    response = await begin_produce(client, request)()
+    response = await (await begin_produce(client, request))()
     assert response is not None
     assert encode_response(client.header, response)
     return response

@@ -14,7 +14,7 @@ import trio.testing
 
 from dafka import Config
 from dafka.broker.crowd import Crowd
-from dafka.broker.room import SMALL_BYTES, AnswerRoom, ReceivingRoom
+from dafka.broker.room import PATIENCE_S, SMALL_BYTES, Memory, Room
 from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
@@ -46,7 +46,7 @@ def is_served(wire: Wire) -> bool:
 
 
 async def test_requests_wait_for_room_and_addresses_take_turns() -> None:
-    room = ReceivingRoom(100)
+    room = Room(100)
     admitted: list[str] = []
     leaving = {name: trio.Event() for name in ("a1", "a2", "a3", "b1", "c1")}
 
@@ -74,7 +74,7 @@ async def test_requests_wait_for_room_and_addresses_take_turns() -> None:
 
 
 async def test_request_that_is_given_up_takes_no_room() -> None:
-    room = ReceivingRoom(100)
+    room = Room(100)
     async with room.take("a", 100):
         for _ in range(2):
             with trio.move_on_after(0):
@@ -86,8 +86,8 @@ async def test_request_that_is_given_up_takes_no_room() -> None:
         assert room.taken_bytes == 100
 
 
-def test_answers_get_smaller_when_little_room_is_left() -> None:
-    room = AnswerRoom(10 * SMALL_BYTES)
+async def test_answers_get_smaller_when_little_room_is_left() -> None:
+    room = Room(10 * SMALL_BYTES)
     assert room.grant(SMALL_BYTES) == SMALL_BYTES
     granted = [room.grant(10**9) for _ in range(6)]
     assert granted == sorted(granted, reverse=True)
@@ -95,6 +95,71 @@ def test_answers_get_smaller_when_little_room_is_left() -> None:
     for each in (SMALL_BYTES, *granted):
         room.give_back(each)
     assert room.left_bytes == 10 * SMALL_BYTES
+
+
+async def test_rooms_share_one_memory_and_none_takes_more_than_half() -> None:
+    memory = Memory(100)
+    first, second = memory.room(80), memory.room(80)
+    async with first.take("a", 50), second.take("a", 40):
+        assert (memory.used_bytes, first.left_bytes, second.left_bytes) == (90, 0, 10)
+        second.take_now(20)
+        assert second.left_bytes == -10
+        second.give_back(20)
+        with trio.move_on_after(0):
+            async with second.take("b", 20):
+                raise AssertionError
+    async with first.take("a", 80):  # more than half, so that it has the half for itself
+        assert memory.used_bytes == 50
+    assert memory.used_bytes == 0
+
+
+async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump_clock: trio.testing.MockClock) -> None:
+    memory = Memory(100)
+    rooms = [memory.room(50) for _ in range(3)]
+    rooms[0].take_now(50)
+    rooms[1].take_now(40)
+    async with trio.open_nursery() as nursery:
+
+        async def give_back() -> None:
+            await trio.sleep(10)
+            assert memory.waiting == 1
+            rooms[0].give_back(50)
+
+        nursery.start_soon(give_back)
+        async with rooms[2].take("a", 20):
+            assert trio.current_time() == 10
+    rooms[1].give_back(40)
+
+
+async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: trio.testing.MockClock) -> None:
+    """Those that have read nothing for the longest time end first, and no more of them than is needed."""
+    memory = Memory(200)
+    room = memory.room(100)
+    ended: list[int] = []
+
+    async def read_nothing(number: int) -> None:
+        room.take_now(30)
+        with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
+            await trio.sleep_forever()
+        ended.append(number)
+        room.give_back(30)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(read_nothing, number)
+            await trio.sleep(PATIENCE_S)
+        begun = trio.current_time()
+        async with room.take("honest", 40):
+            assert trio.current_time() - begun < 1
+            assert sorted(ended) == [0, 1]  # 10 were left
+        nursery.start_soon(read_nothing, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert memory.ended_holders == 2
+        assert room.grant(100) == 100  # which cannot wait, but makes room for the next one
+        room.give_back(100)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(ended) == [0, 1, 2]
+        nursery.cancel_scope.cancel()
 
 
 async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:

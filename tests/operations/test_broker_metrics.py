@@ -13,7 +13,7 @@ from tests.web.test_brokers import FAST, create
 
 
 def read(web: RunningWeb) -> dict[tuple[str, ...], float]:
-    metrics = BrokerMetrics(web.broker.broker).read(TopicLabels(0))
+    metrics = BrokerMetrics(web.broker.broker, web.broker.memory).read(TopicLabels(0))
     return {(each.name, *each.labels.values()): each.value for metric in metrics for each in metric.samples}
 
 
@@ -25,6 +25,8 @@ async def test_logs_and_brokers_are_counted() -> None:
         led = [b["dafka_broker_logs_led",] - a["dafka_broker_logs_led",] for a, b in zip(before, after, strict=True)]
         assert sum(led) >= 5  # and those that get their leaders meanwhile
         for found in after:
+            assert found["dafka_broker_memory_limit_bytes",] > 0
+            assert found["dafka_broker_memory_waiting",] == 0
             assert (found["dafka_broker_brokers", "alive"], found["dafka_broker_brokers", "dead"]) == (2, 0)
             assert found["dafka_broker_replicas",] >= 5
             assert found["dafka_broker_draining",] == 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.batches import RecordColumns, decode_batch, encode_batch
-from dafka.web.documents import decode_document, encode_document
+from dafka.web.documents import PIECE_CHARACTERS, decode_document, encode_document, iter_document
 from dafka.web.errors import WebError
 from dafka.web.records import encode_records, parse_json_lines, parse_records, record_objects
 
@@ -140,3 +140,21 @@ def test_json_lines_are_records() -> None:
 def test_error_in_json_lines_names_the_line() -> None:
     with pytest.raises(WebError, match="line 3: expected JSON"):
         parse_json_lines(b'{"value": "a"}\n\n{"value": \n', NOW_MS)
+
+
+TEXTS = st.one_of(
+    st.text(max_size=20), st.text(min_size=1, max_size=3).map(lambda text: text * (PIECE_CHARACTERS // 2))
+)
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.integers(0, 2**53), TEXTS),
+        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),
+        max_leaves=8,
+    )
+)
+def test_document_in_pieces_is_the_same_text(value: object) -> None:
+    pieces = list(iter_document(value))
+    assert b"".join(pieces) == encode_document(value)
+    assert max(map(len, pieces)) <= 6 * PIECE_CHARACTERS + 2

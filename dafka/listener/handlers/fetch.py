@@ -37,6 +37,8 @@ RESPONSE_BYTES_MAX = 50 * 2**20
 READ_COMMITTED = 1
 """The isolation level of clients that want committed records only."""
 
+_CONVERTING = trio.CapacityLimiter(2)
+
 _BATCHES_VERSION = 4
 _TIMES_VERSION = 2
 
@@ -166,11 +168,10 @@ async def _read_log(
     if limit <= 0 or offset >= end:
         return part
     try:
-        batches = await client.service.broker.reader.read(log, offset, end, limit)
         if client.header.api_version < _BATCHES_VERSION:
-            magic = int(client.header.api_version >= _TIMES_VERSION)
-            bytes_max = client.service.config.kafka.batch_bytes_max
-            batches = [encode_message_set(each, magic, bytes_max=bytes_max) for each in batches]
+            batches = await _read_messages(client, log, offset, end, limit)
+        else:
+            batches = await client.service.broker.reader.read(log, offset, end, limit)
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part
@@ -180,6 +181,18 @@ async def _read_log(
         aborted = client.service.aborted_between(log, offset, returned_end)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
+
+
+async def _read_messages(client: Client, log: LogState, offset: int, end: int, limit: int) -> list[bytes]:
+    """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
+    batches = await client.service.broker.reader.read(log, offset, end, limit, limit)
+    magic = int(client.header.api_version >= _TIMES_VERSION)
+    bytes_max = client.service.unpacked_bytes_max
+
+    def convert() -> list[bytes]:
+        return [encode_message_set(each, magic, bytes_max=bytes_max) for each in batches]
+
+    return await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
 
 
 def _find_offset_error(log: LogState, offset: int) -> ErrorCode:

@@ -10,7 +10,14 @@ import trio
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
 from dafka.broker.appending import AppendRefusedError, Batch, append_batches, message_bytes_max, read_batches
-from dafka.errors import BatchError, EncodingError, NotLeaderError, StorageError, TopicDeletedError
+from dafka.errors import (
+    BatchError,
+    BatchTooLargeError,
+    EncodingError,
+    NotLeaderError,
+    StorageError,
+    TopicDeletedError,
+)
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
     LeaderIdAndEpoch,
@@ -34,15 +41,12 @@ class ProduceRefusedError(Exception):
     """A client that wants no acknowledgement has sent what cannot be appended: it is disconnected, as by Kafka."""
 
 
-def begin_produce(
-    client: Client, request: ProduceRequest, problem: str = ""
-) -> Callable[[], Awaitable[ProduceResponse | None]]:
-    """Append what a client has sent.
+async def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Awaitable[ProduceResponse | None]]:
+    """Append what a client has sent, while there is room for it.
 
     Args:
         client: The client.
         request: The request.
-        problem: Why the storage takes nothing, so that nothing is appended; empty if it does.
 
     Returns:
         A function that waits until everything is durable, with acks=all at enough replicas, and returns the response;
@@ -50,7 +54,10 @@ def begin_produce(
     """
     pending: list[tuple[str, list[Pending]]] = []
     for topic in request.topic_data:
-        appended = [_append(client, request, topic.name, each, problem) for each in topic.partition_data]
+        appended: list[Pending] = []
+        for each in topic.partition_data:
+            problem = await _wait_room(client)
+            appended.append(_append(client, request, topic.name, each, problem))
         pending.append((topic.name, appended))
 
     async def wait() -> ProduceResponse | None:
@@ -83,6 +90,15 @@ async def _wait_unasked(client: Client, pending: Pending) -> PartitionProduceRes
             return await pending()
     except StorageError as error:
         raise ProduceRefusedError(str(error)) from None
+
+
+async def _wait_room(client: Client) -> str:
+    """Wait for room for the records of one log: few compressed bytes may be many. Return why there is none."""
+    try:
+        await client.service.broker.wait_room()
+    except StorageError as error:
+        return str(error)
+    return ""
 
 
 def _append(client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str) -> Pending:
@@ -137,6 +153,9 @@ def _read_batches(client: Client, log: LogState, records: bytes | memoryview | N
             raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
         try:
             data = convert_message_set(records, bytes_max=client.service.config.kafka.batch_bytes_max)
+        except BatchTooLargeError as error:
+            message = f"{error} ([kafka] batch_bytes_max)"
+            raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, message) from None
         except (BatchError, EncodingError) as error:
             raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         return [(check_crc(data), data)]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import h11
 import trio
 
-from dafka.broker.room import SMALL_BYTES, ReceivingRoom
+from dafka.broker.room import SMALL_BYTES, Room
 from dafka.web.errors import WebError
 from dafka.web.http.head import Head
 
@@ -44,6 +44,8 @@ class BodyReader:
         self._size = 0
         self._length = int(head.headers.get("content-length", "0"))
         self._is_chunked = "transfer-encoding" in head.headers
+        self._room: Room | None = None
+        self._taken = 0
         self.failure = ""
 
     @property
@@ -51,13 +53,13 @@ class BodyReader:
         """Whether the end of the body was received."""
         return self._framing.their_state not in {h11.IDLE, h11.SEND_BODY, h11.ERROR}
 
-    async def read(self, bytes_max: int, receive_ms: int, room: ReceivingRoom, host: str) -> bytes:
+    async def read(self, bytes_max: int, receive_ms: int, room: Room, host: str) -> bytes:
         """Return the body.
 
         Args:
             bytes_max: The largest size.
             receive_ms: How long the client may take; it may take a second more for each MiB.
-            room: The memory for bodies.
+            room: The memory for bodies. `release` gives back what is taken of it.
             host: The address of the client.
 
         Returns:
@@ -69,15 +71,27 @@ class BodyReader:
         if self._length > bytes_max:
             raise _too_large(bytes_max)
         size = bytes_max if self._is_chunked else self._length
-        self._look(bytes_max)
-        if not self.is_complete:
-            limit_s = receive_ms / 1000 + size / _MIB
-            if size > SMALL_BYTES:
-                async with room.take(host, size):
-                    await self._read_rest(bytes_max, limit_s)
-            else:
+        try:
+            self._look(bytes_max)
+            if not self.is_complete:
+                limit_s = receive_ms / 1000 + size / _MIB
+                if size > SMALL_BYTES:
+                    self._room, self._taken = room, await room.wait(host, size)
                 await self._read_rest(bytes_max, limit_s)
-        return b"".join(self._parts)
+            body = b"".join(self._parts)
+            self._give_back(self._taken - len(body))
+            return body
+        finally:
+            self._parts.clear()  # the connection may go on for long, or take in the rest of a body that is refused
+
+    def release(self) -> None:
+        """Give back the room for the body, when the request was answered."""
+        self._give_back(self._taken)
+
+    def _give_back(self, size: int) -> None:
+        if self._room is not None and size > 0:
+            self._taken -= size
+            self._room.give_back(size)
 
     def skip_received(self) -> None:
         """Skip a body that was not read, as far as it was received."""

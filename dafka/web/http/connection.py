@@ -16,6 +16,7 @@ import h11
 import trio
 
 from dafka.broker import AcceptedClient
+from dafka.broker.room import Room
 from dafka.groups import single_exception
 from dafka.web.errors import WebError
 from dafka.web.http.body import BodyReader
@@ -68,6 +69,7 @@ class HttpConnection:
         self._signatures = web.check_signatures()
         self._received = bytearray()
         self._is_at_end = False
+        self._request: Request | None = None
 
     async def run(self) -> None:
         """Serve the client until it or the broker closes the connection."""
@@ -114,6 +116,7 @@ class HttpConnection:
             body.skip_received()
             return await self._send_response(framing, head, respond_error(error))
         request = Request(self._web, head, access, self._client.host, is_private)
+        self._request = request
         if request.access.is_known:
             self._client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
@@ -127,7 +130,10 @@ class HttpConnection:
             return await body.read(limit, settings.receive_ms, room, self._client.host)
 
         request.read_body, request.wait_end = read_body, self._wait_end
-        response = await answer_request(request)
+        try:
+            response = await answer_request(request)
+        finally:
+            body.release()
         body.skip_received()
         return await self._send_response(framing, head, response)
 
@@ -247,14 +253,29 @@ class HttpConnection:
 
     async def _send(self, data: bytes) -> None:
         """Send bytes. A client that does not read them in time is disconnected."""
-        view = memoryview(data)
+        view, room = memoryview(data), self._web.answers
+        room.take_now(len(view))
+        try:
+            await self._send_parts(view, room)
+        finally:
+            room.give_back(len(view))
+
+    async def _send_parts(self, view: memoryview, room: Room) -> None:
         for position in range(0, len(view), SEND_BYTES):
             part = view[position : position + SEND_BYTES]
-            with trio.move_on_after(self._settings.send_ms / 1000) as scope:
+            with (
+                trio.move_on_after(self._settings.send_ms / 1000) as scope,
+                room.waiting_for_client(scope, len(view) + self._held_bytes),
+            ):
                 await self._stream.send_all(part)
             if scope.cancelled_caught:
                 raise DisconnectError("slow reader")
             self._web.counters.sent_bytes += len(part)
+
+    @property
+    def _held_bytes(self) -> int:
+        """How much is kept for the client, besides what is being sent."""
+        return 0 if self._request is None else self._request.held_bytes
 
     async def _end_gracefully(self) -> None:
         """End the connection so that the client can read the answer, whatever it still sends."""

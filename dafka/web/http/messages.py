@@ -50,6 +50,7 @@ class Request:
         query: The values of the route's parameters; those that were not given have their default.
         document: The body, if the route takes a JSON document.
         mark_served: To be called when the client has proved who it is, so that its connection keeps its place.
+        held_bytes: About how much memory is kept for the response until the client has taken it.
     """
 
     web: WebListener
@@ -63,6 +64,7 @@ class Request:
     query: Mapping[str, Any] = attrs.field(factory=dict)
     document: Any = None
     mark_served: Callable[[], None] = lambda: None
+    held_bytes: int = 0
 
     @property
     def service(self) -> Service:

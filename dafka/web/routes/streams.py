@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import trio
 
@@ -12,14 +13,12 @@ from dafka.web.documents import encode_document
 from dafka.web.errors import WebError
 from dafka.web.forks import BranchFollower
 from dafka.web.http.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, Send, StreamedResponse
-from dafka.web.log_access import LogAccess
 from dafka.web.positions import FromGroup, FromOffsets, Position, find_offsets, parse_position_text
-from dafka.web.reading import find_logs
-from dafka.web.records import JsonRecord
+from dafka.web.reading import READ_BYTES, find_logs
 from dafka.web.routes.record_schemas import JSON_RECORD
 from dafka.web.routes.registry import Answer, Needs, Parameter, route
 from dafka.web.schemas import Integer, Text
-from dafka.web.websocket.shared_reads import SharedRead
+from dafka.web.websocket.shared_reads import RecordLine, join_lines
 
 LIMIT_MAX = 1_000_000
 WAIT_MS_MAX = 60_000
@@ -35,9 +34,6 @@ RETRY_MS = 1000
 
 _UNBUFFERED = (("X-Accel-Buffering", "no"),)
 """Tells nginx to pass each event on at once."""
-
-JOIN_BYTES = 2**16
-"""Lines are sent together up to this size."""
 
 _FROM = (
     "Where to begin: `earliest`, `latest`, an offset (of one log), `offsets:0=5,1=7` (log and offset), `time:` with "
@@ -134,23 +130,21 @@ def _parse_position(request: Request, text: str) -> Position:
     return position
 
 
-def _encode(log: LogState, record: JsonRecord) -> bytes:
-    return encode_document({"log": log.number, **record})
-
-
 async def _read_all(
-    access: LogAccess, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
-) -> AsyncGenerator[tuple[LogState, list[JsonRecord]]]:
+    request: Request, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+) -> AsyncGenerator[list[RecordLine]]:
     """Yield the records of logs in ranges of offsets, log by log."""
-    bytes_max = access.service.config.kafka.batch_bytes_max
     for log, first in offsets.items():
         offset = first
         while offset < ends[log]:
-            read = await access.read(log, offset, end_offset=ends[log])
-            yield log, [each for each in read.objects(bytes_max) if offset <= each["offset"] < ends[log]]
-            if read.next_offset <= offset:
+            request.logs.check(log)
+            read = await request.web.reads.read(log, offset, READ_BYTES)
+            lines = await read.lines(request.host)
+            request.held_bytes = read.size
+            yield [line for line in lines if offset <= line.offset < ends[log]]
+            if read.read.next_offset <= offset:
                 break
-            offset = read.next_offset
+            offset = read.read.next_offset
 
 
 class _Lines:
@@ -174,20 +168,13 @@ class _Lines:
     async def produce(self, send: Send) -> None:
         """Send the lines."""
         limit = left = self._request.query["limit"]
-        lines: list[bytes] = []
-        size = 0
-        async with aclosing(_read_all(self._request.logs, self._offsets, self._ends)) as records:
-            async for log, objects in records:
-                found = [_encode(log, each) for each in objects[:left]]
-                lines += found
-                size += sum(map(len, found))
-                left -= len(found)
-                if size > JOIN_BYTES:
-                    await send(b"\n".join([*lines, b""]))
-                    lines, size = [], 0
+        async with aclosing(_read_all(self._request, self._offsets, self._ends)) as parts:
+            async for lines in parts:
+                for piece in join_lines(lines[:left], lambda _: b"", b"\n"):
+                    await send(piece)
+                left -= min(len(lines), left)
                 if not left:
                     break
-        await send(b"\n".join([*lines, b""]) if lines else b"")
         self._request.web.counters.consumed[self._topic] += limit - left
 
 
@@ -234,18 +221,21 @@ class _Events:
                     continue
                 read = await self._request.web.reads.read(log, offset)
                 if len(self._offsets) == 1:
-                    data, count = read.events(), read.read.record_count
-                    self._offsets[log] = max(read.read.next_offset, offset)
+                    events = await read.events(self._request.host)
+                    self._request.held_bytes = read.size
+                    for piece in events:
+                        await send(piece)
+                    count = read.read.record_count
                 else:
-                    data, count = self._encode(log, read), len(read.lines())
-                await send(data)
+                    lines = await read.lines(self._request.host)
+                    self._request.held_bytes = read.size
+                    for piece in join_lines(lines, partial(self._begin_event, log), b"\n\n"):
+                        await send(piece)
+                    count = len(lines)
+                self._offsets[log] = max(read.read.next_offset, offset)
                 self._request.web.counters.consumed[self._topic] += count
 
-    def _encode(self, log: LogState, read: SharedRead) -> bytes:
-        """Return events, each of which says where all logs are."""
-        events: list[bytes] = []
-        for offset, line in read.lines():
-            self._offsets[log] = offset + 1
-            events.append(b"id: %s\ndata: %s\n\n" % (self._position(), line))
-        self._offsets[log] = max(read.read.next_offset, self._offsets[log])
-        return b"".join(events)
+    def _begin_event(self, log: LogState, offset: int) -> bytes:
+        """Return the beginning of an event, which says where all logs are."""
+        self._offsets[log] = offset + 1
+        return b"id: %b\ndata: " % self._position()

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from dafka.broker.room import SMALL_BYTES, ReceivingRoom
+from dafka.broker.room import SMALL_BYTES, Room
 
 MIB = 2**20
 READ_BYTES = 2**18
@@ -37,7 +37,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         self,
         stream: trio.abc.Stream,
         received: bytes,
-        room: ReceivingRoom,
+        room: Room,
         host: str,
         message_bytes_max: int,
         receive_ms: int,

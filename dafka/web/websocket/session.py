@@ -75,6 +75,7 @@ class Session:
         self._context = SubscriptionContext(
             access=request.logs,
             reads=self._web.reads,
+            host=request.host,
             connection=connection,
             is_binary=self._is_binary,
             check=self._check_read,

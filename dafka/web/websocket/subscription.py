@@ -35,6 +35,7 @@ class SubscriptionContext:
         is_binary: Whether the client gets record batches.
         check: Raises `WebError` if the client may not read a topic (any more).
         count_sent: Counts records that were sent of a topic.
+        host: The address of the client.
     """
 
     access: LogAccess
@@ -43,6 +44,7 @@ class SubscriptionContext:
     is_binary: bool
     check: Callable[[str], None]
     count_sent: Callable[[str, int], None]
+    host: str
 
 
 class Subscription:
@@ -151,11 +153,11 @@ class Subscription:
         if self._context.is_binary:
             await self._send(log, read.binary())
         else:
-            for message in read.texts():
+            for message in await read.texts(self._context.host):
                 if self.credit <= 0 or self._is_stopping:
                     break
                 if message.record_count > self.credit:
-                    await self._send(log, read.text_of(message.offset, self.credit))
+                    await self._send(log, await read.text_of(message.offset, self.credit, self._context.host))
                     break  # there may be further credit already, but the next message does not follow
                 await self._send(log, message)
         # The other logs come first when there is credit again.

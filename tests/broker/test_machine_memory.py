@@ -1,0 +1,43 @@
+"""How much memory the process may use, as control groups of both versions say it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka.broker.machine_memory import cgroup_limits, find_memory_bytes
+
+MIB = 2**20
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_machine_has_memory() -> None:
+    assert find_memory_bytes() > 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": f"{MIB}\n"}, [MIB]),
+        ("0::/a/b\n", {"a/b/memory.max": f"{2 * MIB}\n", "a/memory.max": f"{MIB}\n"}, [2 * MIB, MIB]),
+        ("0::/outside/name\n", {"memory.max": f"{MIB}\n"}, [MIB]),  # in a container
+        ("0::/../../x\n", {"memory.max": f"{MIB}\n"}, [MIB]),
+        ("5:cpu,memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": f"{MIB}\n"}, [MIB]),
+        ("5:cpu:/a\n", {"memory/a/memory.limit_in_bytes": f"{MIB}\n"}, []),
+        ("nonsense\n0::/\n", {"memory.max": "nonsense\n"}, []),
+    ],
+)
+def test_limits_of_control_groups(tmp_path: Path, own: str, files: dict[str, str], expected: list[int]) -> None:
+    write(tmp_path / "own", own)
+    for name, text in files.items():
+        write(tmp_path / "mounted" / name, text)
+    assert cgroup_limits(tmp_path / "mounted", tmp_path / "own") == expected
+
+
+def test_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
+    assert cgroup_limits(tmp_path, tmp_path / "own") == []

@@ -1,0 +1,132 @@
+"""Large records, and small batches that contain much: they come whole, and take little memory on their way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka import Config
+from dafka.batches import Compression, check_crc, encode_batch
+from dafka.broker import Service
+from dafka.broker.appending import AppendRefusedError, append_batches
+from dafka.kafka.errors import ErrorCode
+from dafka.protocol.logs import LogState
+from dafka.web.log_access import LogAccess
+from dafka.web.reading import UNPACKED_BYTES, find_logs, read_committed
+from dafka.web.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
+from tests.web.running import DEADLINE_S, open_web
+from tests.web.services import STORAGES, open_broker_service
+
+MIB = 2**20
+HOST = "127.0.0.1"
+PIECE_BYTES_MAX = JOIN_BYTES + 6 * 2**14 + 1000
+SHAPES = {
+    "zeros": bytes(3 * MIB),
+    "text": ("a line \u00e4\u20ac\U0001f600\n" * 200_000).encode(),
+    "binary": bytes(range(256)) * 5000,
+}
+
+
+@pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+async def append(service: Service, log: LogState, *values: bytes, key: bytes | None = None) -> None:
+    data = encode_batch(
+        0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
+    )
+    await append_batches(service, log, [(check_crc(data), data)]).wait_offset()
+
+
+async def test_read_has_limited_records_whatever_their_batches_take(storage: str) -> None:
+    """A hundred batches of some bytes each contain a hundred MiB: reads have a MiB each, and go on."""
+    async with open_broker_service(storage) as service:
+        service.broker.create_topic("zeros")
+        (log,) = find_logs(service, "zeros")
+        for _ in range(10):
+            await append(service, log, bytes(MIB))
+        await append(service, log, *[bytes(1000)] * 5000)
+        offset, count = 0, 0
+        while (read := await read_committed(service, log, offset)).next_offset > offset:
+            assert 0 < read.unpacked_bytes <= UNPACKED_BYTES + MIB
+            sizes = [len(value or b"") for _, part in read.columns(16 * MIB) for value in part.values]
+            assert sum(sizes) <= read.unpacked_bytes
+            count += len(sizes)
+            offset = read.next_offset
+        assert count == 5010
+
+
+async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
+    async with open_broker_service(storage) as service:
+        service.broker.create_topic("large")
+        (log,) = find_logs(service, "large")
+        contents = [*SHAPES.values(), b"small"]
+        for value in contents:
+            await append(service, log, value, key=value[:100_000])
+        reads = SharedReads(LogAccess(service), service.memory.room(256 * MIB))
+        found, offset = [], 0
+        while offset < len(contents):
+            read = await reads.read(log, offset)
+            pieces = list(join_lines(await read.lines(HOST), lambda _: b"", b"\n"))
+            assert max(map(len, pieces)) <= PIECE_BYTES_MAX
+            found += [json.loads(line) for line in b"".join(pieces).splitlines()]
+            events = list(await read.events(HOST))
+            assert max(map(len, events)) <= PIECE_BYTES_MAX
+            data = [line[6:] for line in b"".join(events).split(b"\n") if line.startswith(b"data: ")]
+            assert [json.loads(each) for each in data] == found[offset:]
+            texts = await read.texts(HOST)
+            assert [each["offset"] for text in texts for each in json.loads(b"{" + text.data[1:])["records"]] == [
+                *range(offset, read.read.next_offset)
+            ]
+            offset = read.read.next_offset
+        assert [each.get("value") for each in found] == [
+            SHAPES["zeros"].decode(),
+            SHAPES["text"].decode(),
+            None,
+            "small",
+        ]
+        assert "key_base64" in found[2]
+        assert service.memory.used_bytes > 0
+        del reads, read
+        assert service.memory.used_bytes == 0
+
+
+async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
+    config = Config().with_kafka(batch_bytes_max=MIB)
+    async with open_broker_service("memory:", config) as service:
+        service.broker.create_topic("zeros")
+        (log,) = find_logs(service, "zeros")
+        half = encode_batch(0, [bytes(600_000)], timestamps=1, compression=Compression.ZSTD)
+        whole = encode_batch(0, [bytes(MIB)], timestamps=1, compression=Compression.ZSTD)
+        for batches in ([whole], [half, half]):
+            with pytest.raises(AppendRefusedError, match="bytes when decompressed") as refused:
+                append_batches(service, log, [(check_crc(each), each) for each in batches])
+            assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
+        await append_batches(service, log, [(check_crc(half), half)]).wait_offset()
+
+
+async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile(storage: str) -> None:
+    async with open_web(storage) as web:
+        service = web.broker.service
+        service.broker.create_topic("zeros")
+        (log,) = find_logs(service, "zeros")
+        for _ in range(4):
+            await append(service, log, SHAPES["zeros"])
+        counts: list[int] = []
+
+        async def read() -> None:
+            answer = await web.request("GET", "/topics/zeros/records")
+            lines = [json.loads(line) for line in answer.body.splitlines()]
+            counts.append(sum(each["value"] == SHAPES["zeros"].decode() for each in lines))
+
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(read)
+                for _ in range(5):
+                    assert (await web.request("GET", "/topics")).status == 200
+        assert counts == [4, 4, 4]
