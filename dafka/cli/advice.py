@@ -17,6 +17,7 @@ from dafka.protocol import (
     PeerRefused,
     RefusedByPeer,
     TowerHostAmbiguous,
+    TowersSilent,
 )
 
 CLOSED_CLUSTER = "--key-file and --authorized-keys"
@@ -27,6 +28,7 @@ _ADVICE: dict[type, str] = {
     LoopbackOnly: "to listen on all network interfaces, use --bind 'tcp://*:*'",
     IntroducedAtLoopback: "use --bind 'tcp://*:*' to listen on all network interfaces, or --advertise to name a host",
     TowerHostAmbiguous: "start those that others do not reach there with --advertise HOST",
+    TowersSilent: "start one with `dafka tower`, or name another with --tower",
     UnacknowledgedError: "check with `dafka status` that enough stores run",
     PartitionHalted: "to drop the earlier records, stop the store and run `dafka storage trim`",
 }

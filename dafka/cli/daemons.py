@@ -12,7 +12,8 @@ import click
 import trio
 
 from dafka.cli.options import add_options, node_options, setting_option, tower_options, up_options
-from dafka.cli.runner import Supervisor, require_tower, run
+from dafka.cli.runner import Supervisor, run
+from dafka.cli.terminal import log_silent_towers
 from dafka.config import DEFAULT_KAFKA_LISTEN, BeaconConfig, Config
 from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
@@ -284,10 +285,10 @@ async def _run_store(
             click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
             yield
 
-    store: Store = await nursery.start(serve_store_with_restarts, config, watch)
+    log_silent_towers()
+    await nursery.start(serve_store_with_restarts, config, watch)
     _announce_metrics(url)
-    async with require_tower(store.events, config):
-        await trio.sleep_forever()
+    await trio.sleep_forever()
 
 
 async def _run_broker(
@@ -300,6 +301,7 @@ async def _run_broker(
     """Run a broker that listens to clients."""
     from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
 
+    log_silent_towers()
     found: ListeningBroker = await nursery.start(serve_listeners, config)
     if url is not None:
         from dafka.operations.broker_metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
@@ -321,8 +323,7 @@ async def _run_broker(
         if found.web is not None:
             click.echo(f"HTTP, WebSocket and the console at {found.url}")
         _announce_metrics(url)
-        async with require_tower(found.broker.events, config):
-            await trio.sleep_forever()
+        await trio.sleep_forever()
 
 
 async def serve_store_with_restarts(

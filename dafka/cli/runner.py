@@ -212,6 +212,8 @@ class SettlingNode(Protocol):
 async def require_tower(events: EventFeed, config: Config, settling: SettlingNode | None = None) -> AsyncIterator[None]:
     """Run a block, and end it with an error if no tower can be used.
 
+    It is for commands with a job to finish. A daemon runs on: its node logs that it hears no tower, and keeps trying.
+
     Args:
         events: the events of the node that needs a tower.
         config: the node's configuration.

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ _TIME_MARK = re.compile(r"(?<=\d)T(?=\d)")
 
 _handlers: list[logging.Handler] = []
 _formats: list[str] = []
+_is_silence_logged = threading.Event()
 
 
 class UsageMistake(click.ClickException):
@@ -102,7 +104,7 @@ def start_logging(config: LogConfig) -> None:
     else:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(SentenceFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(_LevelFilter(level))
+    handler.addFilter(_LevelFilter(level, _is_silence_logged))
     handler.addFilter(_add_advice)
     root = logging.getLogger()
     for former in _handlers:
@@ -113,18 +115,30 @@ def start_logging(config: LogConfig) -> None:
     logging.basicConfig(level=min(level, logging.INFO), handlers=_handlers)
 
 
-class _LevelFilter(logging.Filter):
-    """Drops lines below a level, and the silence of towers that were never heard: it ends a command with an error."""
+def log_silent_towers() -> None:
+    """Log that no tower is heard also before one was heard, for commands that do not end for want of a tower."""
+    _is_silence_logged.set()
 
-    def __init__(self, level: int) -> None:
+
+class _LevelFilter(logging.Filter):
+    """Drops lines below a level, and the silence of towers that were never heard: it ends most commands with an error.
+
+    Args:
+        level: The level.
+        is_silence_logged: Set if this silence is logged, too.
+    """
+
+    def __init__(self, level: int, is_silence_logged: threading.Event) -> None:
         super().__init__()
         self._level = level
-        self._is_tower_heard = False
+        self._is_silence_logged = is_silence_logged
+        is_silence_logged.clear()
 
     def filter(self, record: logging.LogRecord) -> bool:
         event = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        self._is_tower_heard = self._is_tower_heard or isinstance(event, TowersHeard)
-        if isinstance(event, TowersSilent) and not self._is_tower_heard:
+        if isinstance(event, TowersHeard):
+            self._is_silence_logged.set()
+        if isinstance(event, TowersSilent) and not self._is_silence_logged.is_set():
             return False
         return record.levelno >= self._level
 

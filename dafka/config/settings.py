@@ -90,8 +90,8 @@ class NodeConfig:
     """How many partitions one peer may publish. Its records and heads of further partitions are discarded."""
     tower_timeout_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long no tower may be heard before this is reported as an event. A tower of an idle cluster announces that it
-    will be silent for up to 10 s, which does not count. A command that has never heard a tower then ends with an
-    error."""
+    will be silent for up to 10 s, which does not count. Stores and brokers keep trying, and log it again each minute;
+    other commands that have never heard a tower end with an error."""
     grace_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a node that is stopped may take to finish its work: a store writes and acknowledges what it has
     received, `dafka produce` waits for ACKs, `dafka consume` saves its positions."""

@@ -51,6 +51,8 @@ class PeerLeft:
 class TowersSilent:
     """No tower has been heard for a while. Known nodes stay connected; new ones are not found.
 
+    The node keeps trying, and reports this again each minute until a tower is heard.
+
     Attributes:
         seconds: The time without hearing a tower, in seconds.
         towers: The endpoints at which towers were expected.

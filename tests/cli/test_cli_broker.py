@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+
+import pytest
 
 from tests.cli.harness import Dafka
 from tests.listener.clients import Confluent, Message
+from tests.ports import free_ports
 
 
 def test_up_serves_clients_of_kafka(dafka: Dafka, tmp_path: Path) -> None:
@@ -25,3 +29,19 @@ def test_taken_port_is_named(dafka: Dafka) -> None:
     second = dafka.node("broker", "--kafka", servers, "--storage", "memory:")
     assert second.status == 1
     assert f"cannot listen to clients of Kafka at {servers}" in second.errors
+
+
+@pytest.mark.parametrize("role", ["store", "broker"])
+def test_a_daemon_that_hears_no_tower_serves_and_finds_it_later(dafka: Dafka, role: str) -> None:
+    sub, pub = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    dafka.options = ["--tower-sub", sub, "--tower-pub", pub]
+    kafka = ["--kafka", "0"] if role == "broker" else []
+    environment = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "100"}
+    daemon = dafka.start_node(role, "--storage", "memory:", *kafka, environment=environment)
+    daemon.wait_errors(f"No tower heard at {pub}")
+    if role == "broker":
+        servers = daemon.wait_output(2)[1].split()[-1]
+        Confluent().write(servers, "orders", [Message(b"before the tower", b"k")], "none")
+    dafka.start("tower", "--sub", sub, "--pub", pub)
+    assert dafka.node("produce", "orders", stdin=b"after it\n").status == 0
+    assert daemon.end(signal.SIGTERM).status == 0

@@ -44,13 +44,13 @@ DONE = {
 FAILED = {
     "tower": ["--sub", "{taken}", "--pub", FREE],
     "up": ["--sub", "{taken}", "--pub", FREE, "--storage", "memory:"],
-    "store": ["--storage", "memory:", *NOWHERE],
+    "store": ["--storage", "memory:", "--bind", "{taken}", *NOWHERE],
     "produce": ["t", "--file", "{folder}/node.pub", *NOWHERE],
     "consume": ["t", "--from-beginning", *NOWHERE],
     "status": [*NOWHERE],
     "health": ["{port}"],
     "storage verify": ["filelog:{folder}/damaged"],
-    "broker": ["--storage", "memory:", "--kafka", "127.0.0.1:0", *NOWHERE],
+    "broker": ["--storage", "memory:", "--kafka", "127.0.0.1:0", "--bind", "{taken}", *NOWHERE],
     "topic list": ["--kafka", "127.0.0.1:{port}"],
     "group list": ["--kafka", "127.0.0.1:{port}"],
 }

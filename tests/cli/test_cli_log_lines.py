@@ -14,7 +14,15 @@ from rich.logging import RichHandler
 
 from dafka.cli import terminal
 from dafka.cli.storage import common
-from dafka.cli.terminal import COMMAND_LOG, counted, print_table, report, report_error, start_logging
+from dafka.cli.terminal import (
+    COMMAND_LOG,
+    counted,
+    log_silent_towers,
+    print_table,
+    report,
+    report_error,
+    start_logging,
+)
 from dafka.config import LogConfig
 from dafka.config.settings import LogFormat, LogLevel
 from dafka.protocol import LoopbackOnly, TowersHeard, TowersSilent
@@ -79,7 +87,12 @@ def test_the_silence_of_towers_is_logged_after_one_was_heard(capsys: pytest.Capt
     COMMAND_LOG.write(TowersHeard())
     assert lines(capsys) == []
     COMMAND_LOG.write(SILENT, logging.WARNING)
-    assert lines(capsys) == [f"WARNING dafka.command: {SILENT}"]
+    line = f"WARNING dafka.command: {SILENT}; start one with `dafka tower`, or name another with --tower"
+    assert lines(capsys) == [line]
+    start("warning")
+    log_silent_towers()
+    COMMAND_LOG.write(SILENT, logging.WARNING)
+    assert lines(capsys) == [line]
 
 
 def test_a_line_ends_with_advice_if_there_is_any(capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,17 +187,17 @@ def test_a_tower_that_subscribes_to_very_much_is_not_remembered_without_limit() 
     assert sent(node.tower_subscribed(0, [b"\1B"], 0.0)) == [0]
 
 
-def test_silent_towers_and_their_return_are_reported_once() -> None:
+def test_silent_towers_are_reported_each_minute_until_one_is_heard() -> None:
     config = CONFIG.with_node(tower_timeout_ms=5000)
     node = make_node(config=config)
-    reports = [each for number in range(1, 80) for each in node.tick(number / 10) if isinstance(each, TowersSilent)]
-    (report,) = reports
-    assert report.seconds == pytest.approx(5.0)
-    assert report.towers == config.beacon.tower_pub
-    assert TowersHeard() in hear(node, OWN, now=8.0)
-    assert TowersHeard() not in hear(node, OWN, now=8.1)
-    assert [each for each in node.tick(12.9) if isinstance(each, TowersSilent)] == []
-    assert [each for each in node.tick(13.9) if isinstance(each, TowersSilent)] != []
+    times = [number / 10 for number in range(1, 1500)]
+    reports = [each for now in times for each in node.tick(now) if isinstance(each, TowersSilent)]
+    assert [each.seconds for each in reports] == pytest.approx([5.0, 65.0, 125.0], abs=1)
+    assert {each.towers for each in reports} == {config.beacon.tower_pub}
+    assert TowersHeard() in hear(node, OWN, now=150.0)
+    assert TowersHeard() not in hear(node, OWN, now=150.1)
+    assert [each for each in node.tick(154.9) if isinstance(each, TowersSilent)] == []
+    assert [each for each in node.tick(155.9) if isinstance(each, TowersSilent)] != []
 
 
 def test_a_silent_node_has_left() -> None:

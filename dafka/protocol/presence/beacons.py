@@ -57,6 +57,9 @@ NEW_NODE_BEACONS_BURST = 20
 PREFIXES_MAX = 16
 """Subscriptions of one tower that are remembered. A correct tower has one or two."""
 
+SILENCE_INTERVAL_S = 60.0
+"""Seconds after which a node reports again that it still hears no tower."""
+
 _EVERY_ROLE = (Role.PRODUCER, Role.STORE, Role.CONSUMER, Role.READER, Role.OBSERVER, Role.ANY)
 
 WANTED_ROLES: dict[Role, tuple[Role, ...]] = {
@@ -183,6 +186,7 @@ class BeaconMachine:
         self._heard_at = 0.0
         self._changed_at = 0.0
         self._is_silent: bool | None = None
+        self._silence_due = float("inf")
         self._is_echoed = False
         self._beacon_due = float("inf")
         self._watch_due = float("inf")
@@ -239,8 +243,11 @@ class BeaconMachine:
             pause_s = max(tower.client.pause_s for tower in self._towers)  # no pulse is due before that
             is_tower_silent = silence >= self._silence + pause_s
             actions += self.peers.expire(now, are_listed=are_listed, is_tower_silent=is_tower_silent)
-            if silence >= self._tower_timeout + pause_s and not self._is_silent:
+            if not self._is_silent:
+                self._silence_due = self._heard_at + self._tower_timeout + pause_s
+            if now >= self._silence_due:
                 self._is_silent = True
+                self._silence_due = now + SILENCE_INTERVAL_S
                 actions.append(TowersSilent(silence, self._tower_endpoints))
         if now >= self._settle_due:
             self._settle_periods += 1
