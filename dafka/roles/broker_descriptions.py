@@ -16,7 +16,8 @@ async def read_brokers(reader: Reader) -> list[BrokerDescription]:
         reader: A reader of the topic `$brokers`. It waits without limit for records that no store sends.
 
     Returns:
-        The brokers, living or not. Descriptions that this version of dafka cannot read are left out.
+        The brokers, living or not. Those that have left are not among them, nor descriptions that this version of dafka
+        cannot read.
     """
     found = []
     for partition, end in reader.ends().items():
@@ -27,4 +28,5 @@ async def read_brokers(reader: Reader) -> list[BrokerDescription]:
             with suppress(StorageFormatError):
                 found += [decode_broker(partition.address, value) for value in batch.values if value]
         records.close()
-    return sorted(found, key=lambda broker: (broker.number, broker.address))
+    members = [each for each in found if not each.has_left]
+    return sorted(members, key=lambda broker: (broker.number, broker.address))

@@ -13,7 +13,7 @@ import trio
 
 from dafka import wire
 from dafka.config import Config
-from dafka.errors import StorageFormatError
+from dafka.errors import ConfigError, StorageFormatError
 from dafka.protocol.logs import (
     INDEX_TOPIC,
     MESSAGES_TOPIC,
@@ -72,6 +72,9 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 FETCH_AGAIN_S = 1.0
 """Seconds after which what replicas lack is fetched again if it has not come. There may be thousands of partitions."""
 
+LEAVING_S = 1.0
+"""Seconds that others have to hear that a broker leaves, because another one has its number."""
+
 SETTLE_S = 2.0
 """Seconds that a broker waits for others at most when it starts."""
 
@@ -98,7 +101,13 @@ class Cluster:
     ) -> None:
         settings = config.broker
         number = max(settings.number, 0)
-        own = BrokerDescription(address=broker.address, number=number, rack=settings.rack)
+        own = BrokerDescription(
+            address=broker.address,
+            number=number,
+            rack=settings.rack,
+            is_starting=True,
+            has_set_number=settings.number >= 0,
+        )
         self.brokers = Brokers(own, settings.leader_timeout_ms / 1000)
         self.logs = ReplicatedLogs(
             broker.address,
@@ -120,6 +129,7 @@ class Cluster:
         self._confirmed_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
         self._heard_acknowledging: set[str] = set()
         self._row_counts: dict[str, int] = {}
+        self._rivals: set[str] = set()
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
         self.checkpoints = Checkpoints(broker, self.logs)
         self._adoption = Adoption(broker, self.logs, self.checkpoints, self._indexes, self._take_part)
@@ -142,7 +152,7 @@ class Cluster:
     @property
     def is_alone(self) -> bool:
         """Whether no other broker is known."""
-        return len(self.brokers.all()) == 1
+        return self.brokers.is_alone
 
     # Starting
 
@@ -193,7 +203,7 @@ class Cluster:
             self._refresh_all(self.logs)
         if own.rack:
             self._hear_acknowledgements(broker.address)
-        if broker.number == own.number and own.address > broker.address and self._settings.number < 0:
+        if not own.has_set_number and not broker.has_left and own.yields_number(broker):
             taken = {each.number for each in self.brokers.all() if each.address != own.address}
             self.describe(number=next(each for each in range(len(taken) + 1) if each not in taken))
         if was_alone and self._nursery is not None:
@@ -295,6 +305,7 @@ class Cluster:
                 self._join()
                 await self._adoption.adopt_first()
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._look_around)
             nursery.start_soon(self._adoption.run)
             nursery.start_soon(self.leading.run)
             nursery.start_soon(self.balancing.run)
@@ -325,10 +336,36 @@ class Cluster:
                 advanced = self.logs.restless
                 self.act(self.logs.advance(now))
                 self._refresh_all(advanced)
+            await self._check_number()
             if now - fetched_at >= FETCH_AGAIN_S:
                 fetched_at = now
                 self.act(self.logs.fetch_waited_for())
             await trio.sleep(heartbeat_s)
+
+    async def _look_around(self) -> None:
+        """Wait until another broker with the number of this one would have been heard."""
+        await self._broker.wait_settled()
+        await trio.sleep(self._settings.leader_timeout_ms / 1000)
+        self.describe(is_starting=False)
+
+    async def _check_number(self) -> None:
+        """Find other brokers with the number of this one.
+
+        Raises:
+            ConfigError: The number is a setting, and the other one was there before.
+        """
+        own = self.brokers.own
+        for rival in self.brokers.rivals():
+            where = rival.kafka_listener or rival.http_url
+            found = f"the broker {rival.address}{' at ' * bool(where)}{where} has the number {own.number}, too"
+            if own.is_starting and own.has_set_number and own.yields_number(rival):
+                self.describe(has_left=True)
+                await self._broker.wait_durable()
+                await trio.sleep(LEAVING_S)
+                raise ConfigError(f"{found}; start this broker with another one")
+            if not rival.is_starting and rival.address not in self._rivals:
+                self._rivals.add(rival.address)
+                _LOGGER.error("%s; start one of the two with another one", found)
 
     def _show_life(self, now: float) -> None:
         """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it.

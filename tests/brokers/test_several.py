@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.errors import NotLeaderError, StorageError
+from dafka.errors import ConfigError, NotLeaderError, StorageError
 from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
 from dafka.protocol.replication import BROKERS_TOPIC
-from dafka.roles import Broker, open_producer, open_reader
+from dafka.roles import Broker, open_producer, open_reader, serve_broker
 from dafka.roles.broker_descriptions import read_brokers
 from tests.brokers.several import PATIENCE_S, append, distinct, make_batch, open_several, read, read_from, wait_until
 
@@ -417,3 +417,27 @@ async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_d
             return is_released and all(named[1] not in each.replicas and len(each.in_sync) == 3 for each in logs)
 
         await wait_until(is_mended)
+
+
+async def test_a_broker_with_the_number_of_a_running_one_is_refused(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first, second = [await several.start(name, number=number) for number, name in enumerate(NAMES[:2], 1)]
+        first.describe(kafka_listener="first.example:9092")
+        await wait_until(lambda: not any(each.brokers.own.is_starting for each in (first, second)))
+        config = several.config.with_store(storage=f"filelog:{tmp_path / 'other'}").with_broker(number=1)
+        found = f"the broker {first.address} at first.example:9092 has the number 1, too; start this broker with"
+        with trio.fail_after(PATIENCE_S), pytest.raises(ConfigError, match=found):
+            await serve_broker(config)
+        for broker in (first, second):
+            await wait_until(lambda broker=broker: [each.number for each in broker.brokers.all()] == [1, 2])
+        third = await several.start("other", number=3)
+        await wait_until(lambda: [each.address for each in first.brokers.all()][2:] == [third.address])
+
+
+async def test_a_broker_that_chose_its_number_gives_it_up_for_one_that_was_there(tmp_path: Path) -> None:
+    async with open_several(tmp_path) as several:
+        first = await several.start("a", number=0)
+        await wait_until(lambda: not first.brokers.own.is_starting)
+        second = await several.start("b")
+        await wait_until(lambda: [each.number for each in first.brokers.all()] == [0, 1])
+        assert second.brokers.own.number == 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import attrs
+
 from dafka.protocol.replication import BrokerDescription, Brokers
 
 
@@ -49,3 +53,36 @@ def test_nobody_is_dead_because_this_broker_was_held_up() -> None:
     brokers.heard("c", 15.5)
     assert brokers.check_alive(16.1)
     assert brokers.alive == {"a", "c"}
+
+
+def test_of_two_brokers_with_a_number_one_gives_it_up() -> None:
+    """The one that was there keeps it, then the one whose number is a setting."""
+    kinds = [
+        BrokerDescription(address=address, number=1, is_starting=is_starting, has_set_number=has_set_number)
+        for address, is_starting, has_set_number in itertools.product("ab", (False, True), (False, True))
+    ]
+    for one, other in itertools.permutations(kinds, 2):
+        assert one.yields_number(other) != other.yields_number(one)
+        assert not one.yields_number(attrs.evolve(other, number=2))
+        if one.is_starting != other.is_starting:
+            assert one.yields_number(other) == one.is_starting
+        elif one.has_set_number != other.has_set_number:
+            assert one.yields_number(other) == other.has_set_number
+
+
+def test_a_broker_that_has_left_is_no_rival_and_not_listed() -> None:
+    brokers = know_two()
+    rival = BrokerDescription(address="d", number=0)
+    brokers.note(rival)
+    for each in ("b", "d"):
+        brokers.heard(each, 10.0)
+    brokers.check_alive(10.1)
+    assert brokers.rivals() == [rival]
+    brokers.note(attrs.evolve(rival, has_left=True))
+    brokers.heard("d", 10.2)
+    brokers.check_alive(10.2)
+    assert brokers.rivals() == []
+    assert brokers.alive == {"a", "b"}
+    assert [each.address for each in brokers.all()] == ["a", "b", "c"]
+    assert brokers.find_number(0) == brokers.own
+    assert not brokers.is_alone

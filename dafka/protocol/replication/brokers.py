@@ -31,6 +31,9 @@ class BrokerDescription:
         under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
         forwarding_key: What brokers sign with that forward requests of clients to it; new at each start, and empty if
             all brokers have the same secret file.
+        is_starting: Whether it has not looked for the other brokers yet, of which one may have its number.
+        has_set_number: Whether its number is a setting; otherwise it has chosen it.
+        has_left: Whether it has left the cluster, because another broker has its number.
     """
 
     address: str
@@ -42,6 +45,20 @@ class BrokerDescription:
     is_draining: bool = False
     under_replicated_logs: int = 0
     forwarding_key: str = attrs.field(default="", repr=False)
+    is_starting: bool = False
+    has_set_number: bool = False
+    has_left: bool = False
+
+    def yields_number(self, other: BrokerDescription) -> bool:
+        """Return whether this broker gives up its number to another one that has the same.
+
+        A broker that has just started does, then one that has chosen its number, then the one with the larger address.
+        """
+        return self.number == other.number and self._yielding > other._yielding
+
+    @property
+    def _yielding(self) -> tuple[bool, bool, str]:
+        return self.is_starting, not self.has_set_number, self.address
 
 
 class Brokers:
@@ -67,7 +84,8 @@ class Brokers:
 
     def all(self) -> list[BrokerDescription]:
         """Return all brokers by number, living or not."""
-        return sorted((self.own, *self._known.values()), key=lambda each: (each.number, each.address))
+        others = (each for each in self._known.values() if not each.has_left)
+        return sorted((self.own, *others), key=lambda each: (each.number, each.address))
 
     def living(self) -> list[BrokerDescription]:
         """Return the living brokers by number."""
@@ -90,14 +108,23 @@ class Brokers:
         return self.own if address == self.own.address else self._known.get(address)
 
     def find_number(self, number: int) -> BrokerDescription | None:
-        """Return the broker with a number; None if there is none."""
-        return next((each for each in self.all() if each.number == number), None)
+        """Return the broker with a number, a living one before others; None if there is none."""
+        return next((each for each in (*self.living(), *self.all()) if each.number == number), None)
 
     def leader_of(self, leadership: Leadership) -> str:
         """Return the address of the broker that clients are told as the leader of a log; empty if there is none."""
         if leadership.is_led:
             return self.own.address
         return leadership.leader if self.is_alive(leadership.leader) else leadership.presumed_leader
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker was ever known."""
+        return not self._known
+
+    def rivals(self) -> list[BrokerDescription]:
+        """Return the living brokers that have the number of the one that knows them."""
+        return [each for each in self.living() if each.number == self.own.number and each is not self.own]
 
     @property
     def alive(self) -> frozenset[str]:
@@ -113,13 +140,6 @@ class Brokers:
         """Take in how another broker describes itself."""
         if broker.address != self.own.address:
             self._known[broker.address] = broker
-
-    def remove(self, address: str) -> None:
-        """Forget a broker that was taken away."""
-        self._known.pop(address, None)
-        self._heard.pop(address, None)
-        self._alive -= {address}
-        self._listed -= {address}
 
     def heard(self, address: str, now: float, *, can_write: bool = True) -> None:
         """Note a sign of life of a broker, and whether it says that its storage takes records."""
@@ -150,7 +170,8 @@ class Brokers:
         if stalled_s:
             self._heard = {each: at + stalled_s for each, at in self._heard.items()}
         self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock may be set back
-        living = {each for each in self._known if now - self._heard.get(each, float("-inf")) < self._timeout_s}
+        members = (each for each, broker in self._known.items() if not broker.has_left)
+        living = {each for each in members if now - self._heard.get(each, float("-inf")) < self._timeout_s}
         before = self._alive, self._unwritable
         self._alive = frozenset(living | {self.own.address})
         self._unwritable = self._alive & self._failing
@@ -182,10 +203,9 @@ def decode_broker(address: str, value: bytes) -> BrokerDescription:
         fields = json.loads(value)
         if fields.pop("version") > BROKER_VERSION:
             raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
-        kinds = {"number": int, "free_bytes": int, "is_draining": bool, "under_replicated_logs": int}
-        known = {each.name for each in attrs.fields(BrokerDescription)} - {"address"}
+        kinds = {each.name: type(each.default) for each in attrs.fields(BrokerDescription) if each.name != "address"}
         return BrokerDescription(
-            address=address, **{name: kinds.get(name, str)(fields[name]) for name in known if name in fields}
+            address=address, **{name: kind(fields[name]) for name, kind in kinds.items() if name in fields}
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageFormatError(f"the record of a broker is malformed: {error!r}") from None
