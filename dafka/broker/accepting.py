@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import attrs
 import trio
@@ -19,6 +20,8 @@ from dafka.transport.connections import has_peer_closed
 _LOGGER = logging.getLogger("dafka.broker")
 
 _ACCEPT_PAUSE_S = 0.1
+_BACKLOG = 0xFFFF
+"""Connections that wait to be accepted; the system has a limit of its own."""
 
 _UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
@@ -56,8 +59,8 @@ class AcceptedClient:
 @asynccontextmanager
 async def open_listening(
     listen: str, security: ListenerSecurity, clients: str
-) -> AsyncIterator[list[trio.SocketListener]]:
-    """Listen to clients for the duration of a block.
+) -> AsyncIterator[list[trio.socket.SocketType]]:
+    """Keep an address at which to listen to clients for the duration of a block. `accept_clients` begins to listen.
 
     Args:
         listen: `PORT` or `ADDRESS:PORT`.
@@ -65,7 +68,7 @@ async def open_listening(
         clients: What the clients are, for messages.
 
     Yields:
-        The listening sockets; more than one if a name has several addresses.
+        The sockets; more than one if a name has several addresses. Clients are refused until one accepts them.
 
     Raises:
         AddressInUseError: The broker cannot listen there.
@@ -73,32 +76,59 @@ async def open_listening(
     """
     host, port = split_listen_address(listen)
     security.check_exposure(host)
-    try:
-        listeners = await trio.open_tcp_listeners(port, host=host)
-    except OSError as error:
-        if error.errno not in _UNAVAILABLE:
-            raise
-        raise AddressInUseError(f"cannot listen to {clients} at {host}:{port}: {error.strerror}") from None
-    try:
-        yield listeners
-    finally:
-        for listener in listeners:
-            listener.socket.close()
+    with ExitStack() as stack:
+        try:
+            sockets = await _bind(host, port, stack)
+        except OSError as error:
+            if error.errno not in _UNAVAILABLE:
+                raise
+            raise AddressInUseError(f"cannot listen to {clients} at {host}:{port}: {error.strerror}") from None
+        yield sockets
+
+
+async def _bind(host: str, port: int, stack: ExitStack) -> list[trio.socket.SocketType]:
+    """Return a bound socket for each address of a host."""
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM, flags=trio.socket.AI_PASSIVE)
+    sockets = []
+    for family, kind, protocol, _name, address in found:
+        socket = stack.enter_context(trio.socket.socket(family, kind, protocol))
+        if os.name != "nt":  # there, it would take an address from another program
+            socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+        if family == trio.socket.AF_INET6:
+            socket.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+        await socket.bind(address)
+        sockets.append(socket)
+    return sockets
 
 
 async def accept_clients(
-    listeners: list[trio.SocketListener], crowd: Crowd, serve: Callable[[AcceptedClient], Awaitable[None]]
+    sockets: list[trio.socket.SocketType],
+    crowd: Crowd,
+    serve: Callable[[AcceptedClient], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve clients until cancelled.
+    """Listen to clients and serve them until cancelled.
 
     Args:
-        listeners: The listening sockets.
+        sockets: The sockets of `open_listening`.
         crowd: The connections of the listener.
         serve: Serves a client until its connection ends. It need not close the connection.
+        task_status: Reports that it listens.
+
+    Raises:
+        AddressInUseError: Another program has begun to listen at the address.
     """
+    for socket in sockets:
+        try:
+            socket.listen(_BACKLOG)
+        except OSError as error:
+            host, port = socket.getsockname()[:2]
+            raise AddressInUseError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    task_status.started()
     async with trio.open_nursery() as nursery:
-        for listener in listeners:
-            nursery.start_soon(_accept, listener, crowd, serve, nursery)
+        for socket in sockets:
+            nursery.start_soon(_accept, trio.SocketListener(socket), crowd, serve, nursery)
 
 
 async def _accept(

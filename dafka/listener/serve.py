@@ -14,7 +14,7 @@ from dafka.roles import Broker
 
 async def serve_kafka(
     listener: KafkaListener,
-    sockets: list[trio.SocketListener],
+    sockets: list[trio.socket.SocketType],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -22,7 +22,7 @@ async def serve_kafka(
 
     Args:
         listener: What the clients share.
-        sockets: The listening sockets.
+        sockets: The sockets of `open_listening`.
         task_status: Told that clients are served.
     """
     advertised = listener.service.config.kafka.advertised_listener
@@ -31,11 +31,10 @@ async def serve_kafka(
     async def serve(client: AcceptedClient) -> None:
         await Connection(client, listener, endpoint or client.local_address).run()
 
-    host, port = sockets[0].socket.getsockname()[:2]
+    host, port = sockets[0].getsockname()[:2]
     listener.bootstrap_servers = _join(host, port)
     listener.service.broker.describe(kafka_listener=advertised or find_listener(host, port, listener.service.broker))
-    task_status.started()
-    await accept_clients(sockets, listener.crowd, serve)
+    await accept_clients(sockets, listener.crowd, serve, task_status=task_status)
 
 
 def find_listener(host: str, port: int, broker: Broker) -> str:

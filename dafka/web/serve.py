@@ -19,7 +19,7 @@ _LOGGER = logging.getLogger("dafka.web")
 
 async def serve_web(
     web: WebListener,
-    listeners: list[trio.SocketListener],
+    sockets: list[trio.socket.SocketType],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -27,10 +27,10 @@ async def serve_web(
 
     Args:
         web: What they share.
-        listeners: The listening sockets.
+        sockets: The sockets of `open_listening`.
         task_status: Told that clients are served.
     """
-    host, port = listeners[0].socket.getsockname()[:2]
+    host, port = sockets[0].getsockname()[:2]
     scheme = "http" if web.service.security.tls is None else "https"
     web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -49,8 +49,7 @@ async def serve_web(
         await nursery.start(web.remote.run)
         nursery.start_soon(web.surveys.run)
         nursery.start_soon(web.verification.run)
-        task_status.started()
-        await accept_clients(listeners, web.crowd, serve_client)
+        await accept_clients(sockets, web.crowd, serve_client, task_status=task_status)
 
 
 def find_advertised_url(web: WebListener) -> str:

@@ -19,6 +19,7 @@ from dafka.protocol.logs import (
     log_of_key,
 )
 from dafka.protocol.logs.entries import CONTROL
+from dafka.protocol.logs.log_index import LogIndex
 from dafka.records import Partition, RecordBatch
 
 IDENTITY = "BROKER"
@@ -338,3 +339,19 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
             assert all(each.sequence >= entry.position for each in later)
     assert sum(isinstance(each, MarkerEntry) for each in entries) == 8
     assert len(log.producers) == len(restored.logs("orders")[0].producers) == 5, "no transaction is left open"
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a restart grows with the number of logs, not with its square."""
+    order = LogOrder(IDENTITY)
+    order.add_topic(Topic("orders", "1D", count))
+    looked_up: list[str] = []
+    end_sequence = LogIndex.end_sequence
+    monkeypatch.setattr(LogIndex, "end_sequence", lambda self, each: looked_up.append(each) or end_sequence(self, each))
+    partitions = [log.own for log in order.logs("orders")]
+    other = [Partition("orders", f"OTHER/1D/{number}/7") for number in range(count)]
+    rest = order.finish_restoring(dict.fromkeys(partitions + other, 5), {})
+    assert rest == [(each, 0) for each in partitions]
+    assert [order.first_needed(each) for each in other] == [0] * count
+    assert len(looked_up) == 2 * count

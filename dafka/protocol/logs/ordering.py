@@ -244,13 +244,10 @@ class LogOrder:
                 self._close_runs(logs)
         rest = []
         for partition, end in ends.items():
-            ordered = max(self.ordered_end(partition), self._first_native(partition, earliest))
-            if (
-                partition.topic in self.topics
-                and end > ordered
-                and (partition in self._own or self.is_native(partition))
-            ):
-                rest.append((partition, ordered))
+            if partition in self._own or self.is_native(partition):
+                ordered = max(self.ordered_end(partition), self._first_native(partition, earliest))
+                if end > ordered:
+                    rest.append((partition, ordered))
         return rest
 
     def finish_branch(self, log: LogState, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
@@ -301,8 +298,14 @@ class LogOrder:
 
     def ordered_end(self, partition: Partition) -> int:
         """Return the sequence after a partition's last record that is in a log."""
-        logs = self._logs.get(partition.topic, ())
+        logs = self._logs_with(partition)
         return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=0)
+
+    def _logs_with(self, partition: Partition) -> Sequence[LogState]:
+        """Return the logs that can have records of a partition: the log of a broker's partition is in its address."""
+        logs = self._logs.get(partition.topic, ())
+        found = parse_address(partition.address)
+        return logs if found is None else logs[found.log : found.log + 1]
 
     def leads(self, log: LogState) -> bool:
         """Return whether records get their offsets in a log: this broker leads it."""
@@ -391,8 +394,7 @@ class LogOrder:
 
     def first_needed(self, partition: Partition) -> int:
         """Return the sequence of a partition's first record that a log still has; its end in the logs if none has."""
-        own = self._own.get(partition)
-        logs = self._logs.get(partition.topic, ()) if own is None else [own]
+        logs = self._logs_with(partition)
         found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
         return min((each for each in found if each is not None), default=self.ordered_end(partition))
 

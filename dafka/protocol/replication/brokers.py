@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 
@@ -203,7 +205,9 @@ def decode_broker(address: str, value: bytes) -> BrokerDescription:
         fields = json.loads(value)
         if fields.pop("version") > BROKER_VERSION:
             raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
-        kinds = {each.name: type(each.default) for each in attrs.fields(BrokerDescription) if each.name != "address"}
+        kinds: dict[str, Callable[[Any], Any]] = {
+            each.name: type(each.default) for each in attrs.fields(BrokerDescription) if each.name != "address"
+        }
         return BrokerDescription(
             address=address, **{name: kind(fields[name]) for name, kind in kinds.items() if name in fields}
         )
