@@ -45,6 +45,30 @@ class UsageMistake(click.ClickException):
     exit_code = 2
 
 
+def confirm(question: str, *, yes: bool, declined: str) -> None:
+    """Ask on the terminal before something is deleted for good.
+
+    Args:
+        question: The question, which names what is deleted.
+        yes: Whether the option `--yes` was given, so that nothing is asked.
+        declined: The sentence if the answer is no.
+
+    Raises:
+        UsageMistake: The answer is no, or there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageMistake("expected --yes, since standard input is not a terminal on which to ask")
+    if not click.confirm(question, err=True):
+        raise UsageMistake(declined)
+
+
+yes_option = click.option(
+    "--yes", is_flag=True, help="Delete without asking. Required if standard input is not a terminal."
+)
+
+
 @functools.cache
 def error_console() -> Console:
     """Return the console of standard error, which log lines and progress bars share, so that they do not mix."""

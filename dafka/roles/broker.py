@@ -28,7 +28,6 @@ from dafka.protocol.logs import (
     Topic,
     encode_deletion,
     find_name_problem,
-    is_internal_topic,
     name_log,
     parse_address,
 )
@@ -36,6 +35,7 @@ from dafka.protocol.logs.log_state import LogState
 from dafka.protocol.machines.broker import BrokerMachine
 from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
+from dafka.protocol.system_topics import check_no_system_topic, is_internal_topic
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.appended import Appended
 from dafka.roles.broker_inventory import Inventory
@@ -262,8 +262,10 @@ class Broker(Store):
             name: The name of an existing topic.
 
         Raises:
+            ConfigError: It is a system topic.
             StorageError: The storage fails.
         """
+        check_no_system_topic(name)
         self.waits.check()
         marks = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
         native = {each.address: self._machine.next_sequence(each) for each in marks if self.order.is_native(each)}
@@ -421,6 +423,10 @@ class Broker(Store):
         """Delete the records of a log before an offset, from all partitions in it.
 
         A partition whose records are in several logs keeps those behind the first one that any of these still has.
+
+        Args:
+            log: The log.
+            offset: The offset of the first record that is kept.
 
         Raises:
             TopicDeletedError: The topic was deleted meanwhile.

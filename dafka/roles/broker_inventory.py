@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dafka.protocol import StoreMachine
-from dafka.protocol.logs import LogOrder, is_internal_topic
+from dafka.protocol.logs import LogOrder
+from dafka.protocol.system_topics import is_internal_topic
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, Storage
 

@@ -6,21 +6,19 @@ from collections.abc import Iterable
 
 from dafka.config import StoreConfig
 from dafka.protocol.logs import (
-    INDEX_TOPIC,
     MESSAGES_AGE_MS,
     MESSAGES_TOPIC,
     LogOrder,
     LogState,
     ProducerEntry,
     Topic,
-    is_internal_topic,
 )
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication.replicated_logs import ReplicatedLog
+from dafka.protocol.system_topics import is_system_topic
 from dafka.records import Partition
 from dafka.roles.branch_reading import restore_log
-from dafka.roles.cluster import CONTROL_TOPICS
 from dafka.roles.state_log import StateLogs
 from dafka.roles.store import default_retention
 from dafka.storage import RetentionPolicy, Storage
@@ -91,7 +89,7 @@ class BrokerRetention:
         """Return the limits of a topic, whose own settings count most. What brokers keep for themselves has none."""
         if name == MESSAGES_TOPIC:
             return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
-        if name == INDEX_TOPIC or name in CONTROL_TOPICS:
+        if is_system_topic(name):
             return RetentionPolicy()
         default, topic = default_retention(self._config), self._order.topics.get(name)
         return default if topic is None else _limits_of(topic, default, is_compacted=self._config.compacts(name))
@@ -140,7 +138,7 @@ def _ignore(_log: LogState, _entry: ProducerEntry) -> None:
 
 def _limits_of(topic: Topic, default: RetentionPolicy, *, is_compacted: bool) -> RetentionPolicy:
     cleanup = topic.settings.get("cleanup.policy", "compact" if is_compacted else "delete")
-    if is_internal_topic(topic.name) or "delete" not in cleanup:
+    if "delete" not in cleanup:
         return RetentionPolicy()
 
     def choose(setting: str, otherwise: int | None) -> int | None:

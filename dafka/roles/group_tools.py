@@ -11,7 +11,7 @@ import trio
 from dafka.config import Config
 from dafka.errors import ConfigError, UnansweredError
 from dafka.protocol import Event
-from dafka.protocol.groups import SIGNS_PER_LEASE, SILENCE_FACTOR, TOPIC_PREFIX, topic_of_group
+from dafka.protocol.groups import GROUP_PREFIX, SIGNS_PER_LEASE, SILENCE_FACTOR, topic_of_group
 from dafka.records import Partition
 from dafka.roles.arguments import check_topic, ephemeral
 from dafka.roles.group import Group, GroupReader, open_group_reader
@@ -77,7 +77,7 @@ async def list_groups(config: Config) -> list[str]:
         with trio.move_on_after(config.node.tower_timeout_ms / 1000):
             await observer.wait_settled()
         topics = await observer.list_topics(config.node.tower_timeout_ms / 1000)
-    return [topic.removeprefix(TOPIC_PREFIX) for topic in topics if topic.startswith(TOPIC_PREFIX)]
+    return [topic.removeprefix(GROUP_PREFIX) for topic in topics if topic.startswith(GROUP_PREFIX)]
 
 
 async def describe_group(name: str, config: Config) -> GroupDescription:

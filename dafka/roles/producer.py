@@ -14,6 +14,7 @@ from dafka.config import Config
 from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
+from dafka.protocol.system_topics import check_no_system_topic
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
 from dafka.roles.arguments import check_identity, check_topic, make_batch
 from dafka.roles.blocks import trio_block
@@ -429,7 +430,7 @@ async def open_producer(
         UnacknowledgedError: On leaving: no ACK came for `close_timeout_ms`, and some are outstanding.
     """
     config = config or Config()
-    check_topic(topic, config)
+    check_no_system_topic(check_topic(topic, config))
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
         raise ConfigError(
             "min_stores: expected 0 or 1 with wire libdafka, whose ACKs do not name their store; set wire to rfc46"

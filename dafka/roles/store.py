@@ -25,7 +25,7 @@ from dafka.protocol import (
     StorageRepaired,
     StoreMachine,
 )
-from dafka.protocol.logs import is_internal_topic
+from dafka.protocol.system_topics import is_internal_topic, is_system_topic
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
 from dafka.roles.blocks import check_in_trio
@@ -367,18 +367,24 @@ class Store(NodeRole):
 
     async def _apply_retention(self) -> dict[Partition, int]:
         """Drop the records beyond the retention limits; return the first sequence left of each partition."""
-        policy = default_retention(self._config)
-        if not self._config.compact_topics:
+        policy, held = default_retention(self._config), list(self._machine.stored.durable)
+        if not any(map(self._keeps_whole, held)):
             return await self._storage.apply_retention(policy)
         moved: dict[Partition, int] = {}
-        for topic in [each for each in self._machine.stored.durable if not self._config.compacts(each)]:
-            moved.update(await self._storage.apply_retention(policy, topic))
+        for topic in held:
+            if not self._keeps_whole(topic):
+                moved.update(await self._storage.apply_retention(policy, topic))
         return moved
+
+    def _keeps_whole(self, topic: str) -> bool:
+        """Return whether limits do not apply to a topic: it is compacted, or brokers need it."""
+        return is_system_topic(topic) or self._config.compacts(topic)
 
     async def _compact(self) -> None:
         """Compact the partitions of topics that are compacted, at once and then each interval."""
         while True:
-            for topic in list(filter(self._config.compacts, self._machine.stored.durable)):
+            compacted = filter(self._config.compacts, self._machine.stored.durable)
+            for topic in [each for each in compacted if not is_system_topic(each)]:
                 for partition in await self._storage.partitions(topic):
                     await self.compactor.compact(partition)
             await trio.sleep(self._config.compaction_interval_ms / 1000)

@@ -9,6 +9,8 @@ import pytest
 import trio
 
 from dafka import Config
+from dafka.records import Partition, RecordBatch
+from dafka.storage import open_storage
 from tests.broker.test_broker import DEADLINE_S, STORAGES, encode, open_broker, read_all, wait_end
 
 TOPIC = "$state"
@@ -44,12 +46,10 @@ async def test_internal_topic_keeps_its_records_and_is_hidden(storage: str, tmp_
 
 async def test_records_of_nodes_are_in_no_log_of_an_internal_topic(tmp_path: Path) -> None:
     url = STORAGES[1].format(tmp_path)
-    async with open_broker(url) as (cluster, broker):
+    async with open_storage(url) as storage:
+        await storage.append([RecordBatch(Partition(each, "A" * 32), 0, [b"forged"]) for each in (TOPIC, "orders")])
+    async with open_broker(url) as (_, broker):
         (log,) = await broker.ensure_internal_topic(TOPIC, 1)
-        for topic in (TOPIC, "orders"):
-            async with cluster.producer(topic) as producer:
-                await producer.send(b"forged")
-                await producer.wait_acknowledged()
         await wait_end(broker, "orders", 1)
         assert log.high_watermark == 0
         assert await broker.append(log, encode([b"own"])).wait_offset() == 0

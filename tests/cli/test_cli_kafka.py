@@ -75,7 +75,8 @@ def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:
     broker.output("topic", "alter", "made", "--logs", "4", "--unset", "retention.ms", "--set", "retention.bytes=1000")
     (found,) = broker.lines("topic", "describe", "made")
     assert (len(found["logs"]), found["settings"]) == (4, {"retention.bytes": "1000"})
-    assert broker.run("topic", "delete", "made").stderr == "deleted made\n"
+    assert broker.error("topic", "delete", "made").startswith("expected --yes, since standard input is not a terminal")
+    assert broker.run("topic", "delete", "made", "--yes").stderr == "deleted made\n"
     assert "made" not in broker.output("topic", "list")
 
 
@@ -98,9 +99,11 @@ def test_tables_have_a_line_for_each_log(broker: Broker) -> None:
         (["topic", "describe", "missing"], "topic 'missing': there is no such topic"),
         (["topic", "alter", "missing", "--set", "retention.ms=1"], "topic 'missing': there is no such topic"),
         (["topic", "alter", "missing"], "nothing to change: give --logs, --set or --unset"),
-        (["topic", "delete", "missing"], "topic 'missing': there is no such topic"),
+        (["topic", "delete", "$topics", "--yes"], "'$topics' is a system topic"),
+        (["topic", "delete", "missing", "--yes"], "topic 'missing': there is no such topic"),
         (["group", "describe", "missing"], "group 'missing': there is no such group"),
-        (["group", "delete", "missing"], "group 'missing': there is no such group"),
+        (["group", "delete", "missing"], "expected --yes, since standard input is not a terminal"),
+        (["group", "delete", "missing", "--yes"], "group 'missing': there is no such group"),
         (["group", "reset", "missing", "--to", "latest"], "group 'missing': it has no committed offsets: name topics"),
     ],
 )
@@ -115,7 +118,7 @@ def test_topics_are_not_created_by_looking_at_them(broker: Broker) -> None:
 
 def test_part_of_several_topics_is_deleted(broker: Broker) -> None:
     broker.output("topic", "create", "present")
-    result = broker.run("topic", "delete", "absent", "present")
+    result = broker.run("topic", "delete", "absent", "present", "--yes")
     assert result.exit_code == 2
     assert sorted(result.stderr.splitlines()) == ["Error: topic 'absent': there is no such topic", "deleted present"]
 
@@ -152,7 +155,7 @@ def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
     broker.output("group", "reset", "readers", "--to", "7")
     assert [each.value for each in Confluent().read(broker.servers, "grouped", 3, "readers")] == [b"7", b"8", b"9"]
     assert "readers: Empty" in broker.output("group", "describe", "readers")
-    assert broker.run("group", "delete", "readers").stderr == "deleted readers\n"
+    assert broker.run("group", "delete", "readers", "--yes").stderr == "deleted readers\n"
     assert "readers" not in broker.output("group", "list")
 
 
@@ -172,7 +175,10 @@ def test_active_group_is_neither_reset_nor_deleted(broker: Broker) -> None:
                 break
         reason = broker.error("group", "reset", "actives", "--to", "earliest", "--topic", "active")
         assert reason.startswith("group 'actives': it has members (it is ")
-        assert broker.error("group", "delete", "actives") == "group 'actives': the group has members: stop them first"
+        assert (
+            broker.error("group", "delete", "actives", "--yes")
+            == "group 'actives': the group has members: stop them first"
+        )
         (found,) = broker.lines("group", "describe", "actives")
         assert len(found["members"]) == 1
 
@@ -224,7 +230,7 @@ def test_refusals_are_one_sentence(secured: tuple[RunningKafka, Authority, Path]
     assert wrong.error("topic", "list") == expected
     bob = Broker(running, *tls, "--user", "bob", "--password-file", password)
     assert "is not permitted to do this (TOPIC_AUTHORIZATION_FAILED)" in bob.error("topic", "create", "secret")
-    assert "is not permitted to do this (GROUP_AUTHORIZATION_FAILED)" in bob.error("group", "delete", "others")
+    assert "is not permitted to do this (GROUP_AUTHORIZATION_FAILED)" in bob.error("group", "delete", "others", "--yes")
     assert "it expects authentication, use --user" in Broker(running, *tls).error("topic", "list", status=1)
     plain = Broker(running).error("topic", "list", status=1)
     assert f"{servers}" in plain

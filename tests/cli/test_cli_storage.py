@@ -289,25 +289,55 @@ def test_output_file_is_not_truncated_if_there_is_nothing_to_write(shelf: Shelf,
 
 def test_trim(shelf: Shelf) -> None:
     shelf.put("a", batch(0, 10), batch(0, 3, BILLS))
-    assert run("trim", "shelf:a", "--records", "4").stdout.splitlines() == [
+    assert run("trim", "shelf:a", "--records", "4", "--yes").stdout.splitlines() == [
         "orders/A: 6 records dropped",
         "6 records dropped from 1 partition",
     ]
-    assert run_json("trim", "shelf:a", "--bytes", "3B", "--topic", "orders") == {
+    assert run_json("trim", "shelf:a", "--bytes", "3B", "--topic", "orders", "--yes") == {
         "records": 1,
+        "dry_run": False,
         "partitions": [{"topic": "orders", "partition": "A", "records": 1}],
     }
     assert shelf.infos("a")[ORDERS].earliest_sequence == 7
     assert shelf.infos("a")[BILLS].count == 3
-    assert run_json("trim", "shelf:a", "--age", "1s")["records"] == 6
-    assert run("trim", "shelf:a", "--age", "1s").stdout == "0 records dropped from 0 partitions\n"
+    assert run_json("trim", "shelf:a", "--age", "1s", "--yes")["records"] == 6
+    assert run("trim", "shelf:a", "--age", "1s", "--yes").stdout == "0 records dropped from 0 partitions\n"
 
 
 def test_trim_of_two_topics(shelf: Shelf) -> None:
     shelf.put("a", batch(0, 10), batch(0, 3, BILLS), batch(0, 3, STRANGE))
-    found = run_json("trim", "shelf:a", "--records", "1", "--topic", "orders", "--topic", "bills")
+    found = run_json("trim", "shelf:a", "--records", "1", "--topic", "orders", "--topic", "bills", "--yes")
     assert [(line["topic"], line["records"]) for line in found["partitions"]] == [("bills", 2), ("orders", 9)]
     assert shelf.infos("a")[STRANGE].count == 3
+
+
+@pytest.mark.parametrize("limit", [("--records", "4"), ("--bytes", "4B"), ("--age", "1s")])
+def test_trim_says_before_what_it_drops(shelf: Shelf, limit: tuple[str, str]) -> None:
+    shelf.put("a", batch(0, 10), batch(0, 3, BILLS))
+    before = shelf.infos("a")
+    planned = run_json("trim", "shelf:a", *limit, "--dry-run")
+    assert planned.pop("dry_run")
+    assert shelf.infos("a") == before
+    assert error_of("trim", "shelf:a", *limit) == (
+        "expected --yes, since standard input is not a terminal on which to ask"
+    )
+    assert shelf.infos("a") == before
+    assert run_json("trim", "shelf:a", *limit, "--yes") == {**planned, "dry_run": False}
+
+
+SYSTEM = [Partition(topic, "4F0C") for topic in ("$topics", "$logs", "$brokers", "$coordinators", "$unheard-of")]
+
+
+def test_system_topics_are_neither_trimmed_nor_deleted(shelf: Shelf) -> None:
+    group = Partition("$group/billing", "A")
+    shelf.put("a", batch(0, 10), batch(0, 10, group), *(batch(0, 10, each) for each in SYSTEM))
+    found = run_json("trim", "shelf:a", "--records", "0", "--yes")
+    assert [each["topic"] for each in found["partitions"]] == ["$group/billing", "orders"]
+    for each in SYSTEM:
+        for command in (["trim", "--records", "0", "--topic", each.topic], ["delete", each.topic]):
+            error = error_of(command[0], "shelf:a", *command[1:], "--yes")
+            assert error.startswith(f"{each.topic!r} is a system topic, in which brokers keep what they need")
+        assert shelf.infos("a")[each].count == 10
 
 
 # delete
@@ -350,7 +380,7 @@ def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: 
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    deletion._confirm("shelf:a", "orders", {ORDERS: PartitionInfo(0, 10)})
+    deletion._confirm("shelf:a", "orders", {ORDERS: PartitionInfo(0, 10)}, yes=False)
     shown = capsys.readouterr()
     assert shown.out.strip() == ""
     assert shown.err.startswith("Delete 1 partition of orders with 10 records from shelf:a?")
@@ -411,7 +441,7 @@ def test_damage_that_one_of_several_tasks_meets_is_one_error(capsys: pytest.Capt
         (["trim", "shelf:a"], "expected a limit: --age, --bytes or --records"),
         (["copy", "shelf:a", "shelf:busy"], "busy is in use by another writer; stop it first"),
         (["import", "shelf:busy"], "busy is in use by another writer; stop it first"),
-        (["trim", "shelf:busy", "--records", "1"], "busy is in use by another writer; stop it first"),
+        (["trim", "shelf:busy", "--records", "1", "--yes"], "busy is in use by another writer; stop it first"),
         (["delete", "shelf:none", "orders", "--yes"], "none does not exist"),
         (["delete", "shelf:busy", "orders", "--yes"], "busy is in use by another writer; stop it first"),
         (["delete", "shelf:a", "bills", "--yes"], "topic 'bills' has no partition"),

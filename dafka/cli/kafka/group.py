@@ -15,7 +15,7 @@ from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
 from dafka.cli.kafka.topic import LogRange, find_offsets, find_ranges
 from dafka.cli.options import parsed_type
-from dafka.cli.terminal import UsageMistake, print_table
+from dafka.cli.terminal import UsageMistake, confirm, print_table, yes_option
 from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -24,6 +24,7 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from dafka.text import escape_unprintable
 
 _WITHOUT_MEMBERS = {"Empty", "Dead"}
 _DEAD = "Dead"
@@ -156,9 +157,12 @@ def reset(
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@yes_option
 @client_options
-def delete(names: tuple[str, ...], client: KafkaClient) -> None:
+def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
     """Delete groups of a broker with their committed offsets. They must have no members."""
+    shown = ", ".join(map(escape_unprintable, names))
+    confirm(f"Delete {shown} with all committed offsets?", yes=yes, declined="nothing was deleted")
     problem: tuple[int, str] | None = None
     for name in names:
         (found,) = connect_coordinator(client, name).ask(DeleteGroupsRequest(groups_names=[name])).results

@@ -14,7 +14,7 @@ from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.http_client import HttpClient, http_options
 from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import parsed_type
-from dafka.cli.terminal import UsageMistake, print_table
+from dafka.cli.terminal import UsageMistake, confirm, print_table, yes_option
 from dafka.kafka.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import NIL
@@ -36,6 +36,8 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from dafka.protocol.system_topics import check_no_system_topic
+from dafka.text import escape_unprintable
 
 _TIMEOUT_MS = 30_000
 
@@ -313,9 +315,14 @@ def elect(names: tuple[str, ...], client: KafkaClient) -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@yes_option
 @client_options
-def delete(names: tuple[str, ...], client: KafkaClient) -> None:
+def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
     """Delete topics with their records."""
+    for name in names:
+        check_no_system_topic(name)
+    shown = ", ".join(map(escape_unprintable, names))
+    confirm(f"Delete {shown} with all records?", yes=yes, declined="nothing was deleted")
     request = DeleteTopicsRequest(
         topic_names=list(names),
         topics=[DeleteTopicState(name=name, topic_id=NIL) for name in names],

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, url_argument
-from dafka.cli.terminal import UsageMistake, counted
+from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
 from dafka.errors import StorageError
+from dafka.protocol.system_topics import check_no_system_topic
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, PartitionInfo, Storage, open_storage
 from dafka.storage.tools.partitions import select_partitions
@@ -20,7 +19,7 @@ from dafka.text import escape_unprintable
 @click.argument("topic")
 @click.argument("partition", required=False)
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
-@click.option("--yes", is_flag=True, help="Delete without asking. Required if standard input is not a terminal.")
+@yes_option
 @json_option
 def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete a topic, or one partition of it, with all records.
@@ -31,6 +30,7 @@ def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool
     """
 
     async def program(meter: Meter) -> int:
+        check_no_system_topic(topic)
         async with open_storage(url, read_only=True) as opened:  # opening for writing would create a missing storage
             await _select(opened, topic, partition)
         async with open_storage(url) as opened:
@@ -38,8 +38,7 @@ def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool
                 raise UsageMistake(f"{url}: this storage cannot delete partitions")
             selected = await _select(opened, topic, partition)
             if not dry_run:
-                if not yes:
-                    _confirm(url, topic, selected)
+                _confirm(url, topic, selected, yes=yes)
                 for each, info in selected.items():
                     await opened.delete_partitions([each])
                     meter(meter.done + info.count, None)
@@ -59,13 +58,10 @@ async def _select(storage: Storage, topic: str, address: str | None) -> dict[Par
     return {wanted: found[wanted]}
 
 
-def _confirm(url: str, topic: str, selected: dict[Partition, PartitionInfo]) -> None:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageMistake("expected --yes, since standard input is not a terminal on which to ask")
+def _confirm(url: str, topic: str, selected: dict[Partition, PartitionInfo], *, yes: bool) -> None:
     records = sum(info.count for info in selected.values())
     what = f"{counted(len(selected), 'partition')} of {escape_unprintable(topic)} with {counted(records, 'record')}"
-    if not click.confirm(f"Delete {what} from {url}?", err=True):
-        raise UsageMistake("nothing was deleted")
+    confirm(f"Delete {what} from {url}?", yes=yes, declined="nothing was deleted")
 
 
 def _print_deleted(selected: dict[Partition, PartitionInfo], as_json: bool, *, is_dry_run: bool) -> None:

@@ -16,7 +16,6 @@ from dafka.protocol.groups.member import (
 from dafka.protocol.groups.records import (
     LEASE_MS_MAX,
     READ_BACK_RECORDS,
-    TOPIC_PREFIX,
     MemberRecord,
     Position,
     decode_member_record,
@@ -25,13 +24,14 @@ from dafka.protocol.groups.records import (
 )
 from dafka.protocol.groups.topic_reader import GroupReaderMachine
 from dafka.protocol.groups.view import GroupView, Member
+from dafka.protocol.system_topics import GROUP_PREFIX
 
 __all__ = [
+    "GROUP_PREFIX",
     "LEASE_MS_MAX",
     "READ_BACK_RECORDS",
     "SIGNS_PER_LEASE",
     "SILENCE_FACTOR",
-    "TOPIC_PREFIX",
     "Append",
     "Assign",
     "GroupAction",

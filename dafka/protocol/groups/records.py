@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.system_topics import GROUP_PREFIX
 from dafka.records import Partition
-
-TOPIC_PREFIX = "$group/"
-"""The topic of a group is this and its name. Topics that begin with `$` are not listed among those of programs."""
 
 GROUP_RECORD_VERSION = 1
 """The version of the records."""
@@ -73,7 +71,7 @@ class MemberRecord:
 
 def topic_of_group(group: str) -> str:
     """Return the topic in which the members of a group keep their records."""
-    return TOPIC_PREFIX + group
+    return GROUP_PREFIX + group
 
 
 def encode_member_record(record: MemberRecord) -> bytes:

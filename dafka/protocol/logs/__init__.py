@@ -31,7 +31,6 @@ from dafka.protocol.logs.topics import (
     encode_deletion,
     encode_topic,
     find_name_problem,
-    is_internal_topic,
 )
 from dafka.protocol.logs.transactions import AbortedTransaction, LogTransactions
 
@@ -71,7 +70,6 @@ __all__ = [
     "encode_topic",
     "find_name_problem",
     "index_partition",
-    "is_internal_topic",
     "log_of_address",
     "log_of_key",
     "murmur2",

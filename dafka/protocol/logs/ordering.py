@@ -27,7 +27,8 @@ from dafka.protocol.logs.entries import (
 )
 from dafka.protocol.logs.log_state import OWN, LogState
 from dafka.protocol.logs.placement import place_records
-from dafka.protocol.logs.topics import Topic, is_internal_topic
+from dafka.protocol.logs.topics import Topic
+from dafka.protocol.system_topics import is_internal_topic
 from dafka.records import Partition, RecordBatch
 
 REWRITE_ENTRIES = 2000

@@ -82,11 +82,6 @@ class Deletion:
         return f"{self.topic.name}{_DELETED}{self.topic.topic_id}"
 
 
-def is_internal_topic(name: str) -> bool:
-    """Return whether a topic is for brokers only: no client sees it, and no other node publishes to its logs."""
-    return name.startswith("$")
-
-
 def find_name_problem(name: str) -> str:
     """Return why Kafka's clients cannot use a topic with a name; empty if they can."""
     if not name:
