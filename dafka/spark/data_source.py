@@ -18,6 +18,12 @@ from dafka.errors import ConfigError
 from dafka.spark.schema import default_columns
 from dafka.spark.worker import hide_closed_connections
 
+_NO_OPTIONS = (
+    "Spark does not pass the options of CREATE TABLE on to a data source in Python: name them in the statement, as in "
+    "SELECT * FROM orders WITH (path = 'orders.db'), or make a view, as in CREATE TEMPORARY VIEW orders USING dafka "
+    "OPTIONS (path 'orders.db')"
+)
+
 hide_closed_connections()  # every worker of the data source imports this module
 
 
@@ -85,6 +91,7 @@ class DafkaDataSource(DataSource):
         Raises:
             ConfigError: If an option or a column is not valid.
         """
+        self._check_given('option path: expected a store, a folder or pattern of stores, as in .load("orders.db")')
         from dafka.spark.store_source import make_batch_reader  # noqa: PLC0415
 
         return make_batch_reader(self.options, schema)
@@ -126,6 +133,7 @@ class DafkaDataSource(DataSource):
         Raises:
             ConfigError: If an option or a column is not valid, or the mode is not append.
         """
+        self._check_given("option towers: expected this option or config")
         from dafka.spark.sink import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite)
@@ -146,3 +154,8 @@ class DafkaDataSource(DataSource):
         from dafka.spark.sink import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)
+
+    def _check_given(self, expected: str) -> None:
+        """Check that there are options: rows must not go to another cluster than a table's options named."""
+        if not self.options:
+            raise ConfigError(f"{expected}. {_NO_OPTIONS}")

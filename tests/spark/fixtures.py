@@ -40,11 +40,12 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None) -> Iterator[SparkSession]:
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests of a worker process."""
     from dafka.spark.session import make_session
 
-    session = make_session("tests", "local[2]", SETTINGS)
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = make_session("tests", "local[2]", settings)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from pyspark.errors import PySparkException
 
 from dafka.records import Partition
 from dafka.storage import open_storage
@@ -55,6 +56,22 @@ def test_all_columns_are_returned_as_stored(spark: SparkSession, url: str) -> No
         for offset in range(end)
     ]
     assert sorted((*row[:4], bytes(row[4])) for row in rows) == expected
+
+
+def test_a_view_and_a_table_in_sql(spark: SparkSession, url: str) -> None:
+    path = url.partition(":")[2]
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW read_view USING dafka OPTIONS (path '{path}', subscribe 'trades')")
+    assert spark.sql("SELECT count(*) FROM read_view").collect() == [(10,)]
+    spark.sql(f"CREATE TABLE read_table USING dafka OPTIONS (path '{path}')")
+    try:
+        counted = spark.sql(f"SELECT count(*) FROM read_table WITH (path = '{path}', subscribe = 'trades')").collect()
+        assert counted == [(10,)]
+        with pytest.raises(PySparkException, match=r"Spark does not pass the options of CREATE TABLE on"):
+            spark.sql("SELECT count(*) FROM read_table").collect()
+        with pytest.raises(PySparkException, match=r"Spark does not pass the options of CREATE TABLE on"):
+            spark.sql("INSERT INTO read_table (value) VALUES (X'00')")
+    finally:
+        spark.sql("DROP TABLE read_table")
 
 
 BOTH = {("orders", A): (0, 199, 200), ("orders", B): (0, 99, 100)}

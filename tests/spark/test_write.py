@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from dafka.errors import ConfigError
 from dafka.records import Partition
+from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.publishing import PublishResult
 from dafka.spark.sink import BatchWriter, StreamWriter, TaskCommit
 from tests.cli.harness import Dafka
@@ -171,6 +172,21 @@ def test_whole_records_are_written_and_read_again(spark: SparkSession, written: 
 def test_a_null_timestamp_is_refused(spark: SparkSession, written: Written) -> None:
     with pytest.raises(PySparkException, match="RowError: column timestamp: expected a time in each row, not null"):
         written.write(spark.sql("select 'x' value, cast(null as timestamp) timestamp"), topic="null")
+
+
+def test_rows_are_inserted_in_sql(spark: SparkSession, written: Written) -> None:
+    spark.sql("CREATE TABLE insert_table (value STRING) USING dafka")
+    try:
+        options = f"(towers = '{written.towers}', topic = 'inserted')"
+        spark.sql(f"INSERT INTO insert_table WITH {options} SELECT CAST(id AS STRING) FROM range(10)")
+    finally:
+        spark.sql("DROP TABLE insert_table")
+    assert written.values("inserted") == [b"%d" % number for number in range(10)]
+
+
+def test_a_write_without_options_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"option towers: expected this option or config\. Spark does not pass"):
+        DafkaDataSource({}).writer(VALUES, False)
 
 
 def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
