@@ -17,6 +17,7 @@ __all__ = [
     "LocalError",
     "MissingExtraError",
     "NotLeaderError",
+    "OutcomeUnknownError",
     "RecordError",
     "RemoteError",
     "StorageBusyError",
@@ -232,6 +233,10 @@ class NotLeaderError(LocalError):
     def __init__(self, message: str, leader: str = "") -> None:
         super().__init__(message)
         self.leader = leader
+
+
+class OutcomeUnknownError(LocalError):
+    """Nobody could say in time whether records are in a log: its leader has changed, and the next one has not said."""
 
 
 class UnacknowledgedError(LocalError):

@@ -42,9 +42,11 @@ class WaitOffset(Protocol):
     """Waits until records are durable."""
 
     def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
-        """Wait, and return the offset of the first record; see `dafka.roles.appended.Appended.wait_offset`.
+        """Wait, and return the offset of the first record; -1 if they were appended long before, and it is not known.
 
-        It is -1 if the records were appended long before, and it is not remembered.
+        Raises `NotLeaderError` if the log has not got the records, or if their producer has an id, so that it may send
+        them again in any case; `OutcomeUnknownError` if nobody says in time whether the log has them; and
+        `TopicDeletedError`.
         """
 
 
@@ -197,10 +199,18 @@ def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> Append
         raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} ([kafka] batch_bytes_max)") from None
     except BatchError as error:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, str(error)) from None
+    is_plain = all(header.producer_id < 0 for header, _ in batches)
+
+    async def wait_offset(*, all_replicas: bool = True) -> int:
+        try:
+            return await appended.wait_offset(all_replicas=all_replicas)
+        except NotLeaderError:
+            if not is_plain:
+                raise
+        return await service.outcomes.find(appended, all_replicas=all_replicas)
+
     count = sum(header.count for header, _ in batches)
-    return AppendedBatches(
-        log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=appended.wait_offset
-    )
+    return AppendedBatches(log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset)
 
 
 def _find_duplicate(service: Service, log: LogState, position: int | None, header: BatchHeader) -> AppendedBatches:

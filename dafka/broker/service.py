@@ -18,6 +18,7 @@ from dafka.broker.crowd import Crowd
 from dafka.broker.elections import Elections
 from dafka.broker.groups import Groups
 from dafka.broker.machine_memory import find_memory_bytes
+from dafka.broker.outcomes import Outcomes
 from dafka.broker.participants import Participants
 from dafka.broker.post import Post
 from dafka.broker.producer_table import ProducerTable
@@ -68,6 +69,7 @@ class Service:
         transactions: The transactions.
         participants: The logs and groups that take part in transactions.
         elections: Has preferred replicas lead logs.
+        outcomes: Finds out what has become of records whose log got another leader.
         producers: What its logs know of producers.
         listeners: Its listeners.
         memory: The memory of all clients.
@@ -88,6 +90,7 @@ class Service:
         self._post = Post(broker.address, self._put_message)
         broker.on_message = self._post.receive
         self.elections = Elections(broker, self._post)
+        self.outcomes = Outcomes(broker, self._post)
         self.participants = Participants(broker, self._coordinators, producers, self._post)
         self.transactions = Transactions(self._coordinators, self.participants, self._post)
         self.groups = Groups(broker, self._coordinators, self.participants)
@@ -106,6 +109,7 @@ class Service:
         """Run the coordinators until cancelled. They have started when the slots are loaded that this broker leads."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._publish_messages)
+            nursery.start_soon(self.outcomes.run)
             self._post.introduce()
             await nursery.start(self.participants.run)
             await nursery.start(self._coordinators.run)

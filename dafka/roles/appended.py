@@ -6,7 +6,9 @@ import attrs
 import trio
 
 from dafka.errors import NotLeaderError, TopicDeletedError
+from dafka.protocol.logs import LogOrder
 from dafka.protocol.logs.log_state import OWN, LogState
+from dafka.records import Partition
 from dafka.roles.log_watchers import LogWatchers
 
 
@@ -16,15 +18,19 @@ class Appended:
 
     Attributes:
         watchers: Those who wait for the broker's logs to get further.
+        order: The broker's logs.
         log: The log.
-        first_sequence: The sequence of the first record in the broker's own partition of the log.
+        own: The broker's own partition of the log that the records are in: that of the branch it led then.
+        first_sequence: The sequence of the first record in that partition.
         count: The number of records.
         epoch: The leader epoch of the log.
         durable: Set when they are durable here.
     """
 
     watchers: LogWatchers
+    order: LogOrder
     log: LogState
+    own: Partition
     first_sequence: int
     count: int
     epoch: int
@@ -63,6 +69,31 @@ class Appended:
         """Return the offset of the first record; None if it has none. Raises what `wait_offset` raises."""
         self._check_log()
         return self.log.index.find(OWN, self.first_sequence)
+
+    def withdraw(self) -> bool:
+        """Return whether the records never become part of the log: they have no offset there, and get none."""
+        return self.order.withdraw(self.log, self.own, self.first_sequence, self.first_sequence + self.count)
+
+    def find_committed(self, *, all_replicas: bool = True) -> int | None:
+        """Return the offset of the first record, in whichever branch of the log this broker leads or has led last.
+
+        Args:
+            all_replicas: Whether enough replicas must hold the records.
+
+        Returns:
+            The offset; None if this broker does not know that the log has the records.
+        """
+        log = self.log
+        if log.own == self.own:
+            address, is_enough = OWN, not all_replicas and self.durable.is_set()
+        elif log.leadership.is_led:
+            address, is_enough = self.own.address, False
+        else:
+            return None
+        offset = log.index.find(address, self.first_sequence)
+        if offset is None or not (is_enough or log.high_watermark >= offset + self.count):
+            return None
+        return offset
 
     def _check_log(self) -> None:
         log = self.log

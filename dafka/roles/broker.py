@@ -372,9 +372,8 @@ class Broker(Store):
             sequence += header.count
         records = decode_run(log.own, moved, bytes_max=self._bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))
-        return Appended(
-            self.watchers, log, first_sequence, sequence - first_sequence, log.leadership.epoch, self._durable
-        )
+        count, epoch = sequence - first_sequence, log.leadership.epoch
+        return Appended(self.watchers, self.order, log, log.own, first_sequence, count, epoch, self._durable)
 
     def _check_led(self, log: LogState) -> None:
         if not log.leadership.is_led:
@@ -544,15 +543,24 @@ class Broker(Store):
         plan = self.order.plan(batches, time_ms, earlier)
         state = self._state.begin_write(time_ms)
         self.cluster.begin_write()
+        # A log that this broker leads no more when they are durable has them on a side branch, which the others heal.
+        written = [*plan.index_records, *state]
+        are_shown = [self._is_shown_to_others(batch.partition) for batch in written]
         try:
-            await super()._append([*batches, *plan.index_records, *state])
+            await super()._append([*batches, *written])
         except BaseException:
             self.order.undo(plan)
             self._earlier = earlier + self._earlier
+            for log in plan.logs:
+                self.watchers.notify(log)
             raise
         self.order.commit(plan)
         self._state.write_done()
-        shown = [batch for batch in (*plan.index_records, *state) if self._is_shown_to_others(batch.partition)]
+        shown = [
+            batch
+            for batch, was_shown in zip(written, are_shown, strict=True)
+            if was_shown or self._is_shown_to_others(batch.partition)
+        ]
         for batch in shown:
             self._broker_machine.store_own(batch.partition, batch.end_sequence)
         shown += [batch for batch in batches if self.is_own(batch.partition)]

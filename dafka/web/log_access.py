@@ -9,14 +9,14 @@ import trio
 
 from dafka.broker import Service
 from dafka.broker.appending import Batch, append_batches
-from dafka.errors import NotLeaderError, TopicDeletedError
+from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.groups import single_exception
 from dafka.protocol.logs import LogState
 from dafka.web.errors import WebError, topic_not_found
 from dafka.web.forwarding.broker_client import BrokerClient
 from dafka.web.forwarding.leaders import LEADER_WAIT_S
 from dafka.web.forwarding.log_bounds import LogBounds
-from dafka.web.forwarding.remote_appends import can_repeat, leader_changed
+from dafka.web.forwarding.remote_appends import leader_changed
 from dafka.web.forwarding.remote_logs import RemoteLogs
 from dafka.web.forwarding.remote_reads import RemoteRead
 from dafka.web.group_access import GroupAccess
@@ -240,13 +240,13 @@ class LogAccess:
         async def wait_offset() -> int | None:
             try:
                 offset = await appended.wait_offset()
-                return None if offset < 0 else offset
             except TopicDeletedError:
                 raise topic_not_found(log.topic) from None
-            except NotLeaderError:
-                if self._remote is None or not can_repeat(batches):
-                    raise leader_changed(log) from None
-            return await self._remote.append(log, batches).wait_offset()
+            except OutcomeUnknownError:
+                raise leader_changed(log) from None
+            except NotLeaderError:  # the log has not got them, or they are those of a producer with an id
+                return await self._forward(log).append(log, batches).wait_offset()
+            return None if offset < 0 else offset
 
         return PendingAppend(log, appended.record_count, appended.is_durable, wait_offset)
 

@@ -128,8 +128,8 @@ async def _wait(is_reached: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def run_cluster(folder: Path, *racks: str) -> Iterator[RunningCluster]:
-    """Run a broker for each rack during the block. Their numbers are those of the racks."""
+def run_cluster(folder: Path, *racks: str, http: bool = False) -> Iterator[RunningCluster]:
+    """Run a broker for each rack during the block, perhaps with HTTP. Their numbers are those of the racks."""
     found: list[RunningCluster] = []
     errors: list[BaseException] = []
     started = threading.Event()
@@ -138,7 +138,8 @@ def run_cluster(folder: Path, *racks: str) -> Iterator[RunningCluster]:
     async def serve() -> None:
         token, stop = trio.lowlevel.current_trio_token(), trio.Event()
         async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-            running = RunningCluster(cluster.config, folder, nursery)
+            config = cluster.config.with_http(listen="127.0.0.1:0") if http else cluster.config
+            running = RunningCluster(config, folder, nursery)
             for number, rack in enumerate(racks):
                 await running.open(number, {"rack": rack})
             found.append(running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import trio
@@ -15,6 +16,7 @@ from dafka.errors import (
     BatchTooLargeError,
     EncodingError,
     NotLeaderError,
+    OutcomeUnknownError,
     StorageError,
     TopicDeletedError,
 )
@@ -68,7 +70,7 @@ async def begin_produce(client: Client, request: ProduceRequest) -> Callable[[],
             parts = []
             for each, data in zip(waits, topic.partition_data, strict=True):
                 part = _answer(data.index, ErrorCode.REQUEST_TIMED_OUT)
-                with trio.move_on_at(deadline):
+                with trio.move_on_at(deadline), suppress(OutcomeUnknownError):
                     part = await (each() if request.acks else _wait_unasked(client, each))
                 parts.append(part)
             responses.append(TopicProduceResponse(name=name, partition_responses=parts))

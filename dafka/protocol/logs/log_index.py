@@ -191,6 +191,32 @@ class LogIndex:
         index = bisect_right(runs, sequence, key=lambda run: self._sequences[run - self._dropped])
         return self._offsets[runs[index] - self._dropped] if index < len(runs) else self.end_offset
 
+    def placed(self, address: str, first_sequence: int, end_sequence: int, end_offset: int) -> list[RunEntry]:
+        """Return where the records of a partition in a range of sequences are, those before an offset.
+
+        Args:
+            address: The address of the partition.
+            first_sequence: The first sequence.
+            end_sequence: The sequence after the last one.
+            end_offset: The offset after the last record that counts.
+
+        Returns:
+            Their runs; fewer if the log lacks some.
+        """
+        found: list[RunEntry] = []
+        sequence = first_sequence
+        while sequence < end_sequence:
+            offset = self.find_from(address, sequence)
+            location = self.locate(offset)
+            if location is None or location.address != address or offset >= end_offset:
+                break
+            count = min(location.record_count, end_sequence - location.sequence, end_offset - offset)
+            if count <= 0:
+                break
+            found.append(RunEntry(offset, address, location.sequence, count))
+            sequence = location.sequence + count
+        return found
+
     def sequence_from(self, address: str, offset: int) -> int | None:
         """Return the sequence of the first record of a partition at an offset or later; None if there is none."""
         number = self._numbers.get(address)

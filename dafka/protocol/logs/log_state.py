@@ -32,6 +32,9 @@ from dafka.records import Partition
 OWN = ""
 """The address that stands for the broker's own partition in the index of a log."""
 
+FORMER_ENDS_MAX = 16
+"""Of how many branches that a broker has led it remembers which records have an offset."""
+
 
 class NamesReplicas:
     """What names the replicas of a log, and those of them that still copy it."""
@@ -104,6 +107,9 @@ class LogState:
         is_replicated: Whether other brokers keep the log, too, or did. They acknowledge index records, so that each
             append has one, and the high watermark follows what they acknowledge.
         healing: Runs and batches of other branches that get their offsets with the next records.
+        withdrawn: Ranges of sequences of the own partition whose records get no offset: their clients were told so.
+        former_ends: By the address of each own partition of an earlier branch that this broker has led, the sequence
+            after its last record with an offset. Only the latest ones are remembered.
         behind: The addresses of producers' partitions of which records before those that come get their offsets
             first, each with the sequence up to which they have been looked at.
         is_gone: Whether the log is none of its broker's any more: its topic was deleted, or gave way to another one of
@@ -132,16 +138,22 @@ class LogState:
     is_replicated: bool = False
     healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
     behind: dict[str, int] = attrs.field(factory=dict)
+    withdrawn: list[tuple[int, int]] = attrs.field(factory=list)
+    former_ends: dict[str, int] = attrs.field(factory=dict)
     is_gone: bool = False
     _early_runs: deque[tuple[BatchEntry, str]] = attrs.field(factory=deque)
 
     def begin_branch(self, own: Partition, index_partition: Partition) -> None:
         """Forget the index, to restore that of all branches up to the one with these partitions."""
+        self.former_ends[self.own.address] = self.index.end_sequence(OWN)
+        if len(self.former_ends) > FORMER_ENDS_MAX:
+            del self.former_ends[next(iter(self.former_ends))]
         self.own, self.index_partition = own, index_partition
         self._forget_entries()
         self.index_first = self.index_trimmed = self.index_end = self.entry_count = 0
         self.branch_count = 1
         self.unwritten, self.markers, self.healing, self.behind = [], [], [], {}
+        self.withdrawn = []
         self.is_replicated = True
 
     def _forget_entries(self) -> None:

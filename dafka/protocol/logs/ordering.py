@@ -188,6 +188,28 @@ class LogOrder:
             log.is_replicated = True
             self._close_run(log)
 
+    def withdraw(self, log: LogState, own: Partition, first_sequence: int, end_sequence: int) -> bool:
+        """Give no offsets to records that clients of this broker have appended, unless they have them.
+
+        Args:
+            log: The log.
+            own: The broker's own partition of the log that the records are in.
+            first_sequence: The sequence of the first record.
+            end_sequence: The sequence after the last one.
+
+        Returns:
+            Whether they get none: they never become part of the log.
+        """
+        if log.own != own:
+            end = log.former_ends.get(own.address)
+            return end is not None and first_sequence >= end
+        if (first_sequence, end_sequence) in log.withdrawn:
+            return True
+        if first_sequence < log.index.end_sequence(OWN):
+            return False
+        log.withdrawn.append((first_sequence, end_sequence))
+        return True
+
     def heal(self, log: LogState, entries: Iterable[RunEntry | BatchEntry]) -> None:
         """Append what another branch has, and this one lacks, with the next records.
 
@@ -342,7 +364,9 @@ class LogOrder:
             if own is not None:
                 if len(batch):
                     entries = _producer_entries(batch, now_ms)
-                    self._place_own(self._plan_of(own, plans), batch.first_sequence, batch.end_sequence, entries)
+                    for first, end in _without(own.withdrawn, batch.first_sequence, batch.end_sequence):
+                        self._place_own(self._plan_of(own, plans), first, end, entries)
+                    self._place_markers(self._plan_of(own, plans), batch.end_sequence)
             elif len(batch) and self.is_native(batch.partition):
                 led = [log for log in self._logs[batch.partition.topic] if self.leads(log)]
                 self._place_native(batch, led, plans)
@@ -526,6 +550,17 @@ class LogOrder:
         if entries:
             log.unwritten += entries
             self._unwritten[log] = None
+
+
+def _without(withdrawn: Sequence[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a range of sequences without those that are withdrawn."""
+    for gone, gone_end in sorted(withdrawn):
+        if first < gone < end:
+            yield first, gone
+        if gone < end:
+            first = max(first, gone_end)
+    if first < end:
+        yield first, end
 
 
 def _producer_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:

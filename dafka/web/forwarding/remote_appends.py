@@ -17,7 +17,7 @@ import trio
 from dafka.batches.header import with_producer
 from dafka.broker.appending import AppendedBatches, Batch
 from dafka.broker.transactions import DRAWN_IDS
-from dafka.errors import NotLeaderError, TopicDeletedError
+from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.protocol.logs import LogState
 from dafka.web.errors import WebError, topic_not_found
 from dafka.web.forwarding.broker_client import BrokerError
@@ -285,7 +285,10 @@ class RemoteAppends:
         return True
 
     def _forget_answers(self) -> None:
-        """Let records be sent again over another connection, except those that could then be appended twice."""
+        """Let records be sent again over another connection, except those that could then be appended twice.
+
+        What becomes of these says the broker that they were sent to, also if it leads the log no more.
+        """
         for each in self._pending:
             reply = each.reply
             if reply is None or each.ended.is_set():
@@ -298,7 +301,7 @@ class RemoteAppends:
                 pass
             if reply.withdraw() or each.can_repeat:
                 each.reply = None
-            else:
+            elif reply.arrived.is_set():
                 each.fail(leader_changed(self._log))
 
     def _remove_ended(self) -> None:
@@ -325,7 +328,7 @@ class RemoteAppends:
     async def _append_here(self) -> None:
         """Append all records, because this broker has become the leader."""
         appended: list[tuple[RemoteAppend, AppendedBatches | None]] = []
-        for each in self._pending:
+        for each in [each for each in self._pending if each.reply is None]:
             if not self._enter_lane(each):
                 break
             try:
@@ -349,9 +352,10 @@ class RemoteAppends:
     async def _wait_here(self, each: RemoteAppend, here: AppendedBatches | None) -> None:
         try:
             offset = -1 if here is None else await here.wait_offset()
-        except NotLeaderError:
-            if not each.can_repeat:
-                each.fail(leader_changed(self._log))
+        except NotLeaderError:  # the log has not got them, or they are those of a producer with an id
+            return
+        except OutcomeUnknownError:
+            each.fail(leader_changed(self._log))
         except TopicDeletedError:
             each.fail(topic_not_found(self._log.topic))
         else:

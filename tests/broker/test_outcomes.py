@@ -1,0 +1,190 @@
+"""What clients are told of records whose log got another leader while they were being written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from dafka.broker import outcomes
+from dafka.broker.outcomes import Outcomes
+from dafka.broker.post import Post
+from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
+from dafka.protocol.logs import LogOrder, LogState, Topic, name_log
+from dafka.protocol.logs.log_state import Leadership
+from dafka.records import Partition, RecordBatch
+from dafka.roles.appended import Appended
+from dafka.roles.log_watchers import LogWatchers
+
+pytestmark = pytest.mark.trio
+
+TOPIC = Topic("orders", "id", 1)
+NAME = name_log("id", 0)
+
+
+class Broker:
+    """A broker with one log, of which tests say who leads it. It gives records their offsets, and stores nothing."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.order = LogOrder(address)
+        self.order.add_topic(TOPIC)
+        self.watchers = LogWatchers()
+        log = SimpleNamespace(topic=TOPIC.name, number=0)
+        self.cluster = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
+        self.post = Post(address, self._publish)
+        self.outcomes = Outcomes(self, self.post)  # type: ignore[arg-type]
+        self.others: list[Broker] = []
+        self.sequence = 0
+        self.lead(1)
+
+    def _publish(self, value: bytes) -> None:
+        for each in self.others:
+            each.post.receive(self.address, value)
+
+    @property
+    def log(self) -> LogState:
+        return self.order.logs("orders")[0]
+
+    def lead(self, epoch: int) -> None:
+        """Begin a branch, without any records before it."""
+        self.order.begin_branch(self.log, epoch)
+        self.order.finish_branch(self.log, {}, {})
+        self.log.leadership = Leadership(self.address, epoch, is_led=True)
+        self.sequence = 0
+
+    def follow(self, leader: str, epoch: int) -> None:
+        self.order.end_branch(self.log)
+        self.log.leadership = Leadership(leader, epoch, is_led=False)
+        self.watchers.notify(self.log)
+
+    def append(self, count: int = 1) -> Appended:
+        """Take records of a client, which are not written yet."""
+        log = self.log
+        first, self.sequence = self.sequence, self.sequence + count
+        epoch = log.leadership.epoch
+        return Appended(self.watchers, self.order, log, log.own, first, count, epoch, trio.Event())
+
+    def write(self, appended: Appended) -> None:
+        batch = RecordBatch(appended.own, appended.first_sequence, [b"x"] * appended.count)
+        self.order.commit(self.order.plan([batch], 0))
+        appended.durable.set()
+
+    def place(self, partition: Partition, first: int, count: int) -> None:
+        """Give records of another broker's partition their offsets, as a leader that continues or heals a branch."""
+        self.log.index.append(partition.address, first, count, is_open=False)
+
+    def commit(self, offset: int) -> None:
+        self.log.high_watermark = offset
+        self.watchers.notify(self.log)
+
+
+def make_brokers() -> tuple[Broker, Broker]:
+    former, leader = Broker("former"), Broker("leader")
+    former.others, leader.others = [leader], [former]
+    return former, leader
+
+
+async def wait(broker: Broker, appended: Appended, **arguments: Any) -> int | str:
+    """Return what a client is told."""
+    try:
+        return await broker.outcomes.find(appended, **arguments)
+    except (NotLeaderError, OutcomeUnknownError, TopicDeletedError) as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+async def test_records_that_the_next_leader_has_are_answered_with_their_offset(
+    autojump_clock: object, *, begins_again: bool
+) -> None:
+    former, leader = make_brokers()
+    first, second = former.append(2), former.append(3)
+    former.write(first)
+    former.write(second)
+    former.follow(leader.address, 2)
+    found: list[int | str] = []
+
+    async def note(appended: Appended) -> None:
+        found.append(await wait(former, appended))
+
+    async with trio.open_nursery() as nursery:
+        for coordinator in (former, leader):
+            nursery.start_soon(coordinator.outcomes.run)
+        nursery.start_soon(note, first)
+        await trio.sleep(1)
+        leader.place(first.own, 0, 2)  # the branch goes on after these
+        leader.place(leader.log.own, 0, 10)
+        leader.place(first.own, 2, 3)  # and these are healed behind others
+        if begins_again:
+            former.order.begin_branch(former.log, 2)  # it follows the new branch for readers
+        await trio.sleep(1)
+        assert not found  # too few replicas have them
+        leader.commit(14)
+        await trio.sleep(1)
+        assert found == [0]
+        nursery.start_soon(note, second)
+        await trio.sleep(1)
+        leader.commit(15)
+        await trio.sleep(1)
+        assert found == [0, 12]
+        nursery.cancel_scope.cancel()
+
+
+async def test_records_that_this_broker_leads_again_are_answered_with_their_offset(autojump_clock: object) -> None:
+    former, leader = make_brokers()
+    appended = former.append(2)
+    former.write(appended)
+    former.follow(leader.address, 2)
+    former.lead(3)
+    former.place(leader.log.own, 0, 5)
+    former.place(appended.own, 0, 2)
+    former.commit(7)
+    assert await wait(former, appended) == 5
+
+
+async def test_records_that_were_not_written_are_refused_and_get_no_offset_afterward(autojump_clock: object) -> None:
+    former, leader = make_brokers()
+    written, late = former.append(2), former.append(3)
+    former.write(written)
+    former.log.leadership = attrs.evolve(former.log.leadership, is_led=False)  # it cannot write, and others may lead
+    assert await wait(former, late) == "NotLeaderError"
+    former.log.leadership = attrs.evolve(former.log.leadership, is_led=True)
+    former.write(late)
+    assert former.log.index.end_offset == 2
+    after = former.append(1)
+    former.write(after)
+    assert former.log.index.find("", after.first_sequence) == 2
+    former.follow(leader.address, 2)
+    for _ in range(2):
+        assert await wait(former, former.append(4)) == "NotLeaderError"
+        former.order.begin_branch(former.log, 2)
+
+
+async def test_records_that_nobody_speaks_of_may_be_in_the_log_or_not(autojump_clock: object) -> None:
+    former, leader = make_brokers()
+    appended = former.append(2)
+    former.write(appended)
+    former.follow(leader.address, 2)
+    began = trio.current_time()
+    assert await wait(former, appended) == "OutcomeUnknownError"
+    assert trio.current_time() - began == pytest.approx(outcomes.OUTCOME_S)
+
+
+async def test_one_broker_is_enough_for_those_who_ask_for_no_more(autojump_clock: object) -> None:
+    former, leader = make_brokers()
+    appended = former.append(2)
+    former.write(appended)
+    former.follow(leader.address, 2)
+    assert await wait(former, appended, all_replicas=False) == 0
+
+
+async def test_records_of_a_deleted_topic_are_not_looked_for(autojump_clock: object) -> None:
+    former, leader = make_brokers()
+    appended = former.append(2)
+    former.write(appended)
+    former.follow(leader.address, 2)
+    former.order.remove_topic("orders")
+    assert await wait(former, appended) == "TopicDeletedError"
