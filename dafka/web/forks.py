@@ -1,11 +1,16 @@
 """Follows a log that goes on in another branch than the one that was read.
 
-After a split of the cluster, what a client has read may not be in the branch that is led afterwards. The client then
-goes on where the two branches part: it can get records again, and misses none.
+With the availability "branch", what a client has read before a split of the cluster may not be in the branch that is
+led afterwards. The client then goes on where the two branches part: it can get records again, and misses none.
+
+With "majority" no client reads anything that is not in every later branch, so it never goes back. The rows that have
+arrived here could say otherwise: a leader that goes on with other replicas serves records of its next branch before the
+row of that branch is here.
 """
 
 from __future__ import annotations
 
+from dafka.broker.topic_settings import MAJORITY, availability_of
 from dafka.protocol.logs import LogState
 from dafka.protocol.replication import Branch, BranchTable, Tip
 from dafka.roles import Broker
@@ -34,6 +39,9 @@ class BranchFollower:
         Returns:
             The offset; a smaller one if the log has parted from what the client has read.
         """
+        topic = self._broker.order.topics.get(log.topic)
+        if topic is None or availability_of(topic) == MAJORITY:
+            return offset
         leadership = log.leadership
         branch, former = Branch(leadership.epoch, leadership.leader), self._read.get(log)
         if branch == former or not leadership.leader:

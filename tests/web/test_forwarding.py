@@ -158,6 +158,7 @@ async def test_subscription_goes_on_at_the_next_leader_and_at_this_broker() -> N
 async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_pair() as pair, open_client(pair.first) as client:
         for web, values in ((pair.first, "abC"), (pair.second, "abcd")):
+            web.broker.broker.change_topic(TOPIC, settings={"availability": "branch"})
             pair.lead(0, web)
             await publish(pair, *values)
         await client.subscribe(TOPIC)
