@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -18,9 +17,8 @@ from dafka.protocol.replication import (
     Balancer,
     BalancerSettings,
     Brokers,
-    BrokerSpace,
     PlacedLog,
-    choose_replicas,
+    Reason,
     rank_nodes,
 )
 from dafka.protocol.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
@@ -33,6 +31,9 @@ _LOGGER = logging.getLogger("dafka.broker")
 
 BALANCING_S = 1.0
 """Seconds between two looks at whether brokers keep what they should."""
+
+AWAY_S = 60.0
+"""For how long at least a broker that was away looks whether others have replaced it, in seconds."""
 
 SPACE_STEP = 0.02
 """By which part of itself the free space of a broker changes until others are told."""
@@ -85,22 +86,28 @@ class Balancing:
         self._balancer = Balancer(
             host.address,
             BalancerSettings(mend_after_s=config.broker.mend_after_ms / 1000, full_bytes=config.broker.full_bytes),
-            random.sample,
         )
+        self._away_until = float("-inf")
         self._placed: dict[str, tuple[Topic, PlacedLog]] = {}
 
     def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
-        spaces = [
-            BrokerSpace(each.address, each.free_bytes, each.rack, takes_replicas=not each.is_draining)
-            for each in self._brokers.living()
-        ]
         count = topic.replica_count or self._settings.replicas
         placed = list(topic.placement[: topic.log_count])
-        for number in range(len(placed), topic.log_count):
-            chosen = choose_replicas(spaces, count, random.sample) or (self._host.address,)
-            placed.append(tuple(rank_nodes(name_log(topic.topic_id, number), chosen)))
+        names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
+        brokers, now = self._brokers, trio.current_time()
+        logs = [*self._place_all(), *self._place_unknown()]
+        chosen = self._balancer.place(brokers.all(), brokers.alive, logs, names, count, now, brokers.unwritable)
+        placed += [tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)]
         return tuple(placed)
+
+    def _place_unknown(self) -> Iterator[PlacedLog]:
+        """Yield the logs that this broker does not take part in yet: their topics have just been made."""
+        for topic in self._order.topics.values():
+            for number, replicas in enumerate(topic.placement[: topic.log_count]):
+                name = name_log(topic.topic_id, number)
+                if self._logs.find(name) is None:
+                    yield PlacedLog(name, "", replicas, len(replicas), is_fixed=True)
 
     def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log; see `Broker.change_replicas`."""
@@ -123,6 +130,7 @@ class Balancing:
 
     async def run(self) -> None:
         """Have further brokers keep logs, and others no more, as brokers come and go, until cancelled."""
+        self._note_away()
         while True:
             await trio.sleep(BALANCING_S)
             self._measure_space()
@@ -132,7 +140,11 @@ class Balancing:
             placed = list(self._place_all())
             brokers = self._brokers
             for change in self._balancer.advance(brokers.all(), brokers.alive, placed, now, brokers.unwritable):
-                self._change(change.log, change.replicas)
+                self._change(change.log, change.replicas, change.reason)
+            if self._balancer.has_share:
+                self._describe(awaits_share=False)
+            if 2 * len(brokers.alive) <= len(brokers.all()):
+                self._note_away()
             for log in self._logs:
                 self.prefer_leaders(log)
             self._count_under_replicated()
@@ -158,6 +170,18 @@ class Balancing:
                 yield known[1]
         if len(self._placed) > len(self._logs):
             self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
+
+    def _note_away(self) -> None:
+        """Note that this broker was stopped, or hears few of the others, so that these may replace it."""
+        self._away_until = trio.current_time() + max(self._settings.mend_after_ms / 1000, AWAY_S)
+
+    def explain(self, topic: str, number: int) -> Reason | None:
+        """Return why a log is getting other replicas; None if it gets none."""
+        found = self._order.topics.get(topic)
+        log = None if found is None else self._logs.find(name_log(found.topic_id, number))
+        if log is None:
+            return None
+        return self._balancer.explain(self._place_of(log), self._find_assigned(log))
 
     def _place_of(self, log: ReplicatedLog) -> PlacedLog:
         replica, assigned = log.replica, self._find_assigned(log)
@@ -196,16 +220,25 @@ class Balancing:
         if not self._balancer.replaced.isdisjoint(replicas):
             self.release_replicas(topic.name, number)
         elif not set(replicas) <= set(present):
-            self._change(log.name, (*present, *(each for each in replicas if each not in present)))
+            self._change(log.name, (*present, *(each for each in replicas if each not in present)), Reason.ASKED)
         elif set(replicas) == set(present):
             pass
         elif set(replicas) <= set(log.replica.in_sync()) and self._host.address in replicas:
-            self._change(log.name, replicas)
+            self._change(log.name, replicas, Reason.ASKED)
 
-    def _change(self, name: str, replicas: tuple[str, ...]) -> None:
+    def _change(self, name: str, replicas: tuple[str, ...], reason: Reason) -> None:
         log = self._logs.find(name)
-        if log is not None:
-            self._act(self._logs.change_replicas(log, replicas))
+        actions = [] if log is None else self._logs.change_replicas(log, replicas)
+        if log is not None and actions:
+            before, after = (self._number_of(each) for each in (log.replica.replicas, replicas))
+            _LOGGER.info(
+                "log %d of %s goes from the brokers %s to %s: %s", log.number, log.topic, before, after, reason.value
+            )
+        self._act(actions)
+
+    def _number_of(self, replicas: Iterable[str]) -> str:
+        found = map(self._brokers.find, replicas)
+        return ", ".join("?" if each is None else str(each.number) for each in found)
 
     async def _drop_left(self) -> None:
         """Delete what other brokers keep in this one's place."""
@@ -219,6 +252,8 @@ class Balancing:
             own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
             self._leading.forget(log.name)
+            if trio.current_time() < self._away_until and not self._brokers.own.is_draining:
+                self._describe(awaits_share=True)  # others have replaced this broker while it was away
             await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:

@@ -183,7 +183,8 @@ class Broker(Store):
             log_count: The number of its logs; 0 for `[kafka] log_count`.
             settings: Its own settings.
             replica_count: On how many brokers its logs are kept; 0 for `[broker] replicas`.
-            placement: The brokers that keep each log, the preferred leader first. Empty to choose them by free space.
+            placement: The brokers that keep each log, the preferred leader first. Empty to choose those that keep the
+                fewest.
 
         Returns:
             The topic, to wait until it is durable.
@@ -341,7 +342,9 @@ class Broker(Store):
 
     def set_draining(self, is_draining: bool) -> None:
         """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""
-        self.cluster.describe(is_draining=is_draining)
+        was_draining = self.brokers.own.is_draining
+        awaits_share = not is_draining and (was_draining or self.brokers.own.awaits_share)
+        self.cluster.describe(is_draining=is_draining, awaits_share=awaits_share)
 
     def under_replicated(self) -> list[LogState]:
         """Return the logs that this broker leads and that fewer brokers have whole than should."""

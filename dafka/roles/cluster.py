@@ -107,6 +107,7 @@ class Cluster:
             rack=settings.rack,
             is_starting=True,
             has_set_number=settings.number >= 0,
+            awaits_share=True,
         )
         self.brokers = Brokers(own, settings.leader_timeout_ms / 1000)
         self.logs = ReplicatedLogs(
@@ -193,7 +194,9 @@ class Cluster:
             if self._nursery is None and self._settings.number < 0:
                 self.brokers.own = attrs.evolve(own, number=broker.number)
             if self._nursery is None:
-                self.brokers.own = attrs.evolve(self.brokers.own, is_draining=broker.is_draining)
+                self.brokers.own = attrs.evolve(
+                    self.brokers.own, is_draining=broker.is_draining, awaits_share=broker.awaits_share
+                )
             return
         was_alone = self.is_alone
         self.brokers.note(broker)

@@ -73,6 +73,24 @@ def _describe(
     }
 
 
+def describe_moves(broker: Broker) -> list[dict[str, Any]]:
+    """Return the logs that are getting other replicas, each with the reason in words."""
+    found = []
+    for log in broker.order.all_logs():
+        reason = broker.cluster.balancing.explain(log.topic, log.number)
+        if reason is not None:
+            found.append(
+                {
+                    "topic": log.topic,
+                    "log": log.number,
+                    "replicas": numbers_of(broker, log.leadership.replicas),
+                    "joining": numbers_of(broker, log.leadership.joining),
+                    "reason": reason.value,
+                }
+            )
+    return found
+
+
 def _replica_count(service: Service, log: LogState) -> int:
     topic = service.broker.order.topics.get(log.topic)
     return (topic.replica_count if topic is not None else 0) or service.config.broker.replicas

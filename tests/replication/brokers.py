@@ -364,6 +364,7 @@ class Broker:
         self.generation = 0
         self.is_up = False
         self.is_draining = False
+        self.awaits_share = True
         self.clock_s = 0.0
         self.full_until = 0.0
         self.logs: dict[str, KeptLog] = {}
@@ -386,6 +387,7 @@ class Broker:
             rack=f"r{self.number % 2}" if self.world.balances else "",
             free_bytes=0 if self.is_full else 1000 + self.number,
             is_draining=self.is_draining,
+            awaits_share=self.awaits_share,
         )
 
     def start(self) -> None:
@@ -395,7 +397,7 @@ class Broker:
         self.generation += 1
         self.is_up = True
         self.brokers = Brokers(self.describe(), ALIVE_S)
-        self.balancer = Balancer(self.name, BALANCING, self.world.draw.sample)
+        self.balancer = Balancer(self.name, BALANCING)
         self.balanced_at = self.world.now
         self.copying: set[str] = set()
         self.pending_writes = 0

@@ -7,12 +7,15 @@ from collections import Counter
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dafka.protocol.replication import (
     Balancer,
     BalancerSettings,
     BrokerDescription,
     PlacedLog,
+    Reason,
     rank_nodes,
 )
 
@@ -43,9 +46,9 @@ class Cluster:
 
     def add_broker(self, rack: str = "", free_bytes: int = 1000) -> str:
         name = f"b{len(self.brokers)}"
-        self.brokers[name] = BrokerDescription(address=name, rack=rack, free_bytes=free_bytes)
+        self.brokers[name] = BrokerDescription(address=name, rack=rack, free_bytes=free_bytes, awaits_share=True)
         self.alive.add(name)
-        self.balancers[name] = Balancer(name, SETTINGS, self.draw.sample)
+        self.balancers[name] = Balancer(name, SETTINGS)
         return name
 
     def describe(self, name: str, **changes: object) -> None:
@@ -53,6 +56,16 @@ class Cluster:
 
     def add_log(self, name: str, replicas: tuple[str, ...], wanted: int) -> None:
         self.logs[name] = PlacedLog(name, rank_nodes(name, replicas)[0], replicas, wanted, replicas)
+
+    def create(self, *topics: tuple[str, int, int]) -> None:
+        """Create topics at any broker, each with a name, a number of logs, and of replicas."""
+        for topic, count, wanted in topics:
+            creator = self.balancers[self.draw.choice(sorted(self.alive))]
+            names = [f"{topic}/{number}" for number in range(count)]
+            existing = list(self.logs.values())
+            placed = creator.place(self.brokers.values(), self.alive, existing, names, wanted, self.now)
+            for name, replicas in zip(names, placed, strict=True):
+                self.add_log(name, replicas, wanted)
 
     def step(self) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
         """Let a second pass. Return the changes: the log, its replicas before and after."""
@@ -66,7 +79,11 @@ class Cluster:
         made = []
         seen = list(self.logs.values())
         for broker in sorted(self.alive):
-            for change in self.balancers[broker].advance(self.brokers.values(), self.alive, seen, self.now):
+            balancer = self.balancers[broker]
+            changes = balancer.advance(self.brokers.values(), self.alive, seen, self.now)
+            if balancer.has_share:
+                self.describe(broker, awaits_share=False)
+            for change in changes:
                 log = self.logs[change.log]
                 assert log.leader == broker
                 assert broker in change.replicas
@@ -238,12 +255,101 @@ def test_racks_remain_spread_when_replicas_move() -> None:
 
 def test_a_change_that_fails_is_asked_for_again_and_not_before_some_time_has_passed() -> None:
     brokers = [BrokerDescription(address=f"b{number}", free_bytes=1000) for number in range(4)]
-    balancer = Balancer("b0", SETTINGS, random.Random(1).sample)
+    balancer = Balancer("b0", SETTINGS)
     log = PlacedLog("log", "b0", ("b0", "b1"), 3, ("b0", "b1"))
     asked = [
         now for now in range(30) if balancer.advance(brokers, {each.address for each in brokers}, [log], float(now))
     ]
     assert asked == [0, 5, 10, 15, 20, 25]
+
+
+def reasons(cluster: Cluster, log: str, assigned: tuple[str, ...] = ()) -> set[Reason | None]:
+    """Return why a log moves, as the brokers say; all say the same."""
+    placed = cluster.logs[log]
+    cluster.step()
+    return {cluster.balancers[each].explain(placed, assigned) for each in cluster.alive}
+
+
+def test_every_move_has_a_reason() -> None:
+    cluster = Cluster(1, 4, copy_s=30)
+    for name in ("one", "two", "three"):
+        cluster.add_log(name, ("b0", "b1", "b2"), 3)
+    cluster.describe("b3", awaits_share=False)
+    assert reasons(cluster, "one") == {None}
+    assert reasons(cluster, "one", ("b0", "b3")) == {Reason.ASKED}
+    cluster.describe("b2", is_draining=True)
+    assert reasons(cluster, "one") == {Reason.DRAINED}
+    cluster.describe("b2", is_draining=False)
+    cluster.add_log("short", ("b0",), 2)
+    assert reasons(cluster, "short") == {Reason.MISSING}
+    cluster.alive.remove("b1")
+    for _ in range(60):
+        cluster.step()
+    cluster.add_log("dead", ("b0", "b1"), 2)
+    assert reasons(cluster, "dead") == {Reason.DEAD}
+    cluster.add_log("surplus", ("b0", "b2", "b3"), 2)
+    assert reasons(cluster, "surplus") == {Reason.SURPLUS}
+    cluster.describe("b3", awaits_share=True)
+    cluster.add_log("shared", ("b0", "b2", "b3"), 2)
+    assert reasons(cluster, "shared") == {Reason.SHARE}
+
+
+TOPICS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(100, 10**6), min_size=1, max_size=7), TOPICS, st.booleans())
+def test_new_logs_stay_where_they_are(free: list[int], topics: list[tuple[int, int]], are_new: bool) -> None:
+    """The balancer proposes no move, however much space the brokers have, also if all of them have just come."""
+    cluster = Cluster(1, 0)
+    for each in free:
+        cluster.describe(cluster.add_broker(free_bytes=each), awaits_share=are_new)
+    for number, (count, wanted) in enumerate(topics):
+        cluster.create((f"t{number}", count, wanted))
+        for _ in range(7):
+            assert not cluster.step()
+    loads = [cluster.loads()[each] for each in cluster.brokers]
+    assert max(loads) - min(loads) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["r1", "r2", "r3"]), min_size=1, max_size=7), TOPICS, st.integers())
+def test_logs_move_only_when_something_has_changed(racks: list[str], topics: list[tuple[int, int]], seed: int) -> None:
+    """Racks, logs that are deleted, and brokers that were stopped for a moment leave loads that differ."""
+    cluster = Cluster(seed, 0)
+    draw = cluster.draw
+    for rack in racks:
+        cluster.describe(cluster.add_broker(rack, draw.randrange(100, 10**6)), awaits_share=False)
+    for number, (count, wanted) in enumerate(topics):
+        cluster.create((f"t{number}", count, wanted))
+        for name in [each for each in cluster.logs if draw.random() < 0.3]:
+            del cluster.logs[name]
+        if len(racks) > 1:
+            stopped = draw.choice(sorted(cluster.alive))
+            cluster.alive.remove(stopped)
+            for _ in range(3):
+                cluster.step()
+            cluster.alive.add(stopped)
+        for _ in range(7):
+            cluster.step()
+    assert cluster.changes == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=3))
+def test_further_broker_gets_its_share_with_the_fewest_moves(count: int, topics: list[tuple[int, int]]) -> None:
+    cluster = Cluster(1, count)
+    cluster.create(*((f"t{number}", logs, min(wanted, count)) for number, (logs, wanted) in enumerate(topics)))
+    added = cluster.add_broker()
+    total = sum(cluster.loads().values())
+    while cluster.brokers[added].awaits_share and cluster.now < 600:
+        cluster.step()
+    share = cluster.loads()[added]
+    assert cluster.changes == 2 * share  # each is added, then the replica that it replaces is removed
+    assert share in {total // (count + 1), -(-total // (count + 1))}
+    assert not cluster.brokers[added].awaits_share
+    for _ in range(20):
+        assert not cluster.step()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -27,27 +27,30 @@ def test_a_further_broker_takes_only_its_share() -> None:
         assert after == before
 
 
-def test_the_broker_with_most_space_gets_the_replica() -> None:
+def test_the_broker_with_most_space_gets_the_replica_among_those_that_keep_the_fewest() -> None:
     brokers = [BrokerSpace(name, number) for number, name in enumerate(BROKERS[:3])]
-    assert choose_replicas(brokers, 2, random.Random(1).sample) == (BROKERS[2], BROKERS[1])
+    assert choose_replicas("log", brokers, 2, {}) == (BROKERS[2], BROKERS[1])
+    assert choose_replicas("log", brokers, 2, {BROKERS[1]: 1, BROKERS[2]: 1}) == (BROKERS[0], BROKERS[2])
 
 
 def test_replicas_are_in_different_racks_while_there_are_any() -> None:
     brokers = [BrokerSpace(name, 1, rack=str(number % 3)) for number, name in enumerate(BROKERS)]
     racks = {each.broker: each.rack for each in brokers}
     for seed in range(100):
-        found = choose_replicas(brokers, 5, random.Random(seed).sample)
+        draw = random.Random(seed)
+        found = choose_replicas(f"orders/{seed}", brokers, 5, {name: draw.randrange(9) for name in BROKERS})
         assert sorted(Counter(racks[each] for each in found).values()) == [1, 2, 2]
 
 
 def test_full_brokers_get_no_replicas() -> None:
     brokers = [BrokerSpace(name, 1, takes_replicas=number < 2) for number, name in enumerate(BROKERS)]
-    assert set(choose_replicas(brokers, 3, random.Random(1).sample)) == set(BROKERS[:2])
+    assert set(choose_replicas("log", brokers, 3, {})) == set(BROKERS[:2])
 
 
-@given(st.integers(0, 12), st.integers(0, 4), st.randoms(use_true_random=False))
-def test_replicas_are_different_brokers_and_former_ones_are_kept(count: int, kept: int, draw: random.Random) -> None:
-    brokers = [BrokerSpace(name, draw.randrange(100)) for name in BROKERS]
-    found = choose_replicas(brokers, count, draw.sample, BROKERS[:kept])
+@given(st.integers(0, 12), st.integers(0, 4), st.lists(st.integers(0, 100), min_size=10, max_size=10))
+def test_replicas_are_different_brokers_and_former_ones_are_kept(count: int, kept: int, free: list[int]) -> None:
+    brokers = [BrokerSpace(name, free_bytes) for name, free_bytes in zip(BROKERS, free, strict=True)]
+    loads = dict(zip(BROKERS, free[::-1], strict=True))
+    found = choose_replicas("log", brokers, count, loads, BROKERS[:kept])
     assert list(found[:kept]) == BROKERS[:kept]
     assert len(set(found)) == len(found) == max(min(count, len(BROKERS)), kept)

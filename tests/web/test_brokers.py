@@ -100,6 +100,29 @@ async def test_any_broker_drains_any_other_one() -> None:
         assert "the cluster has 0, 1" in answer.document["error"]["message"]
 
 
+async def moves(web: RunningWeb, topic: str) -> list[dict[str, Any]]:
+    """Return the logs of a topic that are getting other replicas."""
+    return [each for each in (await web.get("/moves")).document["moves"] if each["topic"] == topic]
+
+
+async def test_logs_that_move_are_listed_with_the_reason() -> None:
+    async with open_webs(3, FAST) as webs:
+        await create(webs, "orders", 1, replica_count=1)
+        assert not await moves(webs[0], "orders")
+        address = webs[0].broker.broker.logs("orders")[0].leadership.leader
+        kept = next(number_of(web) for web in webs if web.broker.broker.address == address)
+        wanted = next(number_of(web) for web in webs if number_of(web) != kept)
+        answer = await webs[0].request("PUT", "/topics/orders/logs/0/replicas", document={"replicas": [wanted]})
+        assert answer.status < 300
+        (move,) = await moves(webs[0], "orders")
+        assert move["log"] == 0
+        assert move["reason"] == "an operator has named the brokers that keep it"
+        with trio.fail_after(DEADLINE_S):
+            while await moves(webs[0], "orders"):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        assert webs[0].broker.broker.logs("orders")[0].leadership.replicas != (address,)
+
+
 async def test_streams_go_on_when_the_leader_dies() -> None:
     config = FAST.with_broker(leader_timeout_ms=500, replicas=3)
     async with open_webs(3, config) as webs:

@@ -285,6 +285,33 @@ def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
 
 
 @topic.command()
+@json_option
+@http_options
+def moves(as_json: bool, client: HttpClient) -> None:
+    """List the logs that are getting other replicas, each with the reason.
+
+    No log moves without one: an operator has asked for it, a broker is drained or has died for good, a log has fewer
+    replicas than it should, or a broker that has come gets its share.
+    """
+    found = client.ask("GET", "/moves")["moves"]
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(each))
+        return
+    rows = [
+        (
+            each["topic"],
+            str(each["log"]),
+            ",".join(map(str, each["replicas"])),
+            ",".join(map(str, each["joining"])),
+            each["reason"],
+        )
+        for each in found
+    ]
+    print_table(("topic", "log", "replicas", "joining", "reason"), (), rows)
+
+
+@topic.command()
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @client_options
 def elect(names: tuple[str, ...], client: KafkaClient) -> None:

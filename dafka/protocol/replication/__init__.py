@@ -9,7 +9,7 @@ from dafka.protocol.replication.actions import (
     StepDown,
     WriteControl,
 )
-from dafka.protocol.replication.balancing import Balancer, BalancerSettings, PlacedLog, ReplicaChange
+from dafka.protocol.replication.balancing import Balancer, BalancerSettings, PlacedLog, Reason, ReplicaChange
 from dafka.protocol.replication.branch_table import BranchTable
 from dafka.protocol.replication.brokers import (
     BROKERS_TOPIC,
@@ -59,6 +59,7 @@ __all__ = [
     "MoveHighWatermark",
     "PlacedLog",
     "Promise",
+    "Reason",
     "Replica",
     "ReplicaAction",
     "ReplicaChange",

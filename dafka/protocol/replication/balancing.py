@@ -4,6 +4,10 @@ A leader changes the replicas of its logs one step at a time. A broker that has 
 A broker that can still give what it holds goes in two steps: its successor is added, and the broker is removed when
 all others are in sync.
 
+New logs are placed by the same plan, so that a log which was just placed stays where it is. Nothing moves unless
+something has changed: see `Reason`. A broker that has come, or come back, says that it awaits its share, until it has
+got it; only then, and only to such brokers, logs move from brokers that keep more.
+
 Rebalancing needs no coordinator: every broker knows the replicas of all logs, so every one computes the same moves,
 and carries out those of its own logs.
 """
@@ -11,7 +15,8 @@ and carries out those of its own logs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
 
 import attrs
 
@@ -24,6 +29,20 @@ RETRY_S = 5.0
 
 PLANNING_S = 5.0
 """The time between two attempts at rebalancing."""
+
+SHARE_S = 10.0
+"""How long no log has been meant for a broker that awaits its share until it has got it. It may hear of logs late."""
+
+
+class Reason(Enum):
+    """Why a log gets other replicas."""
+
+    ASKED = "an operator has named the brokers that keep it"
+    DRAINED = "a broker that keeps it is drained"
+    DEAD = "a broker that keeps it has been dead for too long"
+    MISSING = "it has fewer replicas than it should"
+    SHARE = "a broker that has come gets its share of the logs"
+    SURPLUS = "it has more replicas than it should"
 
 
 @attrs.frozen(kw_only=True)
@@ -70,10 +89,12 @@ class ReplicaChange:
     Attributes:
         log: Its name.
         replicas: The replicas.
+        reason: Why.
     """
 
     log: str
     replicas: tuple[str, ...]
+    reason: Reason
 
 
 @attrs.frozen
@@ -87,6 +108,7 @@ class _Cluster:
         spaces: The living brokers, as placement sees them.
         usable: Those that take further replicas.
         racks: The rack of each broker.
+        sharing: Those that await their share.
         loads: How many replicas each broker has, without those that are about to be removed.
         surplus: The replicas that each log has too many, if it has any.
     """
@@ -97,6 +119,7 @@ class _Cluster:
     spaces: tuple[BrokerSpace, ...]
     usable: frozenset[str]
     racks: Mapping[str, str]
+    sharing: frozenset[str]
     loads: Counter[str] = attrs.field(factory=Counter)
     surplus: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
 
@@ -136,21 +159,17 @@ class Balancer:
     Args:
         own: The address of that broker.
         settings: When replicas are changed, and how many at once.
-        draw_sample: Draws as many different brokers at random as it is asked for, such as `random.sample`.
     """
 
-    def __init__(
-        self,
-        own: str,
-        settings: BalancerSettings,
-        draw_sample: Callable[[Sequence[BrokerSpace], int], Sequence[BrokerSpace]],
-    ) -> None:
+    def __init__(self, own: str, settings: BalancerSettings) -> None:
         self._own = own
         self._settings = settings
-        self._draw_sample = draw_sample
         self._dead_since: dict[str, float] = {}
         self._asked: dict[str, tuple[tuple[str, ...], float]] = {}
         self._next_plan_at = float("-inf")
+        self._shared_at: float | None = None
+        self._has_share = False
+        self._cluster: _Cluster | None = None
         self._unfit: frozenset[str] = frozenset()
         self._handed_over: dict[str, frozenset[str]] = {}
         self._replaced: frozenset[str] = frozenset()
@@ -164,6 +183,66 @@ class Balancer:
     def replaced(self) -> frozenset[str]:
         """The brokers whose replicas get successors: those that are drained, or were dead for too long."""
         return self._replaced
+
+    @property
+    def has_share(self) -> bool:
+        """Whether this broker has awaited its share of the logs, and has got it by now."""
+        return self._has_share
+
+    def explain(self, log: PlacedLog, assigned: tuple[str, ...] = ()) -> Reason | None:
+        """Return why a log is getting other replicas, as of the last call of `advance`; None if it gets none.
+
+        Args:
+            log: The log.
+            assigned: The replicas that an operator has named; none if brokers choose them.
+
+        Returns:
+            The reason.
+        """
+        cluster = self._cluster
+        if assigned and set(assigned) != set(log.replicas):
+            return Reason.ASKED
+        if cluster is None or log.is_fixed:
+            return None
+        staying = cluster.staying(log.replicas)
+        missing = self._missing(log, cluster)
+        if len(log.replicas) > len(staying) and (missing or len(staying) >= log.wanted):
+            return Reason.DRAINED if cluster.gone.isdisjoint(log.replicas) else Reason.DEAD
+        if not missing and len(log.replicas) > log.wanted:
+            return Reason.SURPLUS if cluster.sharing.isdisjoint(log.replicas) else Reason.SHARE
+        return Reason.MISSING if missing else None
+
+    def place(
+        self,
+        brokers: Iterable[BrokerDescription],
+        alive: Collection[str],
+        logs: Iterable[PlacedLog],
+        names: Sequence[str],
+        wanted: int,
+        now: float,
+        unwritable: frozenset[str] = frozenset(),
+    ) -> list[tuple[str, ...]]:
+        """Choose the replicas of new logs.
+
+        Args:
+            brokers: All brokers, living or not.
+            alive: The living ones.
+            logs: All logs that there are.
+            names: The names of the new ones.
+            wanted: How many replicas each is meant to have.
+            now: The time in seconds.
+            unwritable: The living brokers whose storages take no records.
+
+        Returns:
+            The replicas of each new log; this broker alone if no broker takes replicas.
+        """
+        cluster = self._survey(list(brokers), frozenset(alive), unwritable, list(logs), now)
+        placed: list[tuple[str, ...]] = []
+        for name in names:
+            chosen = choose_replicas(name, cluster.spaces, wanted, cluster.loads) or (self._own,)
+            cluster.loads.update(chosen)
+            placed.append(chosen)
+        return placed
 
     def advance(
         self,
@@ -190,7 +269,7 @@ class Balancer:
         led = [each for each in found if each.leader == self._own and not each.is_fixed]
         self._forget_answered(led, now)
         changes = [
-            ReplicaChange(log.name, replicas)
+            ReplicaChange(log.name, replicas, self.explain(log) or Reason.SURPLUS)
             for log in led
             if log.name not in self._asked and (replicas := self._without_surplus(log, cluster)) != log.replicas
         ]
@@ -200,13 +279,20 @@ class Balancer:
         )
         waiting = [log for log in led if log.name not in busy and self._missing(log, cluster)]
         waiting.sort(key=lambda log: (len(cluster.alive.intersection(log.in_sync)), log.name))
-        changes += [ReplicaChange(log.name, self._with_missing(log, cluster)) for log in waiting[: max(room, 0)]]
+        changes += [
+            ReplicaChange(log.name, self._with_missing(log, cluster), self.explain(log) or Reason.MISSING)
+            for log in waiting[: max(room, 0)]
+        ]
         room -= len(waiting)
-        if room > 0 and now >= self._next_plan_at:
-            self._next_plan_at = now + PLANNING_S
-            plan = [each for each in self._plan_moves(found, cluster) if each[0].leader == self._own]
-            idle = [each for each in plan if each[0].name not in busy and not self._is_catching_up(each[0], cluster)]
-            changes.extend(ReplicaChange(log.name, (*log.replicas, broker)) for log, broker in idle[:room])
+        plan = self._share(found, cluster, now)
+        idle = [
+            each
+            for each in plan
+            if each[0].leader == self._own and each[0].name not in busy and not self._is_catching_up(each[0], cluster)
+        ]
+        changes += [
+            ReplicaChange(log.name, (*log.replicas, broker), Reason.SHARE) for log, broker in idle[: max(room, 0)]
+        ]
         replicas_of = {log.name: log.replicas for log in led}
         self._asked.update((each.log, (replicas_of[each.log], now)) for each in changes)
         return changes
@@ -238,7 +324,8 @@ class Balancer:
         )
         racks = {each.address: each.rack for each in brokers}
         usable &= racks.keys()
-        cluster = _Cluster(alive, leaving & alive, gone, spaces, usable, racks)
+        sharing = frozenset(each.address for each in brokers if each.awaits_share)
+        cluster = self._cluster = _Cluster(alive, leaving & alive, gone, spaces, usable, racks, sharing)
         cluster.loads.update(each for log in logs for each in cluster.staying(log.replicas))
         self._handed_over = {}
         for log in logs:
@@ -293,40 +380,70 @@ class Balancer:
         # Acknowledgements wait for more than half of the replicas: let those in sync remain more than half.
         spare = 2 * sum(each in log.in_sync for each in log.replicas) - 1 - len(log.replicas)
         count = max(min(self._missing(log, cluster), spare + len(gone)), 1)
-        chosen = choose_replicas(cluster.spaces, len(staying) + count, self._draw_sample, staying)
+        chosen = choose_replicas(log.name, cluster.spaces, len(staying) + count, cluster.loads, staying)
+        cluster.loads.update(chosen[len(staying) :])
         return (*(each for each in log.replicas if each not in gone[:count]), *chosen[len(staying) :])
 
-    def _plan_moves(self, logs: list[PlacedLog], cluster: _Cluster) -> list[tuple[PlacedLog, str]]:
-        """Return the logs that get a replica on a less loaded broker: the same ones at every broker."""
+    def _share(self, logs: list[PlacedLog], cluster: _Cluster, now: float) -> list[tuple[PlacedLog, str]]:
+        """Return the logs that get a replica on a broker that awaits its share, if it is time to plan that."""
+        if self._own not in cluster.sharing:
+            self._shared_at = None
+        elif self._shared_at is None or now < self._shared_at:
+            self._shared_at = now
+        plan: list[tuple[PlacedLog, str]] = []
+        if cluster.sharing and not self._next_plan_at - PLANNING_S <= now < self._next_plan_at:
+            self._next_plan_at = now + PLANNING_S
+            receiving = Counter(
+                each
+                for log in logs
+                if len(log.replicas) > log.wanted and not log.is_fixed
+                for each in log.replicas[log.wanted :]
+            )
+            plan = self._plan_moves(logs, cluster, receiving)
+            if self._shared_at is not None and receiving[self._own]:
+                self._shared_at = now
+        self._has_share = self._shared_at is not None and now >= self._shared_at + SHARE_S
+        return plan
+
+    def _plan_moves(
+        self, logs: list[PlacedLog], cluster: _Cluster, receiving: Counter[str]
+    ) -> list[tuple[PlacedLog, str]]:
+        """Return the logs that get a replica on a broker that awaits its share: the same ones at every broker.
+
+        Each comes from the most loaded broker, so that as few as possible move.
+
+        Args:
+            logs: All logs.
+            cluster: The brokers.
+            receiving: How many logs each broker is receiving, which is added to.
+
+        Returns:
+            The logs, each with the broker.
+        """
         loads = cluster.loads
-        receiving = Counter(
-            each
-            for log in logs
-            if len(log.replicas) > log.wanted and not log.is_fixed
-            for each in log.replicas[log.wanted :]
-        )
-        settled = [
-            log
+        settled = {
+            log.name: log
             for log in logs
             if log.leader
             and not log.is_fixed
             and len(log.replicas) == len(cluster.staying(log.replicas)) == log.wanted
             and cluster.alive.issuperset(log.replicas)
-        ]
+        }
         plan: list[tuple[PlacedLog, str]] = []
-        planned: set[str] = set()
-        for broker in sorted(cluster.usable, key=lambda each: (loads[each], each)):
-            if all(loads[each] < loads[broker] + 2 for each in cluster.usable):
-                continue
-            free = [log for log in settled if broker not in log.replicas and log.name not in planned]
-            for log in sorted(free, key=lambda log: weigh_node(log.name, broker)):
-                if receiving[broker] >= self._settings.moves_max:
+        for broker in sorted(cluster.usable & cluster.sharing, key=lambda each: (loads[each], each)):
+            while receiving[broker] < self._settings.moves_max:
+                found = [
+                    (-loads[removed], weigh_node(log.name, broker), log.name, removed)
+                    for log in settled.values()
+                    if broker not in log.replicas
+                    and (removed := cluster.choose_surplus(log, (broker,))[0]) != broker
+                    and loads[removed] >= loads[broker] + 2
+                ]
+                if not found:
                     break
-                [removed, *_] = cluster.choose_surplus(log, (broker,))
-                if removed != broker and loads[removed] >= loads[broker] + 2:
-                    plan.append((log, broker))
-                    planned.add(log.name)
-                    receiving[broker] += 1
-                    loads[broker] += 1
-                    loads[removed] -= 1
+                *_, name, removed = min(found)
+                plan.append((settled.pop(name), broker))
+                receiving[broker] += 1
+                loads[broker] += 1
+                loads[removed] -= 1
         return plan

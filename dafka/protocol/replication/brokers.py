@@ -36,6 +36,8 @@ class BrokerDescription:
         is_starting: Whether it has not looked for the other brokers yet, of which one may have its number.
         has_set_number: Whether its number is a setting; otherwise it has chosen it.
         has_left: Whether it has left the cluster, because another broker has its number.
+        awaits_share: Whether it gets logs from brokers that keep more: it is new, was drained, or was replaced while it
+            was away, and keeps fewer than the others since.
     """
 
     address: str
@@ -47,6 +49,7 @@ class BrokerDescription:
     is_draining: bool = False
     under_replicated_logs: int = 0
     forwarding_key: str = attrs.field(default="", repr=False)
+    awaits_share: bool = False
     is_starting: bool = False
     has_set_number: bool = False
     has_left: bool = False

@@ -1,13 +1,15 @@
-"""Placement: on which brokers the replicas of a log are put."""
+"""Placement: on which brokers the replicas of a log are put.
+
+`Balancer` places new logs by it, and replaces replicas by it, so that both follow one plan.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-CANDIDATES = 3
-"""How many brokers are drawn for each replica; the one with most free space gets it."""
+from dafka.protocol.rendezvous import weigh_node
 
 
 @attrs.frozen
@@ -28,20 +30,22 @@ class BrokerSpace:
 
 
 def choose_replicas(
+    log: str,
     brokers: Sequence[BrokerSpace],
     count: int,
-    draw_sample: Callable[[Sequence[BrokerSpace], int], Sequence[BrokerSpace]],
+    loads: Mapping[str, int],
     kept: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Choose the replicas of a log.
 
-    Each further replica goes to the broker with most free space of three that are drawn at random, from racks that
-    have the fewest of its replicas.
+    Each further replica goes to one of the racks that have the fewest of its replicas, there to a broker that keeps the
+    fewest logs, and of these to the one with most free space.
 
     Args:
+        log: The name of the log, which decides between brokers that are equal in all this.
         brokers: The living brokers.
         count: The number of replicas.
-        draw_sample: Draws as many different brokers at random as it is asked for, such as `random.sample`.
+        loads: How many replicas each broker has.
         kept: The brokers that are replicas and remain so.
 
     Returns:
@@ -54,8 +58,14 @@ def choose_replicas(
         if not free:
             break
         used = [racks.get(each, "") for each in chosen]
-        fewest = min(used.count(each.rack) for each in free)
-        spread = [each for each in free if used.count(each.rack) == fewest]
-        drawn = draw_sample(spread, min(CANDIDATES, len(spread)))
-        chosen.append(max(drawn, key=lambda each: each.free_bytes).broker)
+        best = min(
+            free,
+            key=lambda each: (
+                used.count(each.rack),
+                loads.get(each.broker, 0),
+                -each.free_bytes,
+                weigh_node(log, each.broker),
+            ),
+        )
+        chosen.append(best.broker)
     return tuple(chosen)

@@ -8,7 +8,13 @@ from dafka.errors import ConfigError
 from dafka.web.errors import WebError
 from dafka.web.http.messages import AnyResponse, Request, respond
 from dafka.web.reading import find_logs
-from dafka.web.replicas import count_leaderless, describe_branches, describe_brokers, describe_leadership
+from dafka.web.replicas import (
+    count_leaderless,
+    describe_branches,
+    describe_brokers,
+    describe_leadership,
+    describe_moves,
+)
 from dafka.web.routes.registry import Answer, Needs, route
 from dafka.web.schemas import Array, Boolean, Choice, Integer, Nullable, Object, Text
 
@@ -90,10 +96,34 @@ REPLICAS = Object(
     },
 )
 
+MOVES = Object(
+    "Moves",
+    {
+        "moves": Array(
+            Object(
+                "Move",
+                {
+                    "topic": Text("The name of the topic."),
+                    "log": Integer("The number of the log."),
+                    "replicas": Array(NUMBER, "The brokers that keep it now."),
+                    "joining": Array(NUMBER, "Those of them that copy it."),
+                    "reason": Text("Why it gets other replicas."),
+                },
+            )
+        )
+    },
+)
+
 NEW_REPLICAS = Object(
     "NewReplicas",
     {"replicas": Array(NUMBER, "The brokers, the preferred leader first; none to let the cluster choose.", 1024)},
 )
+
+
+@route("GET", "/moves", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The logs.", MOVES)})
+async def list_moves(request: Request) -> AnyResponse:
+    """List the logs that are getting other replicas, each with the reason. No log moves without one."""
+    return respond({"moves": describe_moves(request.service.broker)})
 
 
 @route("GET", "/brokers", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The brokers.", BROKERS)})
