@@ -1,13 +1,15 @@
-"""Blocks and tasks of Trio that say what to use instead where Trio does not run."""
+"""Blocks and tasks of Trio, and nodes, that say what to use instead where they cannot be used."""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import trio
 
@@ -79,6 +81,65 @@ def check_in_trio(name: str) -> None:
         f"dafka.{name} is for programs on Trio: run this with trio.run, or use dafka.asyncio.{name} or "
         f"dafka.blocking.{name}"
     )
+
+
+def bind_to_process(opened: object) -> None:
+    """Make each use of an object raise `WrongContextError` in processes that are forked from this one.
+
+    Args:
+        opened: A node, or a part of it that holds records or events. Its class has no `__slots__`.
+    """
+    _of_this_process.add(opened)
+
+
+def forked_error(opener: int) -> WrongContextError:
+    """Return the error for the use of a node in a process that was forked after the node was opened.
+
+    Args:
+        opener: The id of the process that opened it.
+
+    Returns:
+        The error.
+    """
+    return WrongContextError(
+        f"this node was opened in process {opener}, which has forked: open another one in process {os.getpid()}"
+    )
+
+
+class _Forked:
+    """What a node becomes in a forked process. It takes part in nothing of the process that opened it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise forked_error(object.__getattribute__(self, "__dict__")["__opener__"])
+
+    def __iter__(self) -> NoReturn:
+        self._use()
+
+    def __aiter__(self) -> NoReturn:
+        self._use()
+
+    def __anext__(self) -> NoReturn:
+        self._use()
+
+    def _use(self) -> NoReturn:
+        raise NotImplementedError  # reading this method raises the error
+
+
+_of_this_process: weakref.WeakSet[object] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    """Replace the class of what the parent has opened: no method has to check anything, and none is forgotten."""
+    for opened in _of_this_process:
+        opened.__dict__["__opener__"] = os.getppid()
+        opened.__class__ = _Forked
+    _of_this_process.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _is_in_asyncio() -> bool:

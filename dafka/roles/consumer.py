@@ -74,7 +74,6 @@ class Consumer(NodeRole):
         self._delivery = DeliveryBuffer(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._changed = trio.lowlevel.ParkingLot()
-        self._is_closed = False
         self._group: Group | None = None
         self._known_partitions = 0
 
@@ -98,6 +97,7 @@ class Consumer(NodeRole):
             ConfigError: The topic is invalid, or the consumer is in a group, whose topics are given when it is opened.
         """
         check_topic(topic, self._config)
+        self._check_open()
         self._check_no_group("subscribe")
         self._node.act(self._machine.subscribe(topic, trio.current_time()))
 
@@ -110,6 +110,7 @@ class Consumer(NodeRole):
         Raises:
             ConfigError: The consumer is in a group.
         """
+        self._check_open()
         self._check_no_group("unsubscribe")
         self._node.act(self._machine.unsubscribe(topic))
         self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
@@ -166,6 +167,7 @@ class Consumer(NodeRole):
         Raises:
             DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
         """
+        self._check_open()
         async with open_reader(self.topics, ephemeral(self._config)) as reader:
             await reader.wait_ready()
             return reader.ends()
@@ -182,6 +184,7 @@ class Consumer(NodeRole):
         Raises:
             ConfigError: A partition, its topic or a sequence is invalid.
         """
+        self._check_open()
         held = positions if self._group is None else self._group.held()
         for partition in positions:
             if partition not in held:
@@ -222,6 +225,7 @@ class Consumer(NodeRole):
             UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
         """
         to_time_ms(time)
+        self._check_open()
         async with open_reader(self.topics, ephemeral(self._config)) as reader:
             return await reader.positions_at(time)
 
@@ -251,6 +255,7 @@ class Consumer(NodeRole):
         Args:
             *selected: Partitions, and topics, whose future partitions are paused too.
         """
+        self._check_open()
         self._node.act(self._delivery.pause(selected, trio.current_time()))
 
     def resume(self, *selected: Partition | str) -> None:
@@ -259,6 +264,7 @@ class Consumer(NodeRole):
         Args:
             *selected: The same partitions and topics as those of `pause`.
         """
+        self._check_open()
         self._node.act(self._machine.resume(selected, trio.current_time()))
 
     @property
@@ -277,6 +283,7 @@ class Consumer(NodeRole):
             ConfigError: The consumer is in no group, and has no `name` and `positions` in `[consumer]`.
             StorageError: The positions cannot be written.
         """
+        self._check_open()
         if self._group is not None:
             await self._group.save(self._delivery.positions)
             return
@@ -348,8 +355,6 @@ class Consumer(NodeRole):
         """
         await trio.lowlevel.checkpoint()
         while (found := self._open_run_nowait(ends)) is None:
-            if self._is_closed:
-                raise trio.ClosedResourceError("this consumer is closed")
             await (self._arrived if ends is None else self._changed).park()
         return found
 
@@ -363,8 +368,6 @@ class Consumer(NodeRole):
     async def _next_batch(self) -> RecordBatch:
         await trio.lowlevel.checkpoint()
         while (batch := self._take_run()) is None:
-            if self._is_closed:
-                raise trio.ClosedResourceError("this consumer is closed")
             await self._arrived.park()
         return batch
 
@@ -401,6 +404,7 @@ class Consumer(NodeRole):
             raise ConfigError(f"{action}: expected a consumer in no group; open another one with other topics instead")
 
     def _take_run(self, ends: Mapping[Partition, int] | None = None) -> RecordBatch | None:
+        self._check_open()
         if self._group is not None and not self._group.has_lease():
             return None
         taken = self._delivery.take_run(trio.current_time(), ends)
@@ -427,8 +431,8 @@ class Consumer(NodeRole):
         return self._group
 
     def _close(self) -> None:
-        """Make waiting for records raise `trio.ClosedResourceError`."""
-        self._is_closed = True
+        super()._close()
+        self._delivery.end_run()
         self._arrived.unpark_all()
         self._changed.unpark_all()
 
@@ -563,8 +567,8 @@ async def open_consumer(
                             await trio.sleep(config.beacon.settle_ms / 1000)
                     yield consumer
                 finally:
+                    consumer._close()  # before others take over the partitions
                     if joined is not None:
                         with trio.CancelScope(shield=True):
                             await joined.leave()
-                    consumer._close()
                     nursery.cancel_scope.cancel()

@@ -43,6 +43,7 @@ from dafka.protocol import (
 )
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
+from dafka.roles.blocks import bind_to_process
 from dafka.roles.log_events import FetchesUnanswered, LogEvent, MessagesDiscarded, event_fields, event_name
 
 EVENTS_MAX = 1000
@@ -122,6 +123,7 @@ class EventFeed:
     """
 
     def __init__(self, logger: logging.Logger, node: str = "") -> None:
+        bind_to_process(self)
         self.log = NodeLog(logger, node)
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
@@ -218,8 +220,9 @@ class _EventIterator:
         return self
 
     async def __anext__(self) -> Event:
+        wait_event = self._feed.wait_event  # raises in a forked process, before anything of the loop is used
         await trio.lowlevel.checkpoint()
-        event, self._seen = await self._feed.wait_event(self._seen)
+        event, self._seen = await wait_event(self._seen)
         return event
 
 

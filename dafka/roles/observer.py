@@ -68,12 +68,17 @@ class Observer(NodeRole):
 
         Returns:
             What is known then. Its times are seconds since 1970.
+
+        Raises:
+            trio.ClosedResourceError: The `open_observer` block was left.
         """
+        self._check_open()
         machine = self._machine
         self._node.act(machine.begin_round(trio.current_time()))
         with trio.move_on_after(timeout_s):
             while not machine.is_complete:
                 await self._changed.park()
+                self._check_open()
         return machine.survey(trio.current_time()).with_time(time.time())
 
     async def list_topics(self, timeout_s: float) -> tuple[str, ...]:
@@ -87,6 +92,9 @@ class Observer(NodeRole):
 
         Returns:
             The names of the topics.
+
+        Raises:
+            trio.ClosedResourceError: The `open_observer` block was left.
         """
         return tuple(topic.name for topic in (await self.survey(timeout_s)).topics)
 
@@ -116,6 +124,10 @@ class Observer(NodeRole):
 
     def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
         self._machine.node_table.tower_refused(endpoint, str(event))
+
+    def _close(self) -> None:
+        super()._close()
+        self._changed.unpark_all()
 
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
@@ -189,4 +201,5 @@ async def open_observer(topics: Iterable[str] = (), config: Config | None = None
             try:
                 yield observer
             finally:
+                observer._close()
                 nursery.cancel_scope.cancel()

@@ -115,7 +115,6 @@ class Producer(NodeRole):
         self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
         self._bytes = 0
-        self._is_closed = False
 
     def _attach(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
         assert isinstance(machine, ProducerMachine)
@@ -222,6 +221,7 @@ class Producer(NodeRole):
         """
         end = self._sequence_shift + self._machine.next_sequence
         await trio.lowlevel.checkpoint()
+        self._check_open()
         while self._acknowledged_count() < end:
             self._check_open()
             self._check_rival()
@@ -233,7 +233,9 @@ class Producer(NodeRole):
         Raises:
             UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
             StorageError: A store holds more of the partition than this producer has published, whose address was given.
+            trio.ClosedResourceError: The producer's block has been left.
         """
+        self._check_open()
         timeout = self._config.close_timeout_ms / 1000
         deadline = trio.current_time() + timeout
         with trio.move_on_at(deadline):
@@ -245,11 +247,9 @@ class Producer(NodeRole):
                 while self._acknowledged_count() == acknowledged:
                     self._check_rival()
                     await self._progress.park()
+                    self._check_open()
             if scope.cancelled_caught:
-                machine = self._machine
-                raise UnacknowledgedError(
-                    machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
-                )
+                raise self._unacknowledged_error()
             deadline = trio.current_time() + timeout
         if self._records:
             self._check_rival()
@@ -322,9 +322,27 @@ class Producer(NodeRole):
     def _acknowledged_count(self) -> int:
         return self._sequence_shift + self._machine.acknowledged_end
 
+    def _unacknowledged_error(self) -> UnacknowledgedError:
+        machine = self._machine
+        return UnacknowledgedError(
+            machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
+        )
+
+    def _describe_unstored(self) -> str:
+        """Describe in a sentence how many records are not stored, and why."""
+        count, topic, min_stores = self._machine.unacknowledged, self.partition.topic, self._config.min_stores
+        records, are = ("1 record", "is") if count == 1 else (f"{count} records", "are")
+        if self._spool is not None:
+            return (
+                f"{records} of topic {topic} {are} only in the spool {self._config.spool}; open it again to store them"
+            )
+        stores = "no store has" if min_stores == 1 else f"fewer than {min_stores} stores have"
+        towers = self.unheard_towers()
+        cause = f", and no tower is heard at {', '.join(towers)}" if towers else ""
+        return f"{records} of topic {topic} {are} not stored: {stores} acknowledged them{cause}"
+
     def _close(self) -> None:
-        """Make waiting and further sending raise `trio.ClosedResourceError`."""
-        self._is_closed = True
+        super()._close()
         self._progress.unpark_all()
 
     async def _send_run(self, run: RecordBatch) -> None:
@@ -346,10 +364,6 @@ class Producer(NodeRole):
         self._node.act(self._machine.publish(batch, trio.current_time()))
         self._records += len(batch)
         self._bytes += batch.content_bytes
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise trio.ClosedResourceError("this producer is closed")
 
     def _check_rival(self) -> None:
         """Raise if another producer publishes under the given address: its ACKs would count for this one's records."""

@@ -12,7 +12,7 @@ from dafka.groups import single_exception
 from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_topics, to_time_ms
-from dafka.roles.blocks import trio_block
+from dafka.roles.blocks import bind_to_process, trio_block
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.wire import Role
@@ -54,7 +54,6 @@ class Reader(NodeRole):
         self._time_lock = trio.Lock()
         self._changed = trio.lowlevel.ParkingLot()
         self._is_tower_heard = False
-        self._is_closed = False
 
     async def wait_ready(self) -> None:
         """Wait until `ends` returns what the connected stores held when this was called.
@@ -104,6 +103,7 @@ class Reader(NodeRole):
             ValueError: The partition is being queried already.
             trio.ClosedResourceError: The `open_reader` block was left.
         """
+        self._check_open()
         if partition in self._queried:
             raise ValueError(f"{partition} is being queried already; wait for its result")
         self._queried.add(partition)
@@ -199,6 +199,7 @@ class Reader(NodeRole):
         Raises:
             ValueError: A range of the partition is being read already.
         """
+        self._check_open()
         if partition in self._ranges:
             raise ValueError(f"{partition} is being read already; close that range first")
         self._ranges[partition] = Range(self, self._machine, partition, first_sequence, end_sequence)
@@ -207,15 +208,15 @@ class Reader(NodeRole):
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until a change of the node has made a condition true."""
+        self._check_open()
         while not condition():
-            if self._is_closed:
-                raise trio.ClosedResourceError("this reader is closed")
             await self._changed.park()
+            self._check_open()
 
     def _release(self, memory_bytes: int) -> None:
         """Note that a range has passed records to the program, or dropped them."""
         actions = self._machine.records_taken(memory_bytes, trio.current_time())
-        if actions:
+        if actions and not self._is_closed:
             self._node.act(actions)
 
     def _forget_range(self, partition: Partition) -> None:
@@ -224,8 +225,7 @@ class Reader(NodeRole):
             self._machine.forget_range(partition)
 
     def _close(self) -> None:
-        """Make all waiting tasks raise `trio.ClosedResourceError`."""
-        self._is_closed = True
+        super()._close()
         self._changed.unpark_all()
 
     async def _watch_towers(self) -> None:
@@ -237,7 +237,7 @@ class Reader(NodeRole):
 
     async def _wait_settled(self) -> None:
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
-            await self._wait_for(self._settled.is_set)
+            await self._wait_for(lambda: self._is_settled)
         self.check_settled()
 
     def _current_held_end(self, partition: Partition, min_stores: int) -> int | Incomplete:
@@ -285,6 +285,7 @@ class Range:
     def __init__(
         self, reader: Reader, machine: ReaderMachine, partition: Partition, first_sequence: int, end_sequence: int
     ) -> None:
+        bind_to_process(self)
         self.partition = partition
         self._reader = reader
         self._machine = machine
@@ -312,6 +313,7 @@ class Range:
             trio.ClosedResourceError: The `open_reader` block was left.
         """
         await trio.lowlevel.checkpoint()
+        self._reader._check_open()
         while (run := next(self._runs, None)) is None:
             batch = await self.next_sequences()
             if batch is None:

@@ -8,6 +8,7 @@ from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.protocol import Event, Machine, Node, NodeCallbacks, ResetPosition, TowersHeard, TowersSilent
 from dafka.records import RecordBatch
+from dafka.roles.blocks import bind_to_process
 from dafka.roles.events import EventFeed, log_discards
 from dafka.roles.log_events import ClusterFound
 from dafka.roles.sockets import NodeSockets
@@ -25,6 +26,9 @@ class NodeRole:
 
     def __init__(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
         """Connect a machine with its sockets."""
+        bind_to_process(self)
+        self._is_closed = False
+        self._settling = trio.lowlevel.ParkingLot()
         self._attach(machine, sockets, config)
 
     def _attach(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
@@ -41,7 +45,7 @@ class NodeRole:
         )
         self._node = Node(machine, sockets, callbacks, config.node.connecting_max)
         self._sockets = sockets
-        self._settled = trio.Event()
+        self._is_settled = False
         self._is_tower_silent = False
         self._is_tower_heard = False
         self._beacon = config.beacon
@@ -49,8 +53,16 @@ class NodeRole:
         self._towers = config.beacon.tower_pub if config.node.discovery == "tower" else ()
 
     async def wait_settled(self) -> None:
-        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
-        await self._settled.wait()
+        """Wait until the node has found the nodes of a running cluster, and is connected to them.
+
+        Raises:
+            trio.ClosedResourceError: The node's block has been left.
+        """
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        while not self._is_settled:
+            await self._settling.park()
+            self._check_open()
 
     def unheard_towers(self) -> tuple[str, ...]:
         """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
@@ -60,11 +72,21 @@ class NodeRole:
         """Return the node's health: whether it has found its cluster, and hears a tower."""
         if self._is_tower_silent:
             return Health(unready="no tower is heard")
-        return Health(unready="" if self._settled.is_set() else "the cluster is not found yet")
+        return Health(unready="" if self._is_settled else "the cluster is not found yet")
 
     def discarded(self) -> dict[str, int]:
         """Return the messages discarded so far, by reason."""
         return dict(+(self._sockets.discarded() + self._node.discarded()))
+
+    def _close(self) -> None:
+        """Make further calls, and those that wait, raise `trio.ClosedResourceError`."""
+        self._is_closed = True
+        self._settling.unpark_all()
+        self._on_change()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError(f"this {type(self).__name__.lower()} is closed")
 
     def _check_found(self, *, stores: int = 1) -> None:
         """Check that a cluster has been found. Call this after waiting for `[node] tower_timeout_ms`.
@@ -77,7 +99,7 @@ class NodeRole:
         """
         seconds = self._tower_timeout_s
         sub, pub = ", ".join(self._beacon.tower_sub), ", ".join(self._beacon.tower_pub)
-        if self._settled.is_set():
+        if self._is_settled:
             if not stores:
                 raise DiscoveryError(f"no store was found within {seconds:g} s through the tower at {pub}")
             return
@@ -111,7 +133,8 @@ class NodeRole:
         self.events.put(event)
 
     def _on_settled(self) -> None:
-        self._settled.set()
+        self._is_settled = True
+        self._settling.unpark_all()
         self.events.log.write(ClusterFound(self._node.peers))
 
     def _on_change(self) -> None:

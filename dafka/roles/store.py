@@ -221,6 +221,7 @@ class Store(NodeRole):
                 await nursery.start(self._run_node)
                 task_status.started(self)
         finally:
+            self._close()
             await self._finish()
 
     async def _finish(self) -> None:

@@ -21,7 +21,7 @@ from dafka.endpoints import MessageSource, is_local
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
-from dafka.roles.blocks import check_in_trio
+from dafka.roles.blocks import bind_to_process, check_in_trio
 from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.exposure import exposure_warnings
 from dafka.roles.log_events import Started, Stopped
@@ -87,6 +87,7 @@ class Tower:
         warn: Callable[[Event], None],
     ) -> None:
         """Combine a machine with its bound sockets."""
+        bind_to_process(self)
         self.sub_endpoint = subscriber.endpoint
         self.pub_endpoint = publisher.endpoint
         self._machine = machine

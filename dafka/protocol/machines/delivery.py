@@ -89,6 +89,10 @@ class DeliveryBuffer:
             self.open_run(batch.between(given.end_sequence, batch.end_sequence))
         return given
 
+    def end_run(self) -> None:
+        """Drop the rest of the open run: the program receives nothing more."""
+        self._take_rest()
+
     def drop_topic(self, topic: str, now: float) -> list[Action]:
         """Drop the waiting records of a topic. Return the actions of the machine now that there is more room."""
         if self._open_batch is not None and self._open_batch.partition.topic == topic:

@@ -1,0 +1,234 @@
+"""Nodes that are closed, and nodes of a parent process: every public method says so, and hands nothing over."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import trio
+
+import dafka
+import dafka.asyncio
+from dafka import Config, Partition, blocking
+from dafka.errors import WrongContextError  # noqa: F401 (used by the programs)
+from tests.clients.test_processes import run
+from tests.roles.helpers import contents
+
+PARTITION = Partition("hello", "A" * 32)
+ARGUMENTS = {
+    "value": b"1",
+    "records": [b"1"],
+    "topic": "hello",
+    "positions": {},
+    "count": 1,
+    "time": 0,
+    "timeout_s": 0.1,
+    "partition": PARTITION,
+    "partitions": [PARTITION],
+    "first_sequence": 0,
+    "end_sequence": 1,
+}
+CLOSES = {"close", "aclose"}
+KNOWN = {"statistics", "positions", "lag", "health", "discarded", "unheard_towers", "ends", "check_settled", "run"}
+"""What nodes on Trio remember, or what other parts of dafka call."""
+
+
+def methods(kind: type[Any]) -> Iterator[str]:
+    """Return the public methods of a class, and those that iterate over its objects."""
+    for name, value in inspect.getmembers(kind):
+        if callable(value) and (not name.startswith("_") or name in {"__iter__", "__aiter__"}):
+            yield name
+
+
+async def use(node: Any, kind: type[Any], name: str) -> None:
+    """Call a method, and take the first element if it returns an iterator."""
+    required = [
+        ARGUMENTS.get(each.name)
+        for each in inspect.signature(getattr(kind, name)).parameters.values()
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"
+    ]
+    result = getattr(kind, name)(node, *required) if name.startswith("__") else getattr(node, name)(*required)
+    if inspect.isawaitable(result):
+        result = await result
+    if isinstance(result, Iterator):
+        next(result)
+    elif isinstance(result, (AsyncIterator, dafka.asyncio.Range)):
+        await anext(result)
+
+
+def run_steps(coroutine: Any, *used: object) -> None:
+    """Run a coroutine that does not wait for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        pass
+    else:
+        raise AssertionError(f"it waits: {used}")
+
+
+FORK = """
+import os, sys
+from tests.clients.test_ended_nodes import *
+
+def check_child(nodes):
+    child = os.fork()
+    if not child:
+        try:
+            for node, kind in nodes:
+                for name in methods(kind):
+                    try:
+                        run_steps(use(node, kind, name), kind, name)
+                    except WrongContextError as error:
+                        assert "has forked: open another one in process" in str(error)
+                    else:
+                        assert name in CLOSES and "Range" not in str(kind), (kind, name)
+            os._exit(7)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+config = config.with_store(storage="memory:")
+with blocking.open_producer("hello", config) as producer:
+    producer.send_many(contents(0, 100))
+    producer.wait_stored()
+    PARTITION = producer.partition
+"""
+
+BLOCKING = """
+own = config.with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
+with (blocking.open_producer("hello", config) as producer, blocking.open_consumer(["hello"], config) as consumer,
+      blocking.open_reader(["hello"], config) as reader, blocking.open_observer([], config) as observer,
+      blocking.serve_store(config) as store, blocking.serve_tower(own) as tower):
+    assert consumer.next_record().value == b"0"
+    reader.wait_ready()
+    found = reader.read(PARTITION, 0, 50)
+    assert found.first_sequence() == 0
+    nodes = producer, consumer, reader, observer, store, tower, found, consumer.events
+    check_child([(node, type(node)) for node in nodes])
+    assert consumer.next_record().value == b"1"
+check_nothing_left()
+"""
+
+ASYNCIO = """
+from dafka.asyncio import *
+
+async def main():
+    async with (open_producer("hello", config) as producer, open_consumer(["hello"], config) as consumer,
+          open_reader(["hello"], config) as reader, open_observer([], config) as observer):
+        assert (await consumer.next_record()).value == b"0"
+        await reader.wait_ready()
+        found = reader.read(PARTITION, 0, 50)
+        assert await found.first_sequence() == 0
+        check_child([(node, type(node)) for node in (producer, consumer, reader, observer, found)])
+        assert (await consumer.next_record()).value == b"1"
+asyncio.run(main())
+check_nothing_left()
+"""
+
+TRIO = """
+from dafka import *
+
+async def main():
+    async with (open_producer("hello", config) as producer, open_consumer(["hello"], config) as consumer,
+          open_reader(["hello"], config) as reader, open_observer([], config) as observer):
+        assert (await consumer.next_record()).value == b"0"
+        await reader.wait_ready()
+        found = reader.read(PARTITION, 0, 50)
+        assert await found.first_sequence() == 0
+        nodes = producer, consumer, reader, observer, found, consumer.events
+        check_child([(node, type(node)) for node in nodes])
+        assert (await consumer.next_record()).value == b"1"
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("program", [BLOCKING, ASYNCIO, TRIO], ids=["blocking", "asyncio", "trio"])
+def test_nothing_of_a_parents_node_is_used_in_a_forked_process(config: Config, program: str) -> None:
+    done = run(config, FORK + program)
+    assert done.returncode == 0, done.stderr
+
+
+async def check_closed(node: object, kept: set[str]) -> None:
+    for name in methods(type(node)):
+        if name in CLOSES | kept:
+            continue
+        with pytest.raises(trio.ClosedResourceError, match="is closed"):
+            await use(node, type(node), name)
+
+
+@pytest.fixture
+def stored(config: Config) -> tuple[Config, Partition]:
+    with blocking.open_producer("hello", config) as producer:
+        producer.send_many(contents(0, 100))
+        producer.wait_stored()
+        return config, producer.partition
+
+
+def test_closed_nodes_for_threads(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+    with (
+        blocking.open_producer("hello", config) as producer,
+        blocking.open_consumer(["hello"], config) as consumer,
+        blocking.open_consumer(["hello"], config, group="billing") as member,
+        blocking.open_reader(["hello"], config) as reader,
+        blocking.open_observer([], config) as observer,
+    ):
+        assert consumer.next_record().value == b"0"
+        assert member.next_record().value == b"0"
+        reader.wait_ready()
+        found = reader.read(partition, 0, 50)
+        assert found.first_sequence() == 0
+    for node in (producer, consumer, member, reader, observer, found):
+        trio.run(check_closed, node, set())
+
+
+def test_closed_nodes_for_asyncio(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+
+    async def program() -> None:
+        async with (
+            dafka.asyncio.open_producer("hello", config) as producer,
+            dafka.asyncio.open_consumer(["hello"], config) as consumer,
+            dafka.asyncio.open_consumer(["hello"], config, group="billing") as member,
+            dafka.asyncio.open_reader(["hello"], config) as reader,
+            dafka.asyncio.open_observer([], config) as observer,
+        ):
+            assert (await consumer.next_record()).value == b"0"
+            assert (await member.next_record()).value == b"0"
+            await reader.wait_ready()
+            found = reader.read(partition, 0, 50)
+            assert await found.first_sequence() == 0
+        for node in (producer, consumer, member, reader, observer, found):
+            await check_closed(node, set())
+
+    asyncio.run(program())
+
+
+def test_closed_nodes_for_trio(stored: tuple[Config, Partition]) -> None:
+    config, partition = stored
+
+    async def program() -> None:
+        async with (
+            dafka.open_producer("hello", config) as producer,
+            dafka.open_consumer(["hello"], config) as consumer,
+            dafka.open_consumer(["hello"], config, group="billing") as member,
+            dafka.open_reader(["hello"], config) as reader,
+            dafka.open_observer([], config) as observer,
+        ):
+            assert (await consumer.next_record()).value == b"0"
+            assert (await member.next_record()).value == b"0"
+            await reader.wait_ready()
+            found = reader.read(partition, 0, 50)
+            assert await found.first_sequence() == 0
+        for node in (producer, consumer, member, reader, observer, found):
+            await check_closed(node, KNOWN - ({"ends"} if isinstance(node, dafka.Consumer) else set()))
+        assert consumer.positions() == {partition: 1}
+
+    trio.run(program)
