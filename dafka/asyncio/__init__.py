@@ -12,7 +12,9 @@ producer, which the program closes with `aclose`. Time limits are those of async
 loses no record. Exceptions have the types that `dafka` gives them.
 
 The nodes run on Trio in a thread of their own. It ends when the last node of the process is closed. A node may be used
-from any event loop of asyncio, but not in a process that was forked after it was opened; open another one there.
+from any event loop of asyncio, but not in a process that was forked after it was opened; open another one there. At the
+end of the process, a producer that is still open waits for its records for at most `[producer] close_timeout_ms`, and
+reports on stderr how many were not stored.
 """
 
 from dafka.asyncio.consumer import Consumer, open_consumer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
@@ -35,6 +36,7 @@ class Hosted(Generic[_RoleT]):
         self._hosted = hosted
         self._role = hosted.opened.result()
         self._is_closed = False
+        hosted.warning = weakref.WeakMethod(self._warn_unclosed)
 
     async def aclose(self) -> None:
         """Leave the block, as its normal end does. May be called again.
@@ -48,26 +50,31 @@ class Hosted(Generic[_RoleT]):
         self._hosted.thread.check_here()
         self._hosted.close()
         try:
-            await _wait_done(self._hosted.closed, self._hosted.abandon)
+            await _wait_done(self._hosted.closed, self._hosted.leave)
         finally:
-            await _wait_closed(self._hosted)
+            if self._hosted.is_closed:
+                await _wait_closed(self._hosted)
         self._hosted.closed.result()
 
     async def _abandon(self) -> None:
         if not self._is_closed and not self._hosted.thread.is_foreign():
             self._is_closed = True
-            self._hosted.abandon()
-            await _wait_closed(self._hosted)
+            if not self._hosted.leave():
+                await _wait_closed(self._hosted)
 
     def __del__(self) -> None:
         hosted = getattr(self, "_hosted", None)
         if hosted is None or self._is_closed or hosted.is_closed or hosted.thread.is_foreign():
             return
-        kind = type(self).__name__.lower()
-        warnings.warn(
-            f"unclosed {kind}: use `async with`, or call its aclose()", ResourceWarning, source=self, stacklevel=2
-        )
-        hosted.abandon()
+        try:
+            self._warn_unclosed()
+        finally:
+            hosted.leave()
+
+    def _warn_unclosed(self) -> None:
+        if not self._is_closed:
+            message = f"unclosed {type(self).__name__.lower()}: use `async with`, or call its aclose()"
+            warnings.warn(message, ResourceWarning, source=self, stacklevel=2)
 
     async def _ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a synchronous function in the Trio thread."""
@@ -144,7 +151,7 @@ def _check_in_asyncio() -> None:
 
 
 async def _wait_done(future: Future[_T], cancel: Callable[[], object]) -> None:
-    """Wait until a future is done. If this task is cancelled, call a function that makes it done soon."""
+    """Wait until a future is done. If this task is cancelled, call `cancel`, as `_wait_called` does."""
     if not future.done():
         await _wait_called(lambda notify: future.add_done_callback(lambda _: notify()), cancel)
 
@@ -162,7 +169,7 @@ async def _wait_called(register: Callable[[Callable[[], None]], object], cancel:
 
     Args:
         register: Registers a function for the other thread to call.
-        cancel: Called once if this task is cancelled, to shorten the wait.
+        cancel: Called once if this task is cancelled, to shorten the wait. It returns True to end it.
 
     Raises:
         asyncio.CancelledError: This task was cancelled, and the function has been called.
@@ -180,8 +187,8 @@ async def _wait_called(register: Callable[[Callable[[], None]], object], cancel:
         try:
             await called.wait()
         except asyncio.CancelledError as error:
-            if cancelled is None:
-                cancel()
+            if cancelled is None and cancel() is True:
+                raise
             cancelled = error
     if cancelled is not None:
         raise cancelled

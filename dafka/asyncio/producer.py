@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 
 from dafka import roles
@@ -55,7 +54,7 @@ class Producer(Node[roles.Producer]):
             if not self._role._cannot_refuse(batch):
                 return await self._wait(send, attempt)
             first = self._role._machine.next_sequence
-            self._handed_over = self._hosted.start(send, attempt)
+            self._handed_over = self._hosted.accept(send, attempt)
             return range(first, first + len(batch))
 
     async def wait_stored(self) -> None:
@@ -71,16 +70,6 @@ class Producer(Node[roles.Producer]):
     async def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
         return await self._ask(self._role.statistics)
-
-    async def aclose(self) -> None:
-        """Leave the block, as its normal end does: wait for outstanding ACKs. May be called again.
-
-        Raises:
-            UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
-        """
-        with suppress(Exception):  # what ended the node is raised by closing it
-            await self._wait_published()
-        await super().aclose()
 
     async def _wait_published(self) -> None:
         """Wait until the last batch that was handed over is published."""

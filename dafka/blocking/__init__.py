@@ -11,8 +11,10 @@ What opens a node returns it open: use it in a `with` block, or call its `close`
 and raise `TimeoutError` when it is over; a call that ends so loses no record. Exceptions have the types that `dafka`
 gives them. A producer may be used by several threads at the same time, a consumer by one.
 
-The nodes run on Trio in a thread of their own. It ends when the last node of the process is closed. A node cannot be
-used in a process that was forked after it was opened; open another one there.
+The nodes run on Trio in a thread of their own. It ends when the last node of the process is closed. At the end of the
+process, a producer that is still open waits for its records for at most `[producer] close_timeout_ms`, and reports on
+stderr how many were not stored. A node cannot be used in a process that was forked after it was opened; open another
+one there.
 """
 
 from dafka.blocking.consumer import Consumer, open_consumer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -43,6 +44,7 @@ class Hosted(Generic[_RoleT]):
             _wait_closed(hosted)
             raise error
         self._role = hosted.opened.result()
+        hosted.warning = weakref.WeakMethod(self._warn_unclosed)
 
     def close(self) -> None:
         """Leave the block, as its normal end does. May be called again.
@@ -75,16 +77,22 @@ class Hosted(Generic[_RoleT]):
             self.close()
         elif not self._is_closed and not self._hosted.thread.is_foreign():
             self._is_closed = True
-            self._hosted.abandon()
-            _wait_closed(self._hosted)
+            if not self._hosted.leave():
+                _wait_closed(self._hosted)
 
     def __del__(self) -> None:
         hosted = getattr(self, "_hosted", None)
         if hosted is None or self._is_closed or hosted.is_closed or hosted.thread.is_foreign():
             return
-        kind = type(self).__name__.lower()
-        warnings.warn(f"unclosed {kind}: use `with`, or call its close()", ResourceWarning, source=self, stacklevel=2)
-        hosted.abandon()
+        try:
+            self._warn_unclosed()
+        finally:
+            hosted.leave()
+
+    def _warn_unclosed(self) -> None:
+        if not self._is_closed:
+            message = f"unclosed {type(self).__name__.lower()}: use `with`, or call its close()"
+            warnings.warn(message, ResourceWarning, source=self, stacklevel=2)
 
     def _ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a synchronous function in the Trio thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from dafka import roles
@@ -62,7 +62,7 @@ class Producer(Node[roles.Producer]):
             if not self._role._cannot_refuse(batch):
                 return self._wait(left_s(), send, attempt)
             first = self._role._machine.next_sequence
-            self._handed_over = self._hosted.start(send, attempt)
+            self._handed_over = self._hosted.accept(send, attempt)
             return range(first, first + len(batch))
         finally:
             self._sending.release()
@@ -81,16 +81,6 @@ class Producer(Node[roles.Producer]):
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
         return self._ask(self._role.statistics)
-
-    def close(self) -> None:
-        """Leave the block, as its normal end does: wait for outstanding ACKs. May be called again.
-
-        Raises:
-            UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
-        """
-        with suppress(Exception):  # what ended the node is raised by closing it
-            self._wait_published()
-        super().close()
 
     def _wait_published(self, timeout_s: float | None = None) -> None:
         """Wait until the last batch that was handed over is published."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Generic, ParamSpec, TypeVar
 
 import trio
 
 from dafka.clients.trio_thread import TrioThread, join_thread
+from dafka.roles import Producer
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -83,6 +85,7 @@ class HostedNode(Generic[_NodeT]):
         opened: The node, once it is open.
         closed: Done when the node is closed. It has the exception of closing, or that which ended the node.
         thread: The Trio thread.
+        warning: Returns the method that warns that the program has not closed the node, or None if that is gone.
     """
 
     def __init__(self, block: Callable[[], AbstractAsyncContextManager[_NodeT]], noun: str) -> None:
@@ -91,10 +94,14 @@ class HostedNode(Generic[_NodeT]):
         self._block = block
         self._noun = noun
         self._closing = trio.Event()
+        self._is_left = False
         self._scope = trio.CancelScope()
         self._calls: trio.Nursery | None = None
+        self._accepting: trio.Nursery | None = None
+        self._accepted: Future[object] | None = None
+        self.warning: Callable[[], Callable[[], None] | None] = lambda: None
         self.thread = join_thread()
-        self.thread.start_node(self._run, self._end)
+        self.thread.start_node(self)
 
     @property
     def is_closed(self) -> bool:
@@ -106,8 +113,43 @@ class HostedNode(Generic[_NodeT]):
         self.thread.submit(self._closing.set)
 
     def abandon(self) -> None:
-        """Leave the node's block soon, as a cancelled program leaves it. `closed` says when that is done."""
+        """Leave the node's block soon, as a cancelled program leaves it. `closed` says when that is done.
+
+        Records of a producer that are not stored yet are counted on stderr.
+        """
         self.thread.submit(self._scope.cancel)
+
+    def leave(self) -> bool:
+        """Close the node although nobody waits until it is closed, such as after an exception.
+
+        Returns:
+            Whether a producer goes on storing what it has accepted. What it cannot store is counted on stderr.
+        """
+        producer = self._producer()
+        is_owing = producer is not None and (
+            producer._machine.unacknowledged > 0 or (self._accepted is not None and not self._accepted.done())
+        )
+        if not is_owing:
+            self.abandon()
+            return False
+        self._is_left = True
+        self.close()
+        return True
+
+    def finish(self) -> float | None:
+        """Close a producer since the process ends. Return for how many seconds it may wait for its records."""
+        producer = self._producer()
+        if producer is None:
+            return None
+        self._is_left = True
+        self.close()
+        return producer._config.close_timeout_ms / 1000
+
+    def warn_unclosed(self) -> None:
+        """Warn that the program has not closed the node, if it has not."""
+        warn = self.warning()
+        if warn is not None:
+            warn()
 
     def ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Call a synchronous function in the Trio thread, and return its result."""
@@ -115,7 +157,7 @@ class HostedNode(Generic[_NodeT]):
 
         def call() -> None:
             if self._calls is None:
-                future.set_exception(self.ended_error())
+                self._refuse(future)
                 return
             try:
                 future.set_result(function(*args, **kwargs))
@@ -136,16 +178,20 @@ class HostedNode(Generic[_NodeT]):
         Returns:
             The call.
         """
-        call = Call[_T](self.thread)
+        return self._start(function, attempt, lambda: self._calls)
 
-        def start() -> None:
-            if self._calls is None:
-                call.future.set_exception(self.ended_error())
-            else:
-                call.begin(self._calls, function, attempt)
+    def accept(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None]) -> Call[_T]:
+        """Start an asynchronous function that the program need not wait for. Closing the node waits for it.
 
-        self._check_open()
-        self.thread.submit(start)
+        Args:
+            function: The function.
+            attempt: Returns the result without waiting, or None if that is not possible.
+
+        Returns:
+            The call.
+        """
+        call = self._start(function, attempt, lambda: self._accepting)
+        self._accepted = call.future  # type: ignore[assignment]
         return call
 
     def ended_error(self) -> BaseException:
@@ -153,30 +199,72 @@ class HostedNode(Generic[_NodeT]):
         error = self.closed.exception() if self.closed.done() else None
         return error or trio.ClosedResourceError(f"this {self._noun} is closed")
 
+    def _start(
+        self,
+        function: Callable[[], Awaitable[_T]],
+        attempt: Callable[[], _T | None],
+        nursery: Callable[[], trio.Nursery | None],
+    ) -> Call[_T]:
+        call = Call[_T](self.thread)
+
+        def start() -> None:
+            tasks = nursery()
+            if tasks is None:
+                self._refuse(call.future)
+            else:
+                call.begin(tasks, function, attempt)
+
+        self._check_open()
+        self.thread.submit(start)
+        return call
+
+    def _refuse(self, future: Future[_T]) -> None:
+        """Raise the error that ends the node in a call that came too late, once it is known if there is one."""
+        if self._closing.is_set():
+            future.set_exception(self.ended_error())
+        else:
+            self.closed.add_done_callback(lambda _: future.set_exception(self.ended_error()))
+
+    def _producer(self) -> Producer | None:
+        """Return the node if it is an open producer."""
+        node = self.opened.result() if self.opened.done() and self.opened.exception() is None else None
+        return node if isinstance(node, Producer) else None
+
     def _check_open(self) -> None:
         self.thread.check_here()
         if self.is_closed:
             raise self.ended_error()
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Run the node in the Trio thread until it is closed."""
         error: BaseException | None = None
         try:
             with self._scope:
-                async with self._block() as node, trio.open_nursery() as calls:
-                    self._calls = calls
+                async with self._block() as node, trio.open_nursery() as accepting, trio.open_nursery() as calls:
+                    self._accepting, self._calls = accepting, calls
                     self.opened.set_result(node)
                     try:
                         await self._closing.wait()
                     finally:
-                        self._calls = None
+                        self._accepting = self._calls = None
                         calls.cancel_scope.cancel()
         except Exception as caught:
             error = caught
         finally:
-            self.thread.end_node(self._run)
-            self._end(error)
+            if self._is_left or self._scope.cancel_called:
+                self._report_unstored()
+            self.thread.end_node(self)
+            self.end(error)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _report_unstored(self) -> None:
+        """Count on stderr the records that a producer has accepted and could not store."""
+        producer = self._producer()
+        if producer is not None and producer._machine.unacknowledged and sys.stderr is not None:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                print(f"dafka: {producer._describe_unstored()}", file=sys.stderr, flush=True)
+
+    def end(self, error: BaseException | None) -> None:
+        """Note that the node is closed, or that Trio has ended without closing it."""
         if not self.opened.done():
             self.opened.set_exception(error or self.ended_error())
         if error is None:

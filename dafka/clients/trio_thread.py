@@ -8,16 +8,43 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
 from dafka.errors import WrongContextError
+from dafka.roles.blocks import forked_error
 
 EXIT_S = 5.0
-"""How long the end of the process may wait for the thread, in seconds."""
+"""How long the end of the process may wait for the thread when it waits for no records, in seconds."""
+
+
+class ThreadNode(Protocol):
+    """A node that is open in the thread.
+
+    Attributes:
+        closed: Done when the node is closed.
+    """
+
+    closed: Future[None]
+
+    async def run(self) -> None:
+        """Run the node. At its end it calls `TrioThread.end_node`."""
+
+    def end(self, error: BaseException) -> None:
+        """End the node, because Trio itself has failed."""
+
+    def finish(self) -> float | None:
+        """Close the node, if its program has not and it has records to wait for. Return for how many seconds it may."""
+
+    def warn_unclosed(self) -> None:
+        """Warn that the program has not closed the node, if it has not."""
 
 
 class TrioThread:
@@ -26,8 +53,8 @@ class TrioThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._count = 0
-        self._nodes: dict[Callable[[], Awaitable[None]], Callable[[BaseException], None]] = {}
-        self._lock = threading.Lock()
+        self._nodes: dict[ThreadNode, None] = {}
+        self._lock = threading.RLock()  # the garbage collector may close a node in any thread, at any time
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._backlog: list[Callable[[], object]] = []
@@ -45,10 +72,7 @@ class TrioThread:
             WrongContextError: The process was forked, or the calling thread is this one.
         """
         if self.is_foreign():
-            raise WrongContextError(
-                f"this node was opened in process {self._pid}, which has forked: open another one in process "
-                f"{os.getpid()}"
-            )
+            raise forked_error(self._pid)
         if threading.get_ident() == self._thread.ident:
             raise WrongContextError("the thread that runs Trio would wait for itself: call this in another thread")
 
@@ -65,27 +89,22 @@ class TrioThread:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function)
 
-    def start_node(self, run: Callable[[], Awaitable[None]], end: Callable[[BaseException], None]) -> None:
-        """Start the task of a node in the thread.
-
-        Args:
-            run: The task. At its end it calls `end_node`.
-            end: Called with the exception if Trio itself fails, and the task with it.
-        """
+    def start_node(self, node: ThreadNode) -> None:
+        """Start the task of a node in the thread."""
 
         def start() -> None:
             assert self._nursery is not None
-            self._nursery.start_soon(run)
+            self._nursery.start_soon(node.run)
 
         with self._lock:
-            self._nodes[run] = end
+            self._nodes[node] = None
         self.submit(start)
 
-    def end_node(self, run: Callable[[], Awaitable[None]]) -> None:
+    def end_node(self, node: ThreadNode) -> None:
         """Note, in the thread, that the task of a node has ended. The thread ends after the last one."""
         global _current  # noqa: PLW0603
         with self._lock:
-            del self._nodes[run]
+            del self._nodes[node]
         with _current_lock:
             self._count -= 1
             if not self._count:
@@ -110,11 +129,29 @@ class TrioThread:
         self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Close all nodes without waiting for ACKs, and wait for the thread: the process ends."""
+        """Close all nodes, after producers have waited for their records, since the process ends.
+
+        Stores and towers are closed after the producers, whose records they may be about to store. Ctrl-C ends the
+        waiting.
+        """
         if self.is_foreign():
             return
-        self.submit(self._scope.cancel)
-        self.join(EXIT_S)
+        with self._lock:
+            nodes = [*self._nodes]
+        try:
+            with suppress(KeyboardInterrupt):
+                self._finish(nodes)
+            self.submit(self._scope.cancel)
+            self.join(EXIT_S)
+        finally:
+            for node in nodes:
+                node.warn_unclosed()
+
+    def _finish(self, nodes: list[ThreadNode]) -> None:
+        now = time.monotonic()
+        ends = [(now + seconds, node.closed) for node in nodes if (seconds := node.finish()) is not None]
+        for end, closed in ends:
+            wait([closed], max(end - time.monotonic(), 0))
 
     def _run(self) -> None:
         global _current  # noqa: PLW0603
@@ -128,9 +165,9 @@ class TrioThread:
                 _current = None
         with self._lock:
             self._has_ended = True
-            ends = [*self._nodes.values()]
-        for end in ends:
-            end(error)
+            left = [*self._nodes]
+        for node in left:
+            node.end(error)
         for function in self._on_end:
             function()
 
@@ -148,7 +185,7 @@ class TrioThread:
 
 
 _current: TrioThread | None = None
-_current_lock = threading.Lock()
+_current_lock = threading.RLock()
 
 
 def join_thread() -> TrioThread:
@@ -157,10 +194,23 @@ def join_thread() -> TrioThread:
     with _current_lock:
         if _current is None:
             _current = TrioThread()
-            atexit.unregister(_stop_at_exit)
-            atexit.register(_stop_at_exit)
+            _register_exit()
         _current._count += 1
         return _current
+
+
+def _register_exit() -> None:
+    """Stop the thread at the end of the process: before what the program has registered until now."""
+    global _finalizer  # noqa: PLW0603
+    atexit.unregister(_stop_at_exit)
+    atexit.register(_stop_at_exit)
+    multiprocessing = sys.modules.get("multiprocessing")
+    if _finalizer is None and multiprocessing is not None and multiprocessing.parent_process() is not None:
+        # Before Python 3.13, a forked process of multiprocessing ends without what is registered with `atexit`.
+        _finalizer = multiprocessing.util.Finalize(None, _stop_at_exit, exitpriority=0)
+
+
+_finalizer: object = None
 
 
 def _stop_at_exit() -> None:
@@ -170,8 +220,8 @@ def _stop_at_exit() -> None:
 
 def _forget_after_fork() -> None:
     """Begin without a thread in a forked process, which has only the thread that forked."""
-    global _current, _current_lock
-    _current, _current_lock = None, threading.Lock()
+    global _current, _current_lock, _finalizer
+    _current, _current_lock, _finalizer = None, threading.RLock(), None
 
 
 if hasattr(os, "register_at_fork"):

@@ -262,22 +262,31 @@ def test_exceptions_keep_their_types(config: Config, tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(program(), DEADLINE_S))
 
 
-def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(config: Config) -> None:
+def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(
+    config: Config, capfd: pytest.CaptureFixture[str]
+) -> None:
     alone = config.with_beacon(tower_sub=("tcp://127.0.0.1:1",), tower_pub=("tcp://127.0.0.1:1",))
+    left: list[dafka.asyncio.Producer] = []
 
     async def program() -> None:
+        short, long = (alone.with_producer(close_timeout_ms=timeout_ms) for timeout_ms in (200, 1000))
         with pytest.raises(UnacknowledgedError):
-            async with dafka.asyncio.open_producer("hello", alone.with_producer(close_timeout_ms=200)) as producer:
+            async with dafka.asyncio.open_producer("hello", short) as producer:
                 await producer.send(b"1")
         with pytest.raises(RecordError):  # noqa: PT012
-            async with dafka.asyncio.open_producer("hello", alone) as producer:
+            async with dafka.asyncio.open_producer("hello", short) as producer:
+                left.append(producer)
                 await producer.send_many([b"1"])
                 await producer.send("text")  # type: ignore[arg-type]
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5), dafka.asyncio.open_producer("hello", alone) as producer:
+        with pytest.raises(TimeoutError):  # noqa: PT012
+            async with asyncio.timeout(0.5), dafka.asyncio.open_producer("hello", long) as producer:
+                left.append(producer)
                 await producer.send(b"1")  # the time is over while the block is left
 
     asyncio.run(asyncio.wait_for(program(), DEADLINE_S))
+    for producer in left:
+        assert isinstance(producer._hosted.closed.exception(DEADLINE_S), UnacknowledgedError)
+    assert capfd.readouterr().err.count("dafka: 1 record of topic hello is not stored: ") == 2
 
 
 def test_an_opening_that_is_cancelled_leaves_nothing_open() -> None:

@@ -244,7 +244,9 @@ def test_saved_positions_are_continued(stored: tuple[Config, Partition], tmp_pat
         assert partition in consumer.positions()
 
 
-def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(config: Config) -> None:
+def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(
+    config: Config, capfd: pytest.CaptureFixture[str]
+) -> None:
     alone = config.with_beacon(tower_sub=("tcp://127.0.0.1:1",), tower_pub=("tcp://127.0.0.1:1",)).with_producer(
         close_timeout_ms=200
     )
@@ -256,6 +258,8 @@ def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(conf
     with pytest.raises(KeyError), blocking.open_producer("hello", alone) as producer:  # noqa: PT012
         producer.send(b"1")
         raise KeyError
+    assert isinstance(producer._hosted.closed.exception(DEADLINE_S), UnacknowledgedError)
+    assert capfd.readouterr().err.startswith("dafka: 1 record of topic hello is not stored: ")
 
 
 def test_an_unclosed_node_warns_and_is_closed(config: Config) -> None:

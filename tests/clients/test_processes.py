@@ -100,10 +100,12 @@ def test_ctrl_c_ends_the_program_at_once(config: Config, program: str) -> None:
     assert done.returncode in (1, 130, -signal.SIGINT)
 
 
-def test_the_end_of_the_process_closes_what_is_open(config: Config) -> None:
-    check(
+def test_the_end_of_the_process_closes_what_is_open_and_warns(config: Config) -> None:
+    done = run(
         config,
         """
+import warnings
+warnings.simplefilter("always")
 consumer = blocking.open_consumer(["hello"], config)
 producer = blocking.open_producer("hello", config)
 producer.send(b"1")
@@ -119,6 +121,10 @@ threading.Thread(target=wait, daemon=True).start()
 producer.wait_stored()
 """,
     )
+    assert done.returncode == 0
+    assert "ResourceWarning: unclosed consumer: use `with`, or call its close()" in done.stderr
+    assert "ResourceWarning: unclosed producer: use `with`, or call its close()" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_forked_process_opens_its_own_nodes(config: Config) -> None:
