@@ -226,7 +226,7 @@ MILLISECONDS = "expected a number of milliseconds from 1 up, or a duration such 
         ('[node]\nwire = "http"', "[node] wire: expected auto or rfc46 or libdafka, not 'http'"),
         (
             "[node]\nmessage_bytes_max = 1023",
-            "[node] message_bytes_max: expected a number of bytes from 1024 up, or a size such",
+            "[node] message_bytes_max: expected a number of bytes from 1024 to 536870912, or a size such",
         ),
         ("[beacon]\nintervall_ms = 500", "unknown setting 'intervall_ms' in [beacon]: did you mean interval_ms?"),
         ("[beacon]\npigeons = 5", "unknown setting 'pigeons' in [beacon]: expected one of interval_ms, timeout_ms,"),

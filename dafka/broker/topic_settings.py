@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from dafka.config import Config
+from dafka.config import RECORD_BYTES_MAX, Config
 from dafka.protocol.logs import Topic
 from dafka.storage.compaction import CompactionPolicy
 
@@ -44,10 +44,10 @@ class _Rule(NamedTuple):
     expected: str
 
 
-def _is_whole(minimum: int) -> Callable[[str], bool]:
+def _is_whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], bool]:
     def check(value: str) -> bool:
         try:
-            return minimum <= int(value) < 2**63
+            return minimum <= int(value) <= maximum
         except ValueError:
             return False
 
@@ -91,7 +91,10 @@ _RULES = {
         SettingKind.LONG, lambda config: str(config.store.tombstone_ms), _is_whole(0), "a number from 0 on"
     ),
     "max.message.bytes": _Rule(
-        SettingKind.INT, lambda config: str(config.kafka.message_bytes_max), _is_whole(0), "a number from 0 on"
+        SettingKind.INT,
+        lambda config: str(config.kafka.message_bytes_max),
+        _is_whole(0, RECORD_BYTES_MAX),
+        f"a number from 0 to {RECORD_BYTES_MAX}, the size of the largest record",
     ),
     "message.timestamp.type": _Rule(
         SettingKind.STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"

@@ -40,6 +40,17 @@ LogFormat = Literal["text", "json"]
 
 MIB = 2**20
 
+RECORD_BYTES_MAX = 64 * MIB
+"""The size of the largest record, unless `[node] message_bytes_max` says otherwise, and of the largest batch of a Kafka
+client. Every part of dafka takes a record of this size: a node has it in memory some four times while it receives,
+decodes and stores it, and the budgets for records in memory are as large by default."""
+
+RECORD_BYTES_LIMIT = 512 * MIB
+"""The largest value of that setting. Beyond it, SQLite takes no value, and a record batch cannot give its length."""
+
+BATCH_OVERHEAD_BYTES = 1024
+"""What a record batch of a single record may take beyond the record, in bytes."""
+
 DEFAULT_KAFKA_LISTEN = "127.0.0.1:9092"
 """Where a broker listens to clients of Kafka if nothing else is configured: Kafka's port."""
 
@@ -62,10 +73,12 @@ class NodeConfig:
     one by one with others. `off`: one by one with all, as RFC 46 has it."""
     linger_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a closing socket continues to send queued messages."""
-    message_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1024))
-    """The largest frame that this node sends or accepts. A peer that announces a larger one is disconnected before the
-    frame is read into memory; 1 KiB more is allowed for a batch around a record. Use the same value on all nodes of a
-    cluster."""
+    message_bytes_max: int = attrs.field(
+        default=RECORD_BYTES_MAX, converter=to_bytes, validator=check_bytes(1024, RECORD_BYTES_LIMIT)
+    )
+    """The largest record that this node publishes or accepts: its value, key and headers, and 10 bytes for each header.
+    `send` refuses a larger one. A peer that announces a larger frame is disconnected before the frame is read into
+    memory; 1 KiB more is allowed for a batch around a record. Use the same value on all nodes of a cluster."""
     receive_messages_max: int = attrs.field(default=10_000, validator=check_count(1))
     """How many messages from one peer may wait to be processed. Beyond it, reading from this peer pauses, and messages
     queue up at the peer."""
@@ -183,7 +196,7 @@ class ProducerConfig:
     `head_interval_ms`, the interval is regular."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
     """How many messages may wait for one slow peer: record batches, or single records. Beyond it, messages to this peer
-    are dropped, and the peer fetches the records later. When 1 GiB of record batches wait for all peers together (4
+    are dropped, and the peer fetches the records later. When 1 GiB of record batches wait for all peers together (16
     times `[node] message_bytes_max`, but at least 256 MiB), the slowest peer is disconnected; it connects again, and
     fetches the records, too."""
     linger_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
@@ -347,9 +360,11 @@ class KafkaConfig:
     """Whether a topic is created when a client asks for it."""
     log_count: int = attrs.field(default=1, validator=check_count(1))
     """How many logs a new topic has, unless its creator says otherwise. Kafka calls them partitions."""
-    batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1))
+    batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1, RECORD_BYTES_MAX))
     """The largest size of the records in one batch of a client, uncompressed."""
-    message_bytes_max: int = attrs.field(default=1_048_588, converter=to_bytes, validator=check_bytes(1))
+    message_bytes_max: int = attrs.field(
+        default=1_048_588, converter=to_bytes, validator=check_bytes(1, RECORD_BYTES_MAX)
+    )
     """The largest batch of a client, compressed if it is. Kafka calls it `message.max.bytes`."""
     request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest request of a client. A client that announces a larger one is disconnected."""

@@ -157,14 +157,19 @@ def check_milliseconds(minimum: int) -> Validator:
     return _check_minimum(minimum, f"a number of milliseconds from {minimum} up, or {DURATION_EXPECTED}")
 
 
-def check_bytes(minimum: int) -> Validator:
+def check_bytes(minimum: int, maximum: int | None = None) -> Validator:
     """Return a validator of sizes in bytes."""
-    return _check_minimum(minimum, f"a number of bytes from {minimum} up, or {SIZE_EXPECTED}")
+    numbers = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
+    return _check_limits(minimum, maximum, f"a number of bytes {numbers}, or {SIZE_EXPECTED}")
 
 
 def _check_minimum(minimum: int, expected: str) -> Validator:
+    return _check_limits(minimum, None, expected)
+
+
+def _check_limits(minimum: int, maximum: int | None, expected: str) -> Validator:
     def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if type(value) is not int or value < minimum:
+        if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
             raise _refuse(attribute, expected, value)
 
     return check

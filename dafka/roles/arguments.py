@@ -21,6 +21,9 @@ Time: TypeAlias = datetime | timedelta | int
 """A time: a `datetime` with a time zone, milliseconds since 1970 UTC, or a `timedelta` for how long ago."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
+HEADER_OVERHEAD_BYTES = 10
+"""What each header of a record counts for its lengths, besides its name and its value."""
+
 _ADDRESS = re.compile("[0-9A-F]{32}")
 
 
@@ -161,7 +164,7 @@ def check_values(values: Sequence[bytes | None], bytes_max: int) -> None:
         raise RecordError(f"value: expected bytes or None, not {kind.__name__}{hint}")
     longest = max((len(value or b"") for value in values) if NoneType in kinds else map(len, values), default=0)  # type: ignore[arg-type]
     if longest > bytes_max:
-        raise RecordError(f"value: expected at most {bytes_max} bytes (message_bytes_max), not {longest}")
+        raise RecordError(f"value: expected at most {bytes_max} bytes ([node] message_bytes_max), not {longest}")
 
 
 def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
@@ -190,8 +193,8 @@ def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
     timestamp = record.timestamp
     if timestamp is not None and not (type(timestamp) is int and 0 <= timestamp < 2**63):
         raise RecordError(f"timestamp: expected milliseconds since 1970 as a whole number, not {timestamp!r}")
-    if (size := record_bytes(record)) > bytes_max:
-        raise RecordError(f"record: expected at most {bytes_max} bytes (message_bytes_max), not {size}")
+    if (size := record_bytes(record) + HEADER_OVERHEAD_BYTES * len(headers)) > bytes_max:
+        raise RecordError(f"record: expected at most {bytes_max} bytes ([node] message_bytes_max), not {size}")
 
 
 def make_batch(

@@ -20,7 +20,7 @@ from dafka.records import new_address
 from dafka.roles.arguments import check_topics
 from dafka.roles.blocks import trio_block
 from dafka.roles.role import NodeRole
-from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.sockets import NodeSockets, batch_bytes_max, open_sockets
 from dafka.transport import listen, open_context, open_security
 
 
@@ -150,7 +150,7 @@ class Observer(NodeRole):
     async def _listen_to_store(self, address: str, peer: PeerEndpoint, scope: trio.CancelScope) -> None:
         if self._security is not None and peer.key not in self._security.authorized:
             return
-        decoder = wire.BatchDecoder()
+        decoder = wire.BatchDecoder(batch_bytes_max(self._config.node))
 
         def receive(messages: list[list[bytes]]) -> None:
             self._node.act(self._machine.receive_from_store(address, decoder.decode(messages), trio.current_time()))

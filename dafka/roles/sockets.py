@@ -16,7 +16,7 @@ import trio
 
 from dafka import wire
 from dafka.batches import Compression
-from dafka.config import Config, NodeConfig
+from dafka.config import BATCH_OVERHEAD_BYTES, RECORD_BYTES_MAX, Config, NodeConfig
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
 from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, split_tcp_endpoint
 from dafka.errors import TransportError
@@ -317,8 +317,13 @@ async def open_sockets(
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
             identity = _identity(address, security, events)
-            decoder = wire.BatchDecoder(keeps_encoded=keeps_record_batches)
+            decoder = wire.BatchDecoder(batch_bytes_max(config.node), keeps_encoded=keeps_record_batches)
             yield NodeSockets(address, role, mesh, config, events, identity, decoder)
+
+
+def batch_bytes_max(node: NodeConfig) -> int:
+    """Return the size of the largest record batch that a node decodes, after decompression, in bytes."""
+    return max(node.message_bytes_max, RECORD_BYTES_MAX) + BATCH_OVERHEAD_BYTES
 
 
 def tower_hosts(config: Config) -> list[str]:

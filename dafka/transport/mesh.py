@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 import trio
 import zmq
 
-from dafka.config import NodeConfig
+from dafka.config import BATCH_OVERHEAD_BYTES, NodeConfig
 from dafka.protocol import Event
 from dafka.transport.plain_subscriber import PlainSubscriber
 from dafka.transport.publisher import PublisherSocket
@@ -85,10 +85,6 @@ async def open_context(linger_ms: int, sockets_max: int = 0) -> AsyncIterator[zm
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + linger_ms / 1000 + SLACK_S):
             await trio.to_thread.run_sync(context.term, abandon_on_cancel=True)
-
-
-BATCH_OVERHEAD_BYTES = 1024
-"""What a record batch of a single record may take beyond the record, in bytes."""
 
 
 @asynccontextmanager

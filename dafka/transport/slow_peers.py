@@ -23,7 +23,7 @@ SLOW_PEER = "connection ended: peer too slow"
 QUEUED_BYTES_MIN = 256 * 2**20
 """The lowest limit, in bytes."""
 
-MESSAGES_MIN = 4
+MESSAGES_MIN = 16
 """The limit is at least the size of this many of the largest messages."""
 
 COMPARE_S = 0.02

@@ -8,12 +8,11 @@ import pytest
 import trio
 
 from dafka import Config, open_consumer, open_producer, serve_tower, wire
-from dafka.config import DialectName
+from dafka.config import BATCH_OVERHEAD_BYTES, DialectName
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.records import Partition, RecordBatch
 from dafka.testing import Cluster, open_cluster
-from dafka.transport.mesh import BATCH_OVERHEAD_BYTES
 from dafka.wire import Dialect
 from dafka.wire.batch import iter_frames
 from tests.roles.helpers import (

@@ -210,7 +210,9 @@ async def test_value_that_is_not_bytes_is_refused(value: object, dafka_cluster: 
 async def test_value_larger_than_the_message_limit_is_refused(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.with_node(message_bytes_max=2000)
     async with dafka_cluster.producer("hello", config) as producer:
-        with pytest.raises(RecordError, match=r"value: expected at most 2000 bytes \(message_bytes_max\), not 2001"):
+        with pytest.raises(
+            RecordError, match=r"value: expected at most 2000 bytes \(\[node\] message_bytes_max\), not 2001"
+        ):
             await producer.send(b"x" * 2001)
         assert await producer.send(b"x" * 2000) == 0
 
