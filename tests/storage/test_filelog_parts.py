@@ -587,3 +587,9 @@ def test_a_slot_survives_encoding_and_each_byte_is_protected(state: int) -> None
         damaged = bytearray(data)
         damaged[at] ^= 1
         assert decode_slot(bytes(damaged), 5) is None
+
+
+def test_folders_are_made_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert make_folders("a/b") == [".", "a"]
+    assert make_folders("a/b") == []

@@ -171,10 +171,10 @@ def make_folders(path: str) -> list[str]:
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
-        path = os.path.dirname(path)
+        path = os.path.dirname(path) or "."
     for made in reversed(missing):
         os.mkdir(made)
-    return [os.path.dirname(made) for made in reversed(missing)]
+    return [os.path.dirname(made) or "." for made in reversed(missing)]
 
 
 def ancestors(path: str, root: str) -> Iterator[str]:
