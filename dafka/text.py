@@ -17,10 +17,38 @@ def escape_unprintable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
-def format_time(time_ms: int) -> str:
-    """Return a time in ISO 8601, UTC; a time outside the calendar stays a number of milliseconds since 1970."""
+def parse_time(text: str) -> int:
+    """Return the time that a text stands for.
+
+    Args:
+        text: A date, with or without a time of day, in ISO 8601. It is UTC if it names no offset, as what
+            `format_time` returns is.
+
+    Returns:
+        Milliseconds since 1970; negative before.
+
+    Raises:
+        ValueError: It is not a time in ISO 8601.
+    """
+    try:
+        time = datetime.fromisoformat(text.strip())
+        return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+
+
+def format_time(time_ms: int, precision: str = "milliseconds") -> str:
+    """Return a time in ISO 8601, UTC; a time outside the calendar stays a number of milliseconds since 1970.
+
+    Args:
+        time_ms: The time, in milliseconds since 1970.
+        precision: "milliseconds" or "seconds".
+
+    Returns:
+        The text.
+    """
     try:
         time = EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:
         return str(time_ms)
-    return time.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return time.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

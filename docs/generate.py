@@ -51,6 +51,9 @@ sentence on standard error.
 Durations are a number with a unit: `500ms`, `10s`, `15m`, `12h`, `7d` or `2w`. Sizes are a number of bytes, or have a
 unit: `512KiB`, `64MiB`, `10GB`. An option whose name ends with `-ms` also takes a number of milliseconds. The options
 that change a setting have the setting's name: see [configuration.md](configuration.md).
+
+Times are dates with or without a time of day, in ISO 8601: `2026-11-23`, `2026-11-23T08:00Z`,
+`2026-11-23T09:00+01:00`. One that names no offset is UTC, and so are all times that commands print.
 """
 
 CONFORMANCE_CLI_PREFACE = """\

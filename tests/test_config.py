@@ -10,11 +10,14 @@ from typing import Any
 import attrs
 import pytest
 
+from dafka.cli.group_reset import parse_target
+from dafka.cli.record_lines import parse_timestamp
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
 from dafka.config.configuration import SECTIONS, change_section
 from dafka.config.loading import FORMER_NAMES, variable_name
 from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError
+from dafka.text import format_time, parse_time
 
 SETTINGS = """
 [beacon]
@@ -443,12 +446,28 @@ def test_a_time_is_how_long_ago_or_iso_8601(text: str, time_ms: int) -> None:
     assert parse_time_ms(text, NOW_MS) == time_ms
 
 
-def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "parse",
+    [
+        lambda text: parse_time_ms(text, NOW_MS),
+        parse_timestamp,
+        lambda text: parse_target(text).time_ms,
+        parse_time,
+    ],
+    ids=["--since", "--timestamp", "group reset --to", "all"],
+)
+def test_a_time_that_names_no_offset_is_utc_as_those_that_are_printed(
+    parse: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "UTC-2")
     time.tzset()
     try:
-        assert parse_time_ms("2023-11-15T00:13:20", NOW_MS) == NOW_MS
-        assert parse_time_ms("2023-11-15", NOW_MS) == NOW_MS - 800_000
+        assert parse("2023-11-14T22:13:20") == NOW_MS
+        assert parse("2023-11-14") == NOW_MS - 80_000_000
+        assert parse("2023-11-15T00:13:20+02:00") == NOW_MS
+        for time_ms in (0, 1, NOW_MS + 7):
+            assert parse(format_time(time_ms)) == time_ms
+        assert format_time(NOW_MS + 7, "seconds") == "2023-11-14T22:13:20Z"
     finally:
         monkeypatch.undo()
         time.tzset()

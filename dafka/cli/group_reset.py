@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-
 import attrs
 
 from dafka.kafka.constants import EARLIEST, LATEST
+from dafka.text import parse_time
 
 
 @attrs.frozen
@@ -24,10 +23,7 @@ def parse_target(text: str) -> Target:
     if text.isascii() and text.isdecimal():
         return Target(offset=int(text))
     try:
-        time = datetime.datetime.fromisoformat(text)
+        return Target(time_ms=max(parse_time(text), 0))
     except ValueError:
         expected = "expected earliest, latest, an offset, or a time such as 2026-11-23T07:00Z"
         raise ValueError(f"{expected}, not {text!r}") from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=datetime.UTC)
-    return Target(time_ms=max(int(time.timestamp() * 1000), 0))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import repeat
 
 import attrs
 
 from dafka.records import NO_TIMESTAMP, Header, ProducerRecord, RecordBatch, encode_text
 from dafka.storage.tools.json_lines import format_lines
-from dafka.text import EPOCH, format_time
+from dafka.text import format_time, parse_time
 
 NULL = "NULL"
 """What `dafka consume` prints for a null value, or for the key of a record without one."""
@@ -165,7 +164,7 @@ def parse_timestamp(text: str) -> int:
     """Return a time in milliseconds since 1970.
 
     Args:
-        text: This number, or a date and time in ISO 8601, which is UTC if it names no offset.
+        text: This number, or a time as `parse_time` reads it.
 
     Returns:
         The number.
@@ -179,13 +178,12 @@ def parse_timestamp(text: str) -> int:
             raise ValueError(f"{expected}, not {text!r}")
         return number
     try:
-        time = datetime.fromisoformat(text)
+        time_ms = parse_time(text)
     except ValueError:
         raise ValueError(f"{expected}, not {text!r}") from None
-    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    if time < EPOCH:
+    if time_ms < 0:
         raise ValueError(f"{expected}, not {text!r}, which is before 1970")
-    return (time - EPOCH) // timedelta(milliseconds=1)
+    return time_ms
 
 
 def _unescape(token: re.Match[bytes]) -> bytes:

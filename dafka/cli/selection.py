@@ -170,7 +170,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=TIME,
             metavar="TIME",
             help="Begin with the first record made at this time or later: how long ago, such as 2h, or an ISO 8601 "
-            "time such as 2026-11-23T08:00Z (local without a zone).",
+            "time such as 2026-11-23T08:00Z (UTC if it names no offset).",
         ),
         click.option(
             "--partition",

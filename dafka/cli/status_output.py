@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -13,7 +12,7 @@ from dafka.cli.status_brokers import BrokerView
 from dafka.cli.terminal import counted, output_has_colour, print_table
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observing.cluster_survey import NodeState, TopicView
-from dafka.text import escape_unprintable
+from dafka.text import escape_unprintable, format_time
 
 UNKNOWN = "?"
 """Printed in place of a number that no node has reported."""
@@ -107,7 +106,7 @@ def _summary(survey: ClusterSurvey) -> str:
         counted(len(survey.topics), "topic"),
         counted(len(survey.partitions), "partition"),
     )
-    time = datetime.fromtimestamp(survey.time, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    time = format_time(int(survey.time * 1000), "seconds")
     largest = f"{max(lags):,}" if lags else NONE if _is_empty(survey) else UNKNOWN
     return f"{time}: {', '.join(counts)}; largest lag {largest}"
 

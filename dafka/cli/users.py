@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dafka.cli.options import DURATION, add_options, config_options, setting_opt
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.storage.plugin_helpers import now_ms
+from dafka.text import format_time
 from dafka.users import (
     DEFAULT_ITERATIONS,
     MECHANISMS,
@@ -238,5 +238,5 @@ def _describe(each: User) -> str:
 def _describe_token(each: Token) -> str:
     if each.expires_at_ms is None:
         return f"token {each.token_id}"
-    time = datetime.fromtimestamp(each.expires_at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = format_time(each.expires_at_ms, "seconds")
     return f"token {each.token_id}, which {'expires' if each.is_valid() else 'has expired'} at {time}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +17,7 @@ import attrs
 
 from dafka.endpoints import is_endpoint, is_host, parse_tower
 from dafka.errors import ConfigError
+from dafka.text import parse_time
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 """An attrs validator: gets the section, the attribute and the value."""
@@ -60,8 +60,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     """Return the time that a text stands for: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
 
     Args:
-        text: how long ago, as `parse_duration_ms` reads it, or a date with or without a time. Without a time zone it is
-            local.
+        text: how long ago, as `parse_duration_ms` reads it, or a time as `parse_time` reads it.
         now_ms: the present time, in milliseconds since 1970.
 
     Returns:
@@ -73,8 +72,8 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     with suppress(ValueError):
         return max(now_ms - _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED), 0)
     try:
-        return max(int(datetime.fromisoformat(text.strip()).timestamp() * 1000), 0)
-    except (ValueError, OverflowError):
+        return max(parse_time(text), 0)
+    except ValueError:
         raise ValueError(f"expected {TIME_EXPECTED}, not {text!r}{_advise_unit(text)}") from None
 
 

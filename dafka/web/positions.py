@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 import attrs
 
 from dafka.protocol.logs import LogState
+from dafka.text import parse_time
 from dafka.web.errors import WebError
 from dafka.web.forwarding.log_bounds import LogBounds
 from dafka.web.log_access import LogAccess
@@ -145,14 +146,8 @@ def _parse_time(value: object) -> int:
         assert isinstance(value, int)
         return value
     if isinstance(value, str):
-        try:
-            time = datetime.fromisoformat(value)
-            since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-            milliseconds = since // timedelta(milliseconds=1)
-        except (ValueError, OverflowError):
-            pass
-        else:
-            if 0 <= milliseconds <= TIMESTAMP_MAX:
+        with suppress(ValueError):
+            if 0 <= (milliseconds := parse_time(value)) <= TIMESTAMP_MAX:
                 return milliseconds
     raise WebError("bad_request", "time: expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z")
 

@@ -105,7 +105,7 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     metavar="earliest|latest|OFFSET|TIME",
     required=True,
     type=parsed_type(parse_target),
-    help="Where to begin again: TIME is such as 2026-11-23T07:00Z, and UTC without a time zone.",
+    help="Where to begin again: TIME is such as 2026-11-23T07:00Z, and UTC if it names no offset.",
 )
 @click.option(
     "--topic",
