@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from dafka.cli.advice import with_advice
+from dafka.cli.freed_memory import return_freed_memory
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
@@ -71,6 +72,7 @@ def run(
         shutdown: the steps after a signal.
     """
     raise_descriptors_max()
+    return_freed_memory()
     try:
         status = trio.run(_run_until_signal, program, interrupted, shutdown)
         if sys.stdout is not None:

@@ -209,10 +209,13 @@ class NodeSockets:
     ) -> None:
         while True:
             items, source = await receive()
-            messages = self._identity.verify_messages(self._decoder.decode(items), source)
-            if self._decoder.dialects - {self._encoder.dialect}:
-                self._note_other_dialect()
-            node.receive(messages, trio.current_time())
+            for part in self._decoder.decode_in_parts(items):
+                messages = self._identity.verify_messages(part, source)
+                if self._decoder.dialects - {self._encoder.dialect}:
+                    self._note_other_dialect()
+                # The node drops what it has no room for, before more is unpacked.
+                node.receive(messages, trio.current_time())
+                del part, messages  # they would be kept until more is unpacked
             before, self._hostile = self._hostile, self._hostile_count(node)
             self._mesh.subscriber.report_discards(source, self._hostile - before)
 

@@ -43,6 +43,9 @@ from dafka.wire.primitives import NUMBER_8
 BATCH_BYTES_MAX = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
 """The size of a record batch after decompression, in bytes, unless the decoder is given another."""
 
+UNPACKED_BYTES_MAX = 2**22
+"""The size of the records that are unpacked at a time, unless a single record batch has more."""
+
 OPEN_RUNS_MAX = 8
 """Runs with the same header that are gathered at once: the answers of several nodes to one FETCH arrive interleaved."""
 
@@ -177,6 +180,36 @@ class BatchDecoder:
         Returns:
             Runs and other commands, in the order of their first messages.
         """
+        return [message for part in self.decode_in_parts(messages) for message in part]
+
+    def decode_in_parts(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[list[BatchedMessage]]:
+        """Decode messages as `decode` does, but unpack few compressed record batches at a time.
+
+        All parts are to be taken before the next call. Each is emptied when the next one is asked for.
+
+        Args:
+            messages: See `decode`.
+
+        Yields:
+            What `decode` returns, in parts.
+        """
+        part: list[BatchedMessage] = []
+        size = 0
+        for item in self._gather(messages):
+            if isinstance(item, BatchRun):
+                runs = list(self._batch_runs.decode(item))
+                size += sum(run.batch.content_bytes for run in runs) if item.is_compressed else 0
+                part += runs
+                runs.clear()
+            else:
+                part.append(_close(item) if isinstance(item, _Run) else item)
+            if size > UNPACKED_BYTES_MAX:
+                unpacked, part, size = part, [], 0
+                yield unpacked
+                unpacked.clear()  # the caller is done with it, and more is unpacked now
+        yield part
+
+    def _gather(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[_Gathered]:
         batch: list[_Gathered] = []
         headers = self._headers
         for message in messages:
@@ -213,14 +246,7 @@ class BatchDecoder:
             contents.append(frames[-1])
             run.next_sequence = sequence + 1
         self._batch_runs.end()
-        return [*self._close_all(batch)]
-
-    def _close_all(self, batch: Iterable[_Gathered]) -> Iterator[BatchedMessage]:
-        for item in batch:
-            if isinstance(item, BatchRun):
-                yield from self._batch_runs.decode(item)
-            else:
-                yield _close(item) if isinstance(item, _Run) else item
+        return batch
 
     def _decode_run(self, run: EncodedRun, batch: list[_Gathered]) -> None:
         """Decode a run to what its messages would be decoded to. Its sequences cannot make a header malformed."""

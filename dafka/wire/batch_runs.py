@@ -41,6 +41,11 @@ class BatchRun:
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self.next_sequence = -1
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its records may take more memory than its record batches."""
+        return self.batches[0][0].compression is not Compression.NONE
+
     def add(self, header: BatchHeader, data: bytes) -> bool:
         """Add a record batch if it continues the run. A compressed one is alone, since it may grow when decoded."""
         is_plain = header.compression is Compression.NONE

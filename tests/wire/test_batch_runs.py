@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from dafka.batches import Compression, encode_batch, records_codec
@@ -10,6 +12,7 @@ from dafka.batches.header import HEADER_BYTES, join_batch, read_header
 from dafka.batches.unread import UnreadContents
 from dafka.records import Partition, join
 from dafka.wire import BatchDecoder, Dialect, DirectRecordBatchMessage, RecordBatchMessage, RecordRun, codec
+from dafka.wire.batch import UNPACKED_BYTES_MAX
 
 HERE, THERE = Partition("orders", "A" * 32), Partition("orders", "B" * 32)
 VALUES = [b"%03d" % number for number in range(40)]
@@ -119,3 +122,23 @@ def test_records_with_more_than_a_value_are_read_at_once() -> None:
     assert list(run.batch.keys or ()) == [None, b"k"]
     assert list(run.batch.headers or ()) == [(), (("h", b"1"),)]
     assert list(run.batch.timestamps or ()) == [1, 2]
+
+
+def test_few_compressed_batches_are_unpacked_at_a_time() -> None:
+    """What a node has no room for is dropped before the next ones are unpacked."""
+    size, count = 2**20, 40
+    encoded = [encode_batch(at, [bytes(size)], timestamps=7, compression=Compression.ZSTD) for at in range(count)]
+    messages = [published(data) for data in encoded]
+    sequences: list[int] = []
+    tracemalloc.start()
+    try:
+        for part in BatchDecoder().decode_in_parts(messages):
+            assert (
+                sum(run.batch.content_bytes for run in part if isinstance(run, RecordRun)) <= UNPACKED_BYTES_MAX + size
+            )
+            sequences += [run.batch.first_sequence for run in part if isinstance(run, RecordRun)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sequences == list(range(count))
+    assert peak < 4 * UNPACKED_BYTES_MAX
