@@ -196,7 +196,7 @@ class KeptLog:
             return
         if self.replica.branches.tip().branch != self.led:
             raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.branches.tip()}")
-        known = set(self.records())
+        known = self.find_healed()
         for branch in sorted(self.branches):
             if not self.replica.branches.is_complete(branch) and self._is_all_before_held(branch):
                 continue  # its records come behind those of the branches before it
@@ -208,6 +208,10 @@ class KeptLog:
             if missing:
                 self.append(missing)
                 return
+
+    def find_healed(self) -> set[str]:
+        """Return the records that need no healing, by their identity: a leader before may have healed some."""
+        return set(self.records())
 
     def _is_all_before_held(self, branch: Branch) -> bool:
         """Return whether all that is before a branch is held: brokers that are no replicas any more may drop it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dafka.protocol.replication import Availability, Replica
+from tests.replication.brokers import KeptLog
 from tests.replication.history import Violation
 from tests.replication.planted import PLANTED, PLANTED_IN_LOGS
 from tests.replication.running import run_seed
@@ -42,3 +43,24 @@ def test_the_simulation_finds_a_bug_planted_into_transactions(
         except Violation:
             return
     raise AssertionError(f"{bug.__name__} shows in none of the seeds from {first} on")
+
+
+def test_the_simulation_finds_records_that_are_healed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that counts what it has healed itself does not see what a leader before it has healed."""
+
+    def find_healed(self: KeptLog) -> set[str]:
+        chain = self.replica.table.chain(self.replica.branches.tip()) or ()
+        healed = [self.branches[tip.branch] for tip in chain if tip.branch == self.led and tip.branch in self.branches]
+        own = {each.branch for each in chain}
+        kept = [self.branches[branch] for branch in own if branch in self.branches and branch != self.led]
+        counted = {each for start, ids in kept for each in ids if int(each.split(":")[0]) in {e.epoch for e in own}}
+        return counted.union(*(ids for _, ids in healed))
+
+    monkeypatch.setattr(KeptLog, "find_healed", find_healed)
+    for seed in range(100):
+        try:
+            run_seed(seed, Availability.BRANCH)
+        except Violation as violation:
+            if "twice" in str(violation):
+                return
+    raise AssertionError("no record is healed twice in any of the seeds")

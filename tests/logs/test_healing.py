@@ -1,0 +1,90 @@
+"""Healing: what another branch has is appended once, however often it is tried and whoever leads meanwhile."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka.protocol.logs import LogOrder, LogState, RunEntry, Topic
+from dafka.records import Partition, RecordBatch
+
+TOPIC = Topic("orders", "id", 1)
+SIDE = "side/id/0/1"
+"""The partition of the records that a branch has which the log does not continue."""
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("heal"), st.integers(0, 30), st.integers(1, 30)),
+        st.tuples(st.sampled_from(["write", "fail", "append", "lead"]), st.just(0), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Leaders:
+    """The leaders of one log, one after the other, each of which knows what its index says."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.written: list[RecordBatch] = []
+        self.lead()
+
+    def lead(self) -> None:
+        """Begin to lead in place of a leader of which only what is durable is left."""
+        self.epoch += 1
+        self.order = LogOrder(f"broker-{self.epoch}")
+        self.order.add_topic(TOPIC)
+        self.order.begin_branch(self.log, self.epoch)
+        for batch in self.written:
+            for value in batch.values:
+                own = str(batch.partition.address)
+                self.log.restore(0, value or b"", keeps_record_batches=True, own=own)
+        self.order.finish_branch(self.log, {}, {})
+        self.sequence = 0
+
+    @property
+    def log(self) -> LogState:
+        return self.order.logs("orders")[0]
+
+    def write(self, *, succeeds: bool = True, records: int = 0) -> None:
+        batch = RecordBatch(self.log.own, self.sequence, [b"x"] * records)
+        plan = self.order.plan([batch] if records else [], 0)
+        if not succeeds:
+            self.order.undo(plan)
+            return
+        self.order.commit(plan)
+        self.sequence += records
+        self.written += [
+            RecordBatch(Partition("", self.log.own.address), 0, each.values) for each in plan.index_records
+        ]
+
+    def places(self) -> list[tuple[str, int]]:
+        found = []
+        offset = 0
+        while (location := self.log.index.locate(offset)) is not None:
+            places = range(location.sequence, location.sequence + location.record_count)
+            address = location.address or self.log.own.address
+            found += [(address, each) for each in places]
+            offset += location.record_count
+        return found
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
+    leaders, end = Leaders(), 0
+    for what, first, count in steps:
+        if what == "heal":  # a leader reads what another branch has from somewhere on, as far as it holds that
+            begin = min(first, end)
+            end = max(end, begin + count)
+            leaders.order.heal(leaders.log, [RunEntry(begin, SIDE, begin, end - begin)])
+        elif what == "lead":
+            leaders.lead()
+            end = leaders.log.index.end_sequence(SIDE)
+        else:
+            leaders.write(succeeds=what != "fail", records=5 if what == "append" else 0)
+    leaders.write()
+    found = leaders.places()
+    assert len(set(found)) == len(found)
+    healed = [sequence for address, sequence in found if address == SIDE]
+    assert healed == list(range(end))
