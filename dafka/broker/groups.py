@@ -152,8 +152,7 @@ class Groups:
         slot = self._coordinators.find(group_id)
         found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
         await slot.settle()
-        if not slot.log.leadership.is_confirmed:
-            raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        slot.check_lease()
         if logs is None:
             found = {place: each for place, each in found.items() if not self._is_of_other_topic(place, each)}
         return {
@@ -199,6 +198,7 @@ class Groups:
             slot = self._coordinators.find(group_id)
             found = slot.groups.describe_group(group_id)
             await slot.settle()
+            slot.check_lease()
         except CoordinatorError as error:
             return DescribedGroup(group_id, error.error_code, GroupState.DEAD.value)
         return found

@@ -100,6 +100,7 @@ class Slot:
         self.loaded = trio.Event()
         self._end_transaction = end_transaction
         self._deleted_ids = broker.cluster.topic_table.deleted_ids
+        self._broker = broker
         self._state = SlotLog(broker, log)
         self._waits = broker.waits
         self._answers: dict[Token, _Answer] = {}
@@ -190,6 +191,15 @@ class Slot:
             CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
         """
         await self._ask(lambda token: [Answer(token, None)], DURABLE_S)
+
+    def check_lease(self) -> None:
+        """Check that what was read is the latest. Call it after it was read, right before the answer.
+
+        Raises:
+            CoordinatorError: Another broker may have begun to coordinate the slot.
+        """
+        if not self._broker.holds_lease(self.log):
+            raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def carry_out(self, steps: Iterable[Step]) -> None:
         """Carry out actions in order. What follows a write waits until it is durable."""

@@ -123,6 +123,7 @@ class Transactions:
         slot = self._coordinators.find(transactional_id)
         found = slot.transactions.describe_transaction(transactional_id)
         await slot.settle()
+        slot.check_lease()
         return found
 
     async def list_transactions(self) -> list[Transaction]:

@@ -43,6 +43,7 @@ from dafka.roles.broker_retention import BrokerRetention
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
 from dafka.roles.durable_waits import DurableWaits, Written
 from dafka.roles.head_announcer import HeadAnnouncer
+from dafka.roles.lease_clock import lease_time
 from dafka.roles.log_reader import LogReader
 from dafka.roles.log_watchers import LogWatchers
 from dafka.roles.sockets import NodeSockets
@@ -340,6 +341,19 @@ class Broker(Store):
         else:
             self.cluster.balancing.release_replicas(log.topic, log.number)
 
+    def holds_lease(self, log: LogState) -> bool:
+        """Return whether this broker leads a log, and no other one can have begun to.
+
+        Whoever tells clients what is the latest asks this after it was read: the process may have been stopped between.
+        """
+        return log.leadership.is_led and lease_time() < self.cluster.lease_end(log)
+
+    async def wait_lease(self, log: LogState) -> bool:
+        """Wait until this broker leads a log and holds its lease. Return whether it still leads the log."""
+        while log.leadership.is_led and not self.holds_lease(log):
+            await self.cluster.wait_round()
+        return log.leadership.is_led
+
     def set_draining(self, is_draining: bool) -> None:
         """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""
         was_draining = self.brokers.own.is_draining
@@ -500,6 +514,7 @@ class Broker(Store):
             self.cluster.heard(signs.heard)
             self.cluster.acknowledged(signs.acknowledgements.items())
             self.cluster.repeat_acknowledgements(signs.repeats)
+            self.cluster.heard_rounds(signs.rounds, signs.answers)
 
     def _has_work(self) -> bool:
         return super()._has_work() or self._has_own_work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -29,6 +30,7 @@ from dafka.protocol.logs import (
     parse_address,
 )
 from dafka.protocol.logs.log_state import Leadership
+from dafka.protocol.machines.broker import answer_round, ask_round
 from dafka.protocol.replication import (
     BRANCHES_TOPIC,
     BROKERS_TOPIC,
@@ -57,12 +59,14 @@ from dafka.protocol.replication.replicated_logs import (
     ReplicatedLogs,
     is_useless,
 )
+from dafka.protocol.replication.rounds import RoundAnswer, Rounds
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.roles.adoption import Adoption
 from dafka.roles.balancing import Balancing
 from dafka.roles.checkpoints import Checkpoints
 from dafka.roles.cluster_host import Host
 from dafka.roles.leading import IN_SYNC_S, Leading
+from dafka.roles.lease_clock import lease_time
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -127,7 +131,10 @@ class Cluster:
         self._nursery: trio.Nursery | None = None
         self._shown_at = float("-inf")
         self._has_racks = bool(settings.rack)
-        self._confirmed_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
+        self._lease_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
+        self._rounds = Rounds(secrets.randbits(40))
+        self._round_answered = trio.Event()
+        self._learned_ends: dict[str, int] = {}
         self._heard_acknowledging: set[str] = set()
         self._row_counts: dict[str, int] = {}
         self._rivals: set[str] = set()
@@ -200,6 +207,8 @@ class Cluster:
             return
         was_alone = self.is_alone
         self.brokers.note(broker)
+        if self._nursery is None:
+            self.brokers.expect(broker.address, trio.current_time())
         has_racks = any(each.rack for each in self.brokers.all())
         if has_racks != self._has_racks:
             self._has_racks = has_racks
@@ -303,6 +312,8 @@ class Cluster:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.describe()
+            held = self._broker.ends(BRANCHES_TOPIC)
+            self._learned_ends = {partition.address: end for partition, end in held.items()}
             nursery.start_soon(self._begin_nothing_when_cancelled)
             if not self.is_alone:
                 self._join()
@@ -328,6 +339,7 @@ class Cluster:
         fetched_at = due
         while True:
             self._show_life(trio.current_time())
+            self._ask_round()
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
             self.brokers.note_storage(self._broker.address, can_write=self._broker.can_write)
@@ -386,6 +398,54 @@ class Cluster:
         now = trio.current_time()
         if now - self._shown_at >= self._settings.heartbeat_ms / 1000:
             self._show_life(now)
+
+    # Leases
+
+    def _ask_round(self) -> None:
+        """Ask the other brokers whether they hear this one, if it needs that to serve readers."""
+        if len(self.logs) and not self.is_alone:
+            self._broker.publish([ask_round(self._broker.address, self._rounds.begin(lease_time()))])
+        self._note_answered()  # those who wait look again: another broker may lead
+
+    def heard_rounds(self, rounds: Mapping[str, int], answers: Mapping[str, RoundAnswer]) -> None:
+        """Answer other brokers that have asked whether this one hears them, and take in what they answer.
+
+        While promises are being written, this broker answers nothing: the answer would not tell of them.
+        """
+        now, own = trio.current_time(), self._broker.address
+        for asker, number in rounds.items():
+            self.brokers.heard_round(asker, now)
+            if not self._control and not self._writing:
+                end = self._broker.durable_end_of(Partition(BRANCHES_TOPIC, own))
+                self._broker.publish([answer_round(asker, own, RoundAnswer(number, end))])
+        counted = [
+            self._rounds.answered(broker, answer, self._learned_ends.get(broker, 0))
+            for broker, answer in answers.items()
+        ]
+        if any(counted):
+            self._note_answered()
+
+    def _note_learned(self, partition: Partition, end: int) -> None:
+        if partition.topic == BRANCHES_TOPIC:
+            self._learned_ends[partition.address] = end
+            if self._rounds.learned(partition.address, end):
+                self._note_answered()
+
+    def _note_answered(self) -> None:
+        answered, self._round_answered = self._round_answered, trio.Event()
+        answered.set()
+
+    def lease_end(self, state: LogState) -> float:
+        """Return until when no other broker can have begun to lead a log that this one leads; see `lease_time`."""
+        topic = self._order.topics.get(state.topic)
+        log = None if topic is None else self.logs.find(name_log(topic.topic_id, state.number))
+        if log is None:
+            return float("inf")
+        return log.replica.heard_since(self._rounds.heard_since) + self._lease_s
+
+    async def wait_round(self) -> None:
+        """Wait until more is known of who hears this broker, or until some time has passed."""
+        await self._round_answered.wait()
 
     def heard(self, signs: Mapping[str, bool]) -> None:
         """Note signs of life of brokers, each with whether its storage takes records."""
@@ -475,6 +535,7 @@ class Cluster:
         for batch in batches:
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._broker.address:
                 self.learn(batch.partition, zip(batch.keys or (), batch.values, strict=True))
+                self._note_learned(batch.partition, batch.end_sequence)
         self.settle_topics()
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
@@ -584,7 +645,6 @@ class Cluster:
             is_readable,
             presumed_leader,
             joining,
-            is_confirmed=not is_led or replica.is_confirmed(self._confirmed_s),
         )
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark

@@ -81,13 +81,14 @@ class LogAccess:
         """
         found: dict[LogState, LogBounds] = {}
         asked = list(logs)
-        for log in asked:
-            await self._wait_confirmed(log)
         while missing := [log for log in asked if log not in found]:
-            found |= {log: self._bounds_here(log) for log in missing if log.leadership.is_led}
-            others = [log for log in missing if log not in found]
+            others = [log for log in missing if not log.leadership.is_led]
             if others:
                 found |= await self._forward(others[0]).bounds(others)
+            for log in missing:
+                await self._wait_lease(log)
+            here = {log: self._bounds_here(log) for log in missing if log not in found}
+            found |= {log: each for log, each in here.items() if self.service.broker.holds_lease(log)}
         return {log: found[log] for log in asked}
 
     async def known_bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
@@ -99,12 +100,11 @@ class LogAccess:
             return here
         return here | await self._remote.known_bounds(others)
 
-    async def _wait_confirmed(self, log: LogState) -> None:
-        """Wait until this broker does not lead a log, or knows that no other has begun to. Raises `WebError`."""
-        with trio.move_on_after(LEADER_WAIT_S):
-            while log.leadership.is_led and not log.leadership.is_confirmed:
-                await self.service.broker.wait_leadership(log)
-        if log.leadership.is_led and not log.leadership.is_confirmed:
+    async def _wait_lease(self, log: LogState) -> None:
+        """Wait until this broker does not lead a log, or holds its lease. Raises `WebError`."""
+        with trio.move_on_after(LEADER_WAIT_S) as scope:
+            await self.service.broker.wait_lease(log)
+        if scope.cancelled_caught:
             raise WebError(
                 "leader_unavailable",
                 f"too few replicas of log {log.number} of the topic {log.topic!r} answer its leader",
@@ -128,11 +128,16 @@ class LogAccess:
         Raises:
             WebError: The storage fails, or the leader cannot be reached.
         """
-        while not log.leadership.is_led:
-            found = await self._forward(log).find_offset_by_time(log, timestamp_ms)
-            if found is not None:
-                return found
-        return await find_offset_by_time(self.service, log, timestamp_ms)
+        while True:
+            if log.leadership.is_led:
+                at = await find_offset_by_time(self.service, log, timestamp_ms)
+                if self.service.broker.holds_lease(log):
+                    return at
+                await self._wait_lease(log)
+            else:
+                found = await self._forward(log).find_offset_by_time(log, timestamp_ms)
+                if found is not None:
+                    return found
 
     async def read(
         self, log: LogState, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
@@ -153,7 +158,13 @@ class LogAccess:
             WebError: The topic was deleted, the storage fails, or the leader has nothing to say in time.
         """
         deadline = trio.current_time() + LEADER_WAIT_S
-        while not log.leadership.is_led:
+        while True:
+            if log.leadership.is_led:
+                read = await read_committed(self.service, log, offset, bytes_max=bytes_max, end_offset=end_offset)
+                if read.batches or read.next_offset > offset or self.service.broker.holds_lease(log):
+                    return read
+                await self._wait_lease(log)
+                continue
             remote = self._forward(log)
             reading = remote.reads.begin(log, offset)
             with trio.move_on_at(deadline):
@@ -162,7 +173,6 @@ class LogAccess:
                 return reading.records
             if trio.current_time() >= deadline:
                 raise remote.leaders.unavailable(log, "does not answer")
-        return await read_committed(self.service, log, offset, bytes_max=bytes_max, end_offset=end_offset)
 
     def has_records(self, log: LogState, offset: int) -> bool:
         """Return whether there are committed records at an offset or later, or the topic was deleted.

@@ -48,6 +48,7 @@ class FakeBroker:
         self.order = LogOrder(OWN)
         own = BrokerDescription(address=OWN, number=0, rack="one", kafka_listener="127.0.0.1:1")
         self.brokers = Brokers(own, 1.0)
+        self.has_lease = True
         self.created: list[tuple[Any, ...]] = []
         self.moved: list[tuple[LogState, tuple[str, ...]]] = []
         self.deleted: list[tuple[LogState, int]] = []
@@ -98,6 +99,9 @@ class FakeBroker:
 
     async def delete_records(self, log: LogState, offset: int) -> None:
         self.deleted.append((log, offset))
+
+    def holds_lease(self, log: LogState) -> bool:
+        return self.has_lease and log.leadership.is_led
 
     def next_sequence(self, _log: LogState) -> int:
         return 0

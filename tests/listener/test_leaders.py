@@ -303,10 +303,21 @@ async def test_offsets_have_their_epochs(cluster: FakeCluster) -> None:
 
 
 async def test_a_leader_that_may_have_been_replaced_names_no_end(cluster: FakeCluster) -> None:
-    cluster.lead(is_confirmed=False)
+    cluster.broker.has_lease = False
     found = await list_offset(cluster, LATEST)
     assert (found.error_code, found.offset) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     assert (await list_offset(cluster, EARLIEST)).error_code == ErrorCode.NONE
+
+
+async def test_a_leader_that_may_have_been_replaced_does_not_say_that_there_are_no_further_records(
+    cluster: FakeCluster,
+) -> None:
+    cluster.broker.has_lease = False
+    assert (await read(cluster, 8)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await read(cluster, 7)).records
+    cluster.broker.has_lease = True
+    found = await read(cluster, 8)
+    assert (found.error_code, found.high_watermark) == (ErrorCode.NONE, 8)
 
 
 async def test_new_leader_does_not_name_an_end_before_its_own_branch(cluster: FakeCluster) -> None:

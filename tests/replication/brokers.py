@@ -29,6 +29,7 @@ from dafka.protocol.replication import (
     WriteControl,
 )
 from dafka.protocol.replication.replicated_logs import is_useless
+from dafka.protocol.replication.rounds import RoundAnswer, Rounds
 from tests.replication.history import Violation
 from tests.replication.read_log import Indexed, ReadLog
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 0.2
 ALIVE_S = 0.7
+LEASE_S = ALIVE_S - HEARTBEAT_S
 BALANCE_S = 0.5
 BALANCING = BalancerSettings(mend_after_s=2.0, full_bytes=100, moves_max=2)
 
@@ -297,6 +299,12 @@ class KeptLog:
             self._read.follow(*self.branches[tip.branch])
         return self._read
 
+    def check_sometimes(self) -> None:
+        """Check now and then what readers of committed records see here."""
+        draw = self.world.transaction_draw
+        if self.world.has_transactions and draw.random() < 0.2:
+            self.check_committed(is_whole=draw.random() < 0.1)
+
     def check_committed(self, *, is_whole: bool = False) -> int | None:
         """Check what readers of committed records see here.
 
@@ -357,6 +365,7 @@ class Broker:
         generation: How often it has started.
         clock_s: How much its clock is ahead.
         full_until: Until when its disk has no room.
+        stopped_until: Until when its process is stopped.
     """
 
     def __init__(self, name: str, number: int, world: World) -> None:
@@ -371,7 +380,13 @@ class Broker:
         self.awaits_share = True
         self.clock_s = 0.0
         self.full_until = 0.0
+        self.stopped_until = 0.0
         self.logs: dict[str, KeptLog] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is up and not stopped."""
+        return self.is_up and self.world.now >= self.stopped_until
 
     @property
     def is_full(self) -> bool:
@@ -402,9 +417,14 @@ class Broker:
         self.is_up = True
         self.brokers = Brokers(self.describe(), ALIVE_S)
         self.balancer = Balancer(self.name, BALANCING)
+        self.rounds = Rounds(self.generation * 10**6)
+        self.stopped_until = 0.0
+        for other in self.world.brokers.values() if self.generation > 1 else ():
+            self.brokers.note(other.describe())
+            self.brokers.expect(other.name, self.clock)
         self.balanced_at = self.world.now
         self.copying: set[str] = set()
-        self.pending_writes = 0
+        self.pending_writes = self.writing_control = 0
         self.last_write_at = 0.0
         self.ticked_at = self.clock
         self.logs = {name: KeptLog(name, self) for name in self.world.histories}
@@ -421,10 +441,12 @@ class Broker:
         if generation != self.generation:
             return
         world = self.world
+        if not self.is_running:
+            world.call_at(self.stopped_until, lambda: self._tick(generation))
+            return
+        self.check_leases()
         others = [each for each in world.brokers.values() if each is not self]
-        self.brokers.own = self.describe()
-        for other in others:
-            world.send(self, other, partial(other.hear, self.brokers.own, can_write=not self.is_full))
+        self._show_life(others)
         self.brokers.note_storage(self.name, can_write=not self.is_full)
         has_changed = self.brokers.check_alive(self.clock)
         for kept in self.logs.values():
@@ -435,8 +457,7 @@ class Broker:
                     heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
                     world.send(self, other, heard)
             kept.heal()
-            if world.has_transactions and world.transaction_draw.random() < 0.2:
-                kept.check_committed(is_whole=world.transaction_draw.random() < 0.1)
+            kept.check_sometimes()
             if world.drops and world.draw.random() < 0.2:
                 kept.drop()
         for other in others:
@@ -446,6 +467,15 @@ class Broker:
             self._balance()
         self.ticked_at = self.clock
         world.later(HEARTBEAT_S * world.draw.uniform(0.8, 1.2), lambda: self._tick(generation))
+
+    def _show_life(self, others: list[Broker]) -> None:
+        self.brokers.own = self.describe()
+        for other in others:
+            self.world.send(self, other, partial(other.hear, self.brokers.own, can_write=not self.is_full))
+        if self.world.has_leases:
+            number = self.rounds.begin(self.world.now)
+            for other in others:
+                self.world.send(self, other, partial(other.answer_round, self, number))
 
     def _balance(self) -> None:
         placed = [each.placed() for each in self.logs.values()]
@@ -464,12 +494,34 @@ class Broker:
         kept = self.logs[log]
         kept.act(kept.wake_up().acknowledged(broker, branch, end_offset))
 
+    # Leases
+
+    def answer_round(self, asker: Broker, number: int) -> None:
+        """Answer another broker that asks whether this one hears it, unless promises are being written."""
+        self.brokers.heard_round(asker.name, self.clock)
+        if not self.writing_control:
+            answer = RoundAnswer(number, len(self.control.get(self.name, ())))
+            self.world.send(self, asker, partial(asker.take_answer, self.name, answer))
+
+    def take_answer(self, broker: str, answer: RoundAnswer) -> None:
+        """Take in an answer to a round of this broker."""
+        self.rounds.answered(broker, answer, len(self.control.get(broker, ())))
+        self.check_leases()
+
+    def check_leases(self) -> None:
+        """Check that no other broker has records acknowledged of a log of which this one tells clients the end."""
+        for kept in self.logs.values() if self.world.has_leases else ():
+            if kept.led is not None and self.world.now < kept.replica.heard_since(self.rounds.heard_since) + LEASE_S:
+                kept.history.check_lease(kept.led, self.name)
+
     # Control records
 
     def write_control(self, record: ControlRecord) -> None:
         """Make a control record durable, and publish it."""
+        self.writing_control += 1
 
         def stored() -> None:
+            self.writing_control -= 1
             self.control.setdefault(self.name, []).append(record)
             if isinstance(record, BranchRow):
                 self.world.histories[record.log].check_row(record, self.world.now)
@@ -517,5 +569,6 @@ class Broker:
             for each in fresh:
                 kept = self.logs[each.log]
                 kept.act(kept.wake_up().receive(maker, each))
+            self.rounds.learned(maker, len(held))
 
         self.world.write(self, stored)

@@ -127,6 +127,11 @@ class History:
                 kind = "a committed record is not visible" if decision else "an aborted record is visible"
                 raise Violation(f"{kind} at the offset {offset} of {broker}")
 
+    def check_lease(self, branch: Branch, broker: str) -> None:
+        """Check that nothing is committed in a later branch than that of a leader that holds a lease."""
+        if self.committed.branch > branch:
+            raise Violation(f"{broker} holds a lease of {branch}, and {self.committed} was committed")
+
     def check_table(self, broker: str, table: BranchTable, rows: set[Branch]) -> None:
         """Check that a broker knows rows."""
         for branch in rows:

@@ -18,6 +18,7 @@ from dafka.protocol.replication import (
     Availability,
     Branch,
     BranchTable,
+    Brokers,
     Claim,
     ControlRecord,
     MoveHighWatermark,
@@ -32,6 +33,7 @@ from dafka.protocol.replication import (
 from dafka.protocol.replication.candidacy import Candidacy
 from dafka.protocol.replication.held_branches import HeldBranches
 from dafka.protocol.replication.high_watermark import HighWatermark
+from dafka.protocol.replication.rounds import Rounds
 
 
 class AcknowledgesDespitePromise(Replica):
@@ -419,3 +421,28 @@ PLANTED_IN_LOGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (keep_transactions_of_other_branches_out, 4),
 ]
 """Each bug in what logs know of transactions, and a seed with transactions from which on it was found."""
+
+
+def count_answers_before_their_promises(patch: pytest.MonkeyPatch) -> None:
+    """Count answers to rounds although promises are not known that were made before them."""
+    answered = Rounds.answered
+    patch.setattr(Rounds, "answered", lambda self, broker, answer, _known: answered(self, broker, answer, 2**60))
+
+
+def forget_leaders_at_restarts(patch: pytest.MonkeyPatch) -> None:
+    """Take leaders for dead when a broker is restarted, although they count on it."""
+    patch.setattr(Brokers, "expect", lambda *_: None)
+
+
+def hold_leases_too_long(patch: pytest.MonkeyPatch) -> None:
+    """Hold leases longer than it takes others to elect a leader."""
+    heard_since = Rounds.heard_since
+    patch.setattr(Rounds, "heard_since", lambda self, broker: heard_since(self, broker) + 1)
+
+
+PLANTED_IN_LEASES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
+    (count_answers_before_their_promises, 2),
+    (forget_leaders_at_restarts, 2),
+    (hold_leases_too_long, 2),
+]
+"""Each bug in leases, and a seed with leases from which on it was found."""

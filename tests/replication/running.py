@@ -87,7 +87,7 @@ def _produce(world: World) -> None:
         _end_all_transactions(world)
         return
     for broker in world.brokers.values():
-        for kept in broker.logs.values() if broker.is_up else ():
+        for kept in broker.logs.values() if broker.is_running else ():
             if kept.led is not None:
                 count = world.draw.randint(1, 5)
                 ids = [Indexed.make(f"{kept.led.epoch}:{world.sent + number}") for number in range(count)]
@@ -104,7 +104,7 @@ def _end_transactions(world: World, *, all_of_them: bool = False) -> None:
     for history in world.histories.values() if world.has_transactions else ():
         history.transactions.decide(history.acknowledged, all_of_them=all_of_them)
     for broker in world.brokers.values() if world.has_transactions else ():
-        for kept in broker.logs.values() if broker.is_up else ():
+        for kept in broker.logs.values() if broker.is_running else ():
             if kept.led is not None and kept.can_append:
                 kept.append(kept.history.transactions.end(kept.led, kept.history.acknowledged))
 
@@ -208,6 +208,11 @@ class Faults:
         ]
         if self.draw.random() < 0.1:
             self._kinds.append(self._lose_power)
+        if world.has_leases:
+            self._kinds = [
+                each for each in self._kinds if each not in (self._set_clock, self._crash_leader_and_set_clocks)
+            ]
+            self._kinds += [self._stop_process, self._stop_process]
         if world.balances:
             self._kinds += [self._drain, self._drain, self._add_broker]
         elif self.has_moves:
@@ -257,6 +262,14 @@ class Faults:
 
     def _crash_leader(self) -> None:
         self._stop(self._draw_leader())
+
+    def _stop_process(self) -> None:
+        """Stop the process of a broker that leads for a while, as SIGSTOP does."""
+        broker = self._draw_leader()
+        if broker.is_up:
+            until = self.world.now + self.draw.choice([0.3, 1.0, 3.0]) * self.draw.random()
+            broker.stopped_until = max(until, broker.stopped_until)
+            self.world.call_at(broker.stopped_until, broker.check_leases)
 
     def _lose_power(self) -> None:
         for broker in self._brokers():
@@ -331,7 +344,7 @@ class Faults:
         """Let leaders ask for other replicas."""
         names = sorted(self.world.brokers)
         for broker in self._brokers():
-            for kept in broker.logs.values() if broker.is_up else ():
+            for kept in broker.logs.values() if broker.is_running else ():
                 replicas = self.draw.sample(names, self.draw.choice([3, len(names)]))
                 kept.act(kept.wake_up().change_replicas(replicas))
 

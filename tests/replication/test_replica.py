@@ -241,19 +241,16 @@ def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_sho
     assert make_replica("b1").in_sync() == ()
 
 
-def test_a_leader_is_confirmed_while_most_replicas_acknowledge_what_it_appends() -> None:
+def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> None:
     leader = lead_followed_by_one()
-    assert leader.is_confirmed(0.5), "nothing waits for an acknowledgement"
-    leader.rest(60.0)
-    leader.stored(FIRST, 20)
-    leader.set_alive(REPLICAS, 60.25)
-    assert leader.is_confirmed(0.5)
-    leader.set_alive(REPLICAS, 60.75)
-    assert not leader.is_confirmed(0.5), "it hears others, and nobody has said that it is heard"
-    leader.acknowledged("b2", FIRST, 20)
-    assert leader.is_confirmed(0.5)
-    leader.set_alive(("b0",), 61.0)
-    assert not leader.is_confirmed(0.5)
+    asked = {"b1": 7.0, "b2": 9.0}
+    assert leader.heard_since(asked.__getitem__) == 9.0
+    assert leader.heard_since({"b1": 7.0, "b2": float("-inf")}.__getitem__) == 7.0
+    assert leader.heard_since(lambda _broker: float("-inf")) == float("-inf")
+    leader.receive("b2", Promise("log", Branch(2048, "b1"), Tip(FIRST, 7), (), FIRST))
+    assert leader.heard_since(asked.__getitem__) == 7.0, "b2 may follow another leader"
+    leader.receive("b1", Promise("log", Branch(2048, "b1"), Tip(FIRST, 7), (), FIRST))
+    assert leader.heard_since(asked.__getitem__) == float("-inf")
 
 
 def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to_see() -> None:

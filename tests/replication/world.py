@@ -16,6 +16,9 @@ from tests.replication.transactions import Transactions
 TRANSACTIONS_EVERY = 5
 """Which part of the seeds has transactions: with "majority", every fifth one from the seed 4 on."""
 
+LEASES_EVERY = 4
+"""Which part of the seeds has processes that are stopped, and clocks that run as those of leases do."""
+
 
 class World:
     """Brokers, a network, disks, and what was promised to clients.
@@ -62,6 +65,7 @@ class World:
         self.drops = False
         self.compacts = False
         self.has_transactions = availability is Availability.MAJORITY and seed % TRANSACTIONS_EVERY == 4
+        self.has_leases = availability is Availability.MAJORITY and seed % LEASES_EVERY == 2
         self.rewrite_entries = self.transaction_draw.choice([0, 20, 2000])
         self.slow_s = 0.01
         self.crash_after_write = 0.0
@@ -80,7 +84,11 @@ class World:
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Call something later."""
-        heapq.heappush(self._events, (self.now + delay_s, next(self._order), call))
+        self.call_at(self.now + delay_s, call)
+
+    def call_at(self, at: float, call: Callable[[], None]) -> None:
+        """Call something at a time."""
+        heapq.heappush(self._events, (at, next(self._order), call))
 
     def run_until(self, end: float) -> None:
         """Let time pass."""
@@ -92,14 +100,16 @@ class World:
     # Network and disks
 
     def send(self, sender: Broker, receiver: Broker, deliver: Callable[[], None]) -> None:
-        """Deliver something, if both are up and connected then."""
+        """Deliver something, if both are up and connected then; to a stopped process when it goes on."""
         link = (sender.name, receiver.name)
         if not sender.is_up or not receiver.is_up or link in self.down:
             return
         self.messages[sender.name] += 1
 
         def arrive() -> None:
-            if receiver.is_up and sender.is_up and link not in self.down:
+            if self.now < receiver.stopped_until:
+                self.call_at(receiver.stopped_until + self.draw.uniform(0, 0.02), arrive)
+            elif receiver.is_up and sender.is_up and link not in self.down:
                 deliver()
 
         self.later(self.draw.expovariate(1 / self.slow_s), arrive)
@@ -116,7 +126,9 @@ class World:
         broker.last_write_at = at
 
         def done() -> None:
-            if broker.generation == generation:
+            if self.now < broker.stopped_until:
+                self.call_at(broker.stopped_until, done)
+            elif broker.generation == generation:
                 broker.pending_writes -= 1
                 stored()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 
@@ -58,9 +57,16 @@ async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: py
         await Publisher(access).publish("orders", texts("a", "b"))
         (log,) = find_logs(service, "orders")
         assert (await access.bounds([log]))[log].end_offset == 2
-        log.leadership = attrs.evolve(log.leadership, is_confirmed=False)
-        with pytest.raises(WebError, match="too few replicas of log 0 of the topic 'orders' answer its leader"):
+        monkeypatch.setattr(service.broker, "holds_lease", lambda _log: False)
+        monkeypatch.setattr(service.broker.cluster, "wait_round", trio.sleep_forever)
+        refused = "too few replicas of log 0 of the topic 'orders' answer its leader"
+        with pytest.raises(WebError, match=refused):
             await access.bounds([log])
+        with pytest.raises(WebError, match=refused):
+            await access.read(log, 2)
+        with pytest.raises(WebError, match=refused):
+            await access.find_offset_by_time(log, 0)
+        assert (await access.read(log, 0)).record_count == 2, "records that were read are never wrong"
 
 
 async def test_records_go_to_the_logs_of_their_keys() -> None:

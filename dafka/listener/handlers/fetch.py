@@ -75,9 +75,23 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
             if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
                 for each, part in zip(wanted, parts, strict=True):
                     client.listener.counters.consumed[each.topic] += count_records(part.records)
+                _withhold_ends(client, wanted, parts)
                 return _respond(client, session, wanted, parts)
             with trio.move_on_at(deadline):
                 await advanced.wait()
+
+
+def _withhold_ends(client: Client, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
+    """Refuse to say that a log has no further records, where another broker may have begun to lead it.
+
+    Records that were read are never wrong. This is the last step before the answer: the process may have been stopped
+    at any moment before.
+    """
+    for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
+        log = each.log
+        is_end = not (part.records or _is_urgent(part))
+        if is_end and log is not None and log.leadership.is_led and not client.service.broker.holds_lease(log):
+            parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchPartition]:

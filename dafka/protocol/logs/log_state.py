@@ -65,7 +65,6 @@ class Leadership(NamesReplicas):
             the leader.
         joining: Those of the replicas that copy the log, and do not count for majorities yet.
         is_follower_readable: Whether clients may read the log up to `high_watermark` at brokers that do not lead it.
-        is_confirmed: Whether enough replicas have followed this leader lately that no other one can have begun to lead.
     """
 
     leader: str
@@ -76,7 +75,6 @@ class Leadership(NamesReplicas):
     is_follower_readable: bool = False
     presumed_leader: str = ""
     joining: tuple[str, ...] = ()
-    is_confirmed: bool = True
 
 
 @attrs.define(eq=False)
@@ -168,12 +166,12 @@ class LogState:
 
     @property
     def is_end_known(self) -> bool:
-        """Whether the leader may tell where the log ends: no record behind `high_watermark` can be acknowledged yet.
+        """Whether all that was acknowledged to clients of former leaders is below `high_watermark`.
 
-        A new leader does not know at first which records enough replicas have. One that is cut off does not know
-        whether another one has begun to lead.
+        A new leader does not know at first which records enough replicas have. Whether there is another leader by now
+        is for `Broker.holds_lease` to tell.
         """
-        return self.leadership.is_confirmed and self.high_watermark >= self.epochs[-1][1]
+        return self.high_watermark >= self.epochs[-1][1]
 
     def find_offset(self, position: int) -> int:
         """Return the offset of the record at a position, or of the next one of the broker's own partition."""

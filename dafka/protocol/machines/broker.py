@@ -12,8 +12,12 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.presence.identity import owner_of
+from dafka.protocol.replication.rounds import RoundAnswer
 from dafka.records import Partition
 from dafka.wire import Command
+
+ROUNDS_TOPIC = "$rounds"
+"""What ACKs name that ask who hears a broker, and that answer: no topic of records."""
 
 
 @attrs.frozen
@@ -41,14 +45,28 @@ class ClusterSigns:
         heard: The brokers that have given a sign of life, each with whether its storage takes records.
         acknowledgements: By partition of an index and by broker, the sequence after the last acknowledged record.
         repeats: The partitions of indexes whose leaders may have missed acknowledgements.
+        rounds: The brokers that have asked who hears them, each with the number of its round.
+        answers: The brokers that have answered such a round of this broker, each with its answer.
     """
 
     heard: dict[str, bool] = attrs.field(factory=dict)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     repeats: set[Partition] = attrs.field(factory=set)
+    rounds: dict[str, int] = attrs.field(factory=dict)
+    answers: dict[str, RoundAnswer] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.heard or self.acknowledgements or self.repeats)
+        return bool(self.heard or self.acknowledgements or self.repeats or self.rounds or self.answers)
+
+
+def ask_round(broker: str, number: int) -> wire.Ack:
+    """Return the message that asks the other brokers whether they hear this one."""
+    return wire.Ack(ROUNDS_TOPIC, ROUNDS_TOPIC, number, broker)
+
+
+def answer_round(asker: str, broker: str, answer: RoundAnswer) -> wire.Ack:
+    """Return the message that answers `ask_round`."""
+    return wire.Ack(f"{asker}{BRANCH_MARK}{answer.control_end}", ROUNDS_TOPIC, answer.number, broker)
 
 
 BRANCH_MARK = "/"
@@ -129,7 +147,11 @@ class BrokerMachine(StoreMachine):
 
     def start(self, now: float) -> list[Action]:
         """Subscribe as a store does, and to the acknowledgements of this broker's indexes."""
-        return [*super().start(now), Subscribe(wire.subscription_prefix(Command.ACK, f"{self.address}/"))]
+        prefixes = (f"{self.address}{BRANCH_MARK}", ROUNDS_TOPIC)
+        return [
+            *super().start(now),
+            *(Subscribe(wire.subscription_prefix(Command.ACK, each)) for each in prefixes),
+        ]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take what a store listens to, acknowledgements, and signs of life."""
@@ -193,7 +215,9 @@ class BrokerMachine(StoreMachine):
                 self.signs.heard[owner_of(address)] = True
             return False
         if isinstance(message, wire.Ack):
-            if message.subject == self._topics.index and message.address:
+            if message.subject == ROUNDS_TOPIC and message.address != self.address:
+                self._note_round(message)
+            elif message.subject == self._topics.index and message.address:
                 key = Partition(message.subject, message.partition), message.address
                 self.signs.acknowledgements[key] = max(message.sequence + 1, self.signs.acknowledgements.get(key, 0))
             return True
@@ -203,6 +227,13 @@ class BrokerMachine(StoreMachine):
             elif message.subject == self._topics.index:
                 self.signs.repeats.add(Partition(message.subject, message.address))
         return False
+
+    def _note_round(self, message: wire.Ack) -> None:
+        asker, _, control_end = message.partition.partition(BRANCH_MARK)
+        if message.partition == ROUNDS_TOPIC:
+            self.signs.rounds[message.address] = message.sequence
+        elif asker == self.address and control_end.isdecimal():
+            self.signs.answers[message.address] = RoundAnswer(message.sequence, int(control_end))
 
     def _is_left_to_leader(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message asks for records that the leader of their log has like this broker, and sends.

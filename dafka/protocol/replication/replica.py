@@ -13,7 +13,7 @@ no promised tip includes. `docs/explanation/replication-safety.md` has the whole
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from dafka.protocol.rendezvous import weigh_node
 from dafka.protocol.replication.acknowledgements import Acknowledgements
@@ -179,21 +179,31 @@ class Replica:
             )
         )
 
-    def is_confirmed(self, within_s: float) -> bool:
-        """Return whether more than half of the replicas have followed this leader lately, as far as they have said.
+    def heard_since(self, heard_since: Callable[[str], float]) -> float:
+        """Return since when more than half of the replicas are known to hear this leader, and to follow no other one.
 
-        Signs of life show what this broker hears, not whether it is heard. Replicas follow another leader only when
-        they have not heard this one for the time that makes a broker count as dead.
+        They follow no other leader until they have not heard this one for the time that makes a broker count as dead.
 
         Args:
-            within_s: How long ago they may have held everything, if they lack records now, in seconds.
+            heard_since: Returns when a broker was last asked that is known to have answered; see `Rounds`.
 
         Returns:
-            Whether they have; always with the availability "branch".
+            The time; infinity if no other broker is needed, minus infinity if they are not known to hear it.
         """
+        if self.leading is None or (self._broker in self._alive - self._able and self._has_enough(self._able)):
+            return float("-inf")
         if self._settings.availability is Availability.BRANCH:
-            return True
-        return 2 * len(set(self.in_sync(within_s=within_s)).intersection(self.voters)) > len(self.voters)
+            return float("inf")
+        times = sorted(
+            (
+                float("inf") if each == self._broker else heard_since(each)
+                for each in self.voters
+                if each == self._broker or (self._acked_by(each) >= 0 and not self._has_deserted(each))
+            ),
+            reverse=True,
+        )
+        enough = len(self.voters) // 2
+        return times[enough] if enough < len(times) else float("-inf")
 
     @property
     def may_drop(self) -> bool:

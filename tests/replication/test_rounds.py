@@ -1,0 +1,34 @@
+"""Rounds: when a broker is known to hear another one, and to have promised nobody else to follow."""
+
+from __future__ import annotations
+
+from dafka.protocol.replication.rounds import ROUNDS_MAX, RoundAnswer, Rounds
+
+
+def test_an_answer_counts_from_when_the_round_began() -> None:
+    rounds = Rounds(100)
+    first, second = rounds.begin(1.0), rounds.begin(2.0)
+    assert rounds.heard_since("b") == float("-inf")
+    assert rounds.answered("b", RoundAnswer(second, 0), 0)
+    assert rounds.answered("b", RoundAnswer(first, 0), 0), "a late answer"
+    assert rounds.heard_since("b") == 2.0
+
+
+def test_an_answer_waits_for_the_control_records_that_were_made_before_it() -> None:
+    rounds = Rounds(0)
+    number = rounds.begin(1.0)
+    assert not rounds.answered("b", RoundAnswer(number, 7), 5)
+    assert not rounds.learned("b", 6)
+    rounds.answered("b", RoundAnswer(number, 7), 6)
+    assert rounds.heard_since("b") == float("-inf")
+    assert rounds.learned("b", 7)
+    assert rounds.heard_since("b") == 1.0
+
+
+def test_answers_to_unknown_rounds_count_for_nothing() -> None:
+    rounds = Rounds(10)
+    assert not rounds.answered("b", RoundAnswer(3, 0), 0), "a round before a restart"
+    first = rounds.begin(1.0)
+    for number in range(ROUNDS_MAX):
+        rounds.begin(2.0 + number)
+    assert not rounds.answered("b", RoundAnswer(first, 0), 0)
