@@ -9,9 +9,9 @@ import pytest
 from dafka.protocol.replication import Availability, Replica
 from tests.replication.brokers import KeptLog
 from tests.replication.history import Violation
-from tests.replication.planted import PLANTED, PLANTED_IN_LOGS
+from tests.replication.planted import PLANTED, PLANTED_IN_LEASES, PLANTED_IN_LOGS
 from tests.replication.running import run_seed
-from tests.replication.world import TRANSACTIONS_EVERY
+from tests.replication.world import LEASES_EVERY, TRANSACTIONS_EVERY
 
 SEEDS = 2000
 
@@ -31,13 +31,21 @@ def test_the_simulation_finds_a_planted_bug(availability: Availability, bug: typ
     raise AssertionError(f"{bug.__name__} shows in none of the seeds from {first} on")
 
 
-@pytest.mark.parametrize(("bug", "first"), PLANTED_IN_LOGS, ids=[bug.__name__ for bug, _ in PLANTED_IN_LOGS])
-def test_the_simulation_finds_a_bug_planted_into_transactions(
-    bug: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+PLANTED_BY_PATCHES = [
+    *((bug, first, TRANSACTIONS_EVERY) for bug, first in PLANTED_IN_LOGS),
+    *((bug, first, LEASES_EVERY) for bug, first in PLANTED_IN_LEASES),
+]
+
+
+@pytest.mark.parametrize(
+    ("bug", "first", "step"), PLANTED_BY_PATCHES, ids=[bug.__name__ for bug, _, _ in PLANTED_BY_PATCHES]
+)
+def test_the_simulation_finds_a_bug_planted_into_transactions_or_leases(
+    bug: Callable[[pytest.MonkeyPatch], None], first: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_seed(first, Availability.MAJORITY)
     bug(monkeypatch)
-    for seed in range(first, first + SEEDS, TRANSACTIONS_EVERY):
+    for seed in range(first, first + SEEDS, step):
         try:
             run_seed(seed, Availability.MAJORITY)
         except Violation:
