@@ -6,13 +6,14 @@ import json
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import trio
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.cluster.brokers import BrokerCluster, BrokerNode, find_leaders, open_cluster
+from tests.cluster.brokers import READY_S, BrokerCluster, BrokerNode, find_leaders, open_cluster
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs SIGSTOP"),
@@ -118,7 +119,15 @@ def produce(servers: str, first: int, end: int) -> None:
     assert producer.flush(60) == 0
     for group in GROUPS:
         consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
-        consumer.commit(offsets=[TopicPartition(TOPIC, 0, end)], asynchronous=False)
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                consumer.commit(offsets=[TopicPartition(TOPIC, 0, end)], asynchronous=False)
+                break
+            except KafkaException:  # the coordinator is changing
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
         consumer.close()
 
 

@@ -7,7 +7,8 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Append, Publish
-from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics
+from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics, answer_round, ask_round
+from dafka.protocol.replication.rounds import RoundAnswer
 from dafka.records import Partition, RecordBatch
 
 OWN, OTHER, PRODUCER = "A" * 32, "B" * 32, "C" * 32
@@ -58,6 +59,15 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
     machine.receive([message], 0.0)
     assert machine.take_signs().heard.keys() == heard
     assert not machine.take_signs()
+
+
+def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
+    asked, answered = ask_round(OTHER, 7), answer_round(OWN, OTHER, RoundAnswer(8, 12))
+    elsewhere, own = answer_round(PRODUCER, OTHER, RoundAnswer(9, 1)), ask_round(OWN, 3)
+    machine.receive([asked, answered, elsewhere, own, wire.Ack(f"{OWN}/x", "$rounds", 9, OTHER)], 0.0)
+    signs = machine.take_signs()
+    assert (signs.rounds, signs.answers) == ({OTHER: 7}, {OTHER: RoundAnswer(8, 12)})
+    assert not signs.acknowledgements
 
 
 def test_a_head_behind_its_records_says_that_a_broker_cannot_write(machine: BrokerMachine) -> None:
