@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.protocol.logs import BatchEntry, LogState, LogTransactions, MarkerEntry, names_offset
+from dafka.protocol.logs import BatchEntry, LogState, MarkerEntry, names_offset
 from dafka.protocol.logs.producer_batches import TransactionRuns
 from dafka.protocol.replication import (
     NO_TIP,
@@ -18,7 +18,6 @@ from dafka.protocol.replication import (
     Availability,
     Branch,
     BranchTable,
-    Brokers,
     Claim,
     ControlRecord,
     MoveHighWatermark,
@@ -393,17 +392,6 @@ def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogState, "_first_offset", forget)
 
 
-def decide_when_markers_are_appended(patch: pytest.MonkeyPatch) -> None:
-    """Take a transaction for decided when the leader alone has its marker."""
-    end = LogTransactions.end
-
-    def decide(self: LogTransactions, *arguments: Any, is_commit: bool) -> None:
-        end(self, *arguments, is_commit=is_commit)
-        self._ended.clear()
-
-    patch.setattr(LogTransactions, "end", decide)
-
-
 def keep_transactions_of_other_branches_out(patch: pytest.MonkeyPatch) -> None:
     """Take records that another leader has appended for records of no transaction."""
     add = TransactionRuns.add
@@ -417,7 +405,6 @@ def keep_transactions_of_other_branches_out(patch: pytest.MonkeyPatch) -> None:
 
 PLANTED_IN_LOGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (forget_first_records_of_other_leaders, 4),
-    (decide_when_markers_are_appended, 4),
     (keep_transactions_of_other_branches_out, 4),
 ]
 """Each bug in what logs know of transactions, and a seed with transactions from which on it was found."""
@@ -429,11 +416,6 @@ def count_answers_before_their_promises(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rounds, "answered", lambda self, broker, answer, _known: answered(self, broker, answer, 2**60))
 
 
-def forget_leaders_at_restarts(patch: pytest.MonkeyPatch) -> None:
-    """Take leaders for dead when a broker is restarted, although they count on it."""
-    patch.setattr(Brokers, "expect", lambda *_: None)
-
-
 def hold_leases_too_long(patch: pytest.MonkeyPatch) -> None:
     """Hold leases longer than it takes others to elect a leader."""
     heard_since = Rounds.heard_since
@@ -442,7 +424,6 @@ def hold_leases_too_long(patch: pytest.MonkeyPatch) -> None:
 
 PLANTED_IN_LEASES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (count_answers_before_their_promises, 2),
-    (forget_leaders_at_restarts, 2),
     (hold_leases_too_long, 2),
 ]
 """Each bug in leases, and a seed with leases from which on it was found."""
