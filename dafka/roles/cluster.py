@@ -207,7 +207,7 @@ class Cluster:
             return
         was_alone = self.is_alone
         self.brokers.note(broker)
-        if self._nursery is None:
+        if self._nursery is None and broker.number != own.number:  # whoever had that number before has left
             self.brokers.expect(broker.address, trio.current_time())
         has_racks = any(each.rack for each in self.brokers.all())
         if has_racks != self._has_racks:

@@ -430,8 +430,9 @@ async def test_a_broker_with_the_number_of_a_running_one_is_refused(tmp_path: Pa
         found = f"the broker {first.address} at first.example:9092 has the number 1, too; start this broker with"
         with trio.fail_after(PATIENCE_S), pytest.raises(ConfigError, match=found):
             await serve_broker(config)
-        for broker in (first, second):
-            await wait_until(lambda broker=broker: [each.number for each in broker.brokers.all()] == [1, 2])
+        await wait_until(
+            lambda: all([each.number for each in broker.brokers.all()] == [1, 2] for broker in (first, second))
+        )
         third = await several.start("other", number=3)
         await wait_until(lambda: [each.address for each in first.brokers.all()][2:] == [third.address])
 

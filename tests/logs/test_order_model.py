@@ -348,7 +348,12 @@ def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, m
     order.add_topic(Topic("orders", "1D", count))
     looked_up: list[str] = []
     end_sequence = LogIndex.end_sequence
-    monkeypatch.setattr(LogIndex, "end_sequence", lambda self, each: looked_up.append(each) or end_sequence(self, each))
+
+    def look_up(self: LogIndex, address: str) -> int:
+        looked_up.append(address)
+        return end_sequence(self, address)
+
+    monkeypatch.setattr(LogIndex, "end_sequence", look_up)
     partitions = [log.own for log in order.logs("orders")]
     other = [Partition("orders", f"OTHER/1D/{number}/7") for number in range(count)]
     rest = order.finish_restoring(dict.fromkeys(partitions + other, 5), {})
