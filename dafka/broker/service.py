@@ -17,6 +17,7 @@ from dafka.broker.coordinators import Coordinators
 from dafka.broker.crowd import Crowd
 from dafka.broker.elections import Elections
 from dafka.broker.groups import Groups
+from dafka.broker.logins import Logins
 from dafka.broker.machine_memory import find_memory_bytes
 from dafka.broker.outcomes import Outcomes
 from dafka.broker.participants import Participants
@@ -73,6 +74,7 @@ class Service:
         producers: What its logs know of producers.
         listeners: Its listeners.
         memory: The memory of all clients.
+        logins: The logins of clients of all listeners.
     """
 
     def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
@@ -84,6 +86,7 @@ class Service:
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         broker.cluster.leading.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
+        self.logins = Logins()
         self._coordinators = Coordinators(broker, self._make_slot)
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()

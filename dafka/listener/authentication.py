@@ -5,8 +5,11 @@ After SaslHandshake in version 0, frames are the messages of the mechanism, with
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
+from dafka.broker.logins import Logins, TooManyLoginsError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import Request, RequestHeader, Response, encode_token
 from dafka.kafka.protocol.messages.connections import (
@@ -26,9 +29,6 @@ LOGIN_REQUESTS_MAX = 20
 FAILURE_DELAY_S = 0.1
 """How long the answer to a wrong password waits, as Kafka's does, so that trying passwords takes time."""
 
-_HASHING = trio.CapacityLimiter(2)
-"""How many passwords are hashed at the same time."""
-
 
 class AuthenticationError(Exception):
     """The client has not proved which user it is."""
@@ -39,6 +39,8 @@ class Authentication:
 
     Args:
         users: The users.
+        logins: The logins of all clients.
+        host: The address of the client.
         allows_plain: Whether the client may send its password: the connection is encrypted or local.
 
     Attributes:
@@ -49,8 +51,10 @@ class Authentication:
         takes_tokens: Whether the next frame is a message of the mechanism, without a header.
     """
 
-    def __init__(self, users: UsersFile, *, allows_plain: bool) -> None:
+    def __init__(self, users: UsersFile, logins: Logins, host: str, *, allows_plain: bool) -> None:
         self._users = users
+        self._logins = logins
+        self._host = host
         self.mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
         self.mechanism = ""
         self.has_failed = False
@@ -69,7 +73,7 @@ class Authentication:
         """Return the answer to a message without a header. Raises `AuthenticationError`."""
         try:
             return encode_token(await self._continue(token))
-        except LoginError as error:
+        except (LoginError, TooManyLoginsError) as error:
             await trio.sleep(FAILURE_DELAY_S)
             raise AuthenticationError(str(error)) from None
 
@@ -89,7 +93,7 @@ class Authentication:
             return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, reason), reason
         try:
             token = await self._continue(bytes(request.auth_bytes))
-        except LoginError as error:
+        except (LoginError, TooManyLoginsError) as error:
             await trio.sleep(FAILURE_DELAY_S)
             reason = f"authentication failed: {error}"
             return refuse_authenticate(ErrorCode.SASL_AUTHENTICATION_FAILED, reason), reason
@@ -109,9 +113,12 @@ class Authentication:
         return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=mechanisms), ""
 
     async def _continue(self, message: bytes) -> bytes:
-        assert self._login is not None
-        answer = await trio.to_thread.run_sync(self._login.answer, message, limiter=_HASHING)
-        self.user = self._login.user
+        login = self._login
+        assert login is not None
+        answer = await self._logins.verify(
+            self._host, login.claimed_user(message), partial(login.answer, message), is_last=lambda: bool(login.user)
+        )
+        self.user = login.user
         self.takes_tokens = self.takes_tokens and self.user is None
         return answer
 

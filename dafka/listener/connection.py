@@ -103,7 +103,9 @@ class Connection:
         self._authentication: Authentication | None = None
         if security.users is not None:
             is_private = security.tls is not None or accepted.is_local
-            self._authentication = Authentication(security.users, allows_plain=is_private)
+            self._authentication = Authentication(
+                security.users, service.logins, accepted.host, allows_plain=is_private
+            )
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
         self._user = ""
         self._ending = ""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import attrs
+import trio
 
 from dafka.protocol import StoreMachine
 from dafka.protocol.logs import LogOrder
@@ -47,6 +52,33 @@ class StoredTopic(NamedTuple):
     last_stored_at: int | None = None
 
 
+SLOW_S = 0.02
+"""Measuring partitions for longer than this is slow."""
+
+REUSED_FACTOR = 20.0
+"""A slow measurement is used again for so many times as long as it has taken, so that the storage serves others."""
+
+MEASUREMENTS_MAX = 100
+"""Of how many topics measurements are kept."""
+
+
+@attrs.define(eq=False)
+class _Measurement:
+    """The partitions of a topic as they were measured.
+
+    Attributes:
+        lock: Held while they are measured.
+        infos: The partitions.
+        begun_at: When the measurement has begun, by Trio's clock.
+        good_until: Until when it is used again.
+    """
+
+    lock: trio.Lock = attrs.field(factory=trio.Lock)
+    infos: Mapping[Partition, PartitionInfo] = attrs.field(factory=dict)
+    begun_at: float = float("-inf")
+    good_until: float = float("-inf")
+
+
 class Inventory:
     """What a broker has stored.
 
@@ -63,6 +95,7 @@ class Inventory:
         self._machine = machine
         self.storage = storage
         self._order = order
+        self._measurements: OrderedDict[str | None, _Measurement] = OrderedDict()
 
     def topics_without_logs(self) -> list[str]:
         """Return the topics that have no logs, because Kafka's clients cannot use their names."""
@@ -76,7 +109,7 @@ class Inventory:
     async def stored_topics(self) -> list[StoredTopic]:
         """Return all topics in the storage, the largest first. Raises `StorageError`."""
         found: dict[str, StoredTopic] = {}
-        for partition, info in (await self.storage.partitions()).items():
+        for partition, info in (await self._measure(None)).items():
             name, partitions, records, content_bytes, last = found.get(partition.topic, StoredTopic(partition.topic))
             times = [each for each in (last, info.latest_stored_at) if each is not None]
             found[name] = StoredTopic(
@@ -90,7 +123,7 @@ class Inventory:
 
     async def partitions(self, topic: str) -> list[StoredPartition]:
         """Return the partitions of a topic, by address. Raises `StorageError`."""
-        infos = await self.storage.partitions(topic)
+        infos = await self._measure(topic)
         return [self._describe(each, infos[each]) for each in sorted(infos, key=lambda partition: partition.address)]
 
     async def log_bytes(self, topic: str) -> list[int]:
@@ -98,11 +131,27 @@ class Inventory:
 
         Records of partitions that all logs share count for each of them alike.
         """
-        infos = await self.storage.partitions(topic)
+        infos = dict(await self._measure(topic))
         logs = self._order.logs(topic)
         own = [infos.pop(log.own).content_bytes if log.own in infos else 0 for log in logs]
         shared = sum(each.content_bytes for each in infos.values())
         return [each + shared // len(logs) for each in own]
+
+    async def _measure(self, topic: str | None) -> Mapping[Partition, PartitionInfo]:
+        """Return the partitions of a topic, or of all. All who ask while they are being measured share the result."""
+        found = self._measurements.setdefault(topic, _Measurement())
+        self._measurements.move_to_end(topic)
+        if len(self._measurements) > MEASUREMENTS_MAX:
+            self._measurements.popitem(last=False)
+        asked_at = trio.current_time()
+        async with found.lock:
+            if found.begun_at < asked_at and trio.current_time() >= found.good_until:
+                found.begun_at = trio.current_time()
+                found.infos = await self.storage.partitions(topic)
+                now = trio.current_time()
+                took = now - found.begun_at
+                found.good_until = now + (REUSED_FACTOR * took if took >= SLOW_S else 0.0)
+            return found.infos
 
     def _describe(self, partition: Partition, info: PartitionInfo) -> StoredPartition:
         durable = self._machine.stored.durable_end(partition)

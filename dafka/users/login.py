@@ -49,6 +49,10 @@ class Login(ABC):
             LoginError: The client has not proved who it is. The attempt is over.
         """
 
+    @abstractmethod
+    def claimed_user(self, message: bytes) -> str:
+        """Return which user the client wants to be, given its next message; empty if that is not known."""
+
 
 def begin_login(mechanism: str, users: UsersFile) -> Login:
     """Return a login by one of the `MECHANISMS`, or by `PLAIN`.
@@ -87,6 +91,11 @@ class _PlainLogin(Login):
         self.user = name
         return b""
 
+    def claimed_user(self, message: bytes) -> str:
+        """See `Login.claimed_user`."""
+        parts = message.split(b"\0")
+        return parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+
 
 class _ScramLogin(Login):
     """SCRAM (RFC 5802): the client proves that it knows the password, and does not send it."""
@@ -116,6 +125,10 @@ class _ScramLogin(Login):
             raise LoginError("unknown user or wrong password") from None
         self.user = self._name
         return final.encode()
+
+    def claimed_user(self, message: bytes) -> str:
+        """See `Login.claimed_user`."""
+        return self._name
 
     def _find(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         found = self._users.find(name)

@@ -8,10 +8,12 @@ import secrets
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from hashlib import sha256
 
 import trio
 
+from dafka.broker.logins import Logins, TooManyLoginsError
 from dafka.users import PLAIN, LoginError, User, UsersFile, begin_login
 from dafka.web.access import Access
 from dafka.web.errors import WebError
@@ -23,12 +25,6 @@ from dafka.web.sessions import COOKIE, Sessions
 FAILURE_DELAY_S = 0.1
 """How long the answer to wrong credentials waits, so that trying them takes time."""
 
-HASHING_MAX = 2
-"""How many passwords are hashed at the same time."""
-
-WAITING_MAX = 100
-"""How many passwords may wait to be hashed."""
-
 VERIFIED_MAX = 1000
 """How many verified passwords are remembered, so that each request with Basic authentication need not hash one."""
 
@@ -39,26 +35,28 @@ class Authenticator:
     Args:
         users: The users; None if clients do not authenticate.
         sessions: The sessions of browsers.
+        attempts: The logins of clients of all listeners.
 
     Attributes:
         logins: How many passwords and tokens were right.
         failed_logins: How many were wrong.
     """
 
-    def __init__(self, users: UsersFile | None, sessions: Sessions) -> None:
+    def __init__(self, users: UsersFile | None, sessions: Sessions, attempts: Logins) -> None:
         self.users = users
+        self._attempts = attempts
         self.sessions = sessions
         self.logins = 0
         self.failed_logins = 0
-        self._hashing = trio.CapacityLimiter(HASHING_MAX)
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, User] = OrderedDict()
 
-    async def identify(self, head: Head, *, is_private: bool, signatures: SignatureChecker) -> Access:
+    async def identify(self, head: Head, *, host: str, is_private: bool, signatures: SignatureChecker) -> Access:
         """Return what a client may do.
 
         Args:
             head: The head of its request.
+            host: Its address.
             is_private: Whether the connection is encrypted or local, so that the client may send a password.
             signatures: Checks the requests of other brokers over this connection.
 
@@ -78,7 +76,7 @@ class Authenticator:
             return await self.check_token(given.strip(), is_private=is_private)
         if scheme.lower() == "basic":
             name, password = _read_basic(given.strip())
-            return await self.check_password(name, password, is_private=is_private)
+            return await self.check_password(name, password, host=host, is_private=is_private)
         if scheme:
             raise WebError("unauthenticated", "expected the scheme Basic or Bearer in the header Authorization")
         secret = session_of(headers)
@@ -107,9 +105,9 @@ class Authenticator:
             await self._refuse("expected a request that a broker with the same [broker] secret_file has signed")
         return Access(None, is_broker=True)
 
-    async def check_password(self, name: str, password: str, *, is_private: bool) -> Access:
+    async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Access:
         """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""
-        user = await self.log_in(name, password, is_private=is_private)
+        user = await self.log_in(name, password, host=host, is_private=is_private)
         return Access(self.users, name, lambda current: user is None or current.credentials == user.credentials)
 
     async def check_token(self, token: str, *, is_private: bool) -> Access:
@@ -125,19 +123,20 @@ class Authenticator:
         self.logins += 1
         return Access(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
 
-    async def log_in(self, name: str, password: str, *, is_private: bool) -> User | None:
+    async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
         """Return a user whose password is right.
 
         Args:
             name: The name of the user.
             password: The password.
+            host: The address of the client.
             is_private: Whether the connection is encrypted or local.
 
         Returns:
             The user; None if there are no users.
 
         Raises:
-            WebError: There is no such user, or the password is wrong.
+            WebError: There is no such user, or the password is wrong, or the same client has tried too many.
         """
         if self.users is None:
             return None
@@ -147,14 +146,13 @@ class Authenticator:
         if user is not None and verified is not None and verified.credentials == user.credentials:
             self._verified.move_to_end(digest)
             return user
-        if self._hashing.statistics().tasks_waiting >= WAITING_MAX:
-            raise WebError(
-                "too_many_requests", "too many clients log in: try again later", headers=[("Retry-After", "1")]
-            )
         login = begin_login(PLAIN, self.users)
         message = f"\0{name}\0{password}".encode("utf-8", "replace")
         try:
-            await trio.to_thread.run_sync(login.answer, message, limiter=self._hashing)
+            await self._attempts.verify(host, name, partial(login.answer, message), is_last=lambda: bool(login.user))
+        except TooManyLoginsError as error:
+            retry_after = [("Retry-After", f"{max(error.wait_s, 1):.0f}")]
+            raise WebError("too_many_requests", str(error), headers=retry_after) from None
         except LoginError:
             await self._refuse("unknown user or wrong password")
         if user is None:

@@ -81,7 +81,7 @@ class WebListener:
         self.own_publisher = Publisher(self.own_logs, creates_topics=False)
         self.sessions = Sessions(trio.current_time)
         self.reads = SharedReads(self.logs, self.answers)
-        self.authenticator = Authenticator(security.users, self.sessions)
+        self.authenticator = Authenticator(security.users, self.sessions, service.logins)
         self.started_at = now_ms()
         self.activity = Activity()
         self.usage = Measurement()
@@ -93,11 +93,14 @@ class WebListener:
         """Return what checks the signatures of other brokers over a new connection."""
         return SignatureChecker(self._secret, self.service.broker.address)
 
-    async def identify(self, head: Head, *, is_local: bool, is_private: bool, signatures: SignatureChecker) -> Access:
+    async def identify(
+        self, head: Head, *, host: str, is_local: bool, is_private: bool, signatures: SignatureChecker
+    ) -> Access:
         """Return what the client that has sent a request may do.
 
         Args:
             head: The head of the request.
+            host: The address of the client.
             is_local: Whether the client has connected to a loopback address.
             is_private: Whether nobody on the way reads what the client sends.
             signatures: Checks the requests of other brokers over this connection.
@@ -111,4 +114,4 @@ class WebListener:
         method = "WEBSOCKET" if head.wants_websocket else head.method
         has_session = session_of(head.headers) is not None
         self.origins.check(method, head.headers, is_local=is_local, has_session=has_session)
-        return await self.authenticator.identify(head, is_private=is_private, signatures=signatures)
+        return await self.authenticator.identify(head, host=host, is_private=is_private, signatures=signatures)

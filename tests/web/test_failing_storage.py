@@ -385,8 +385,7 @@ async def test_waits_end_in_time(autojump_clock: trio.testing.MockClock) -> None
     waits.check()
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_short_failure_ends_no_wait() -> None:
+async def test_a_short_failure_ends_no_wait(autojump_clock: trio.testing.MockClock) -> None:
     waits, durable = DurableWaits(), trio.Event()
 
     async def fail_for(seconds: int) -> None:

@@ -281,11 +281,31 @@ async def test_a_password_that_others_could_read_is_not_accepted(tmp_path: Path)
         assert web.broker.web is not None
         authenticator = web.broker.web.authenticator
         for check in (
-            authenticator.log_in("reader", PASSWORD, is_private=False),
+            authenticator.log_in("reader", PASSWORD, host="h", is_private=False),
             authenticator.check_token("dafka_x", is_private=False),
         ):
             with pytest.raises(Exception, match="over TLS only"):
                 await check
+
+
+async def test_wrong_passwords_lock_out_nobody_else(tmp_path: Path) -> None:
+    """150 wrong passwords filled the queue, and honest users were answered 429."""
+    async with open_secured(tmp_path) as web, trio.open_nursery() as nursery:
+        refused: list[Answer] = []
+
+        async def guess(number: int) -> None:
+            refused.append(await web.get("/topics", Authorization=basic("admin", f"guess {number}")))
+
+        for number in range(150):
+            nursery.start_soon(guess, number)
+        for name in ("reader", "writer"):
+            answer = await web.get("/session", **as_user(name))
+            assert (answer.status, answer.document["user"]) == (200, name)
+        with trio.fail_after(DEADLINE_S):
+            while len(refused) < 150:  # noqa: ASYNC110 (nothing else tells)
+                await trio.sleep(0.05)
+        assert {each.code for each in refused} == {"unauthenticated", "too_many_requests"}
+        assert all("Retry-After" in each.headers for each in refused if each.status == 429)
 
 
 async def test_many_logins_do_not_hold_up_others(tmp_path: Path) -> None:

@@ -110,7 +110,11 @@ class HttpConnection:
         body = BodyReader(framing, head, self._received, self._receive, self._send)
         try:
             access = await self._web.identify(
-                head, is_local=self._client.is_local, is_private=is_private, signatures=self._signatures
+                head,
+                host=self._client.host,
+                is_local=self._client.is_local,
+                is_private=is_private,
+                signatures=self._signatures,
             )
         except WebError as error:
             body.skip_received()

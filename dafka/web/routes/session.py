@@ -72,7 +72,9 @@ async def log_in(request: Request) -> AnyResponse:
     when the broker ends.
     """
     web, wanted = request.web, request.document
-    user = await web.authenticator.log_in(wanted["user"], wanted["password"], is_private=request.is_private)
+    user = await web.authenticator.log_in(
+        wanted["user"], wanted["password"], host=request.host, is_private=request.is_private
+    )
     if user is None:
         raise WebError("bad_request", "this broker has no users: everybody may do everything")
     former = session_of(request.head.headers)

@@ -143,7 +143,9 @@ class Session:
             if message.token is not None:
                 access = await authenticator.check_token(message.token, is_private=is_private)
             elif message.user is not None and message.password is not None:
-                access = await authenticator.check_password(message.user, message.password, is_private=is_private)
+                access = await authenticator.check_password(
+                    message.user, message.password, host=self._request.host, is_private=is_private
+                )
             else:
                 raise WebError("bad_request", "authenticate: expected token, or user and password")
         except WebError as error:
