@@ -31,6 +31,9 @@ GAUGES = {
         "Logs that this broker leads and that fewer living brokers have whole than should."
     ),
     "dafka_broker_leaderless_logs": MetricHelp("Logs of the cluster that no broker leads at present."),
+    "dafka_broker_orphaned_partitions": MetricHelp(
+        "Partitions that are kept though they belong to no topic that the broker knows."
+    ),
     "dafka_broker_draining": MetricHelp("1 if this broker hands its logs to others, to be taken away."),
     "dafka_broker_last_election_timestamp_seconds": MetricHelp(
         "When a scrape has found that the leader of a log has changed, in seconds since 1970; 0 if none has."
@@ -89,6 +92,7 @@ class BrokerMetrics:
             "dafka_broker_replicas": {(): sum(own in log.leadership.replicas for log in logs)},
             "dafka_broker_under_replicated_logs": {(): len(broker.under_replicated())},
             "dafka_broker_leaderless_logs": {(): sum(not log.leadership.leader for log in logs)},
+            "dafka_broker_orphaned_partitions": {(): len(broker.inventory.orphans())},
             "dafka_broker_draining": {(): int(broker.brokers.own.is_draining)},
             "dafka_broker_last_election_timestamp_seconds": {(): self._changed_ms / 1000},
             "dafka_broker_memory_used_bytes": {(): self._memory.used_bytes},

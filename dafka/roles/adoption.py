@@ -58,7 +58,7 @@ class Adoption:
     async def adopt_first(self) -> None:
         """Adopt the logs that other brokers are known to keep, before any of them hears of this one."""
         for state in list(self._waiting):
-            if not self._order.leads(state):
+            if not state.is_gone and not self._order.leads(state):
                 await self._adopt(self._order.topics[state.topic], state)
 
     async def run(self) -> None:

@@ -91,7 +91,6 @@ class Broker(Store):
         super().__init__(machine, sockets, storage, config)
         self.order = order
         self.reader = LogReader(storage)
-        self.inventory = Inventory(machine, storage, order)
         self.storage = storage
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
         self.on_removed: Callable[[Topic, Sequence[LogState]], None] = lambda _topic, _logs: None
@@ -104,6 +103,7 @@ class Broker(Store):
         self._is_shown = False
         self._in_flight: list[RecordBatch] = []
         self.cluster = Cluster(self, config, restore_producer)
+        self.inventory = Inventory(machine, storage, order, self.cluster.topic_table.is_orphan)
         self._retention = BrokerRetention(
             storage, machine.stored, order, self.cluster.logs, state, config.store, self.address
         )

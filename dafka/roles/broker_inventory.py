@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -86,21 +86,38 @@ class Inventory:
         machine: The broker's machine.
         storage: The storage.
         order: The topics and their logs.
+        is_orphan: Returns whether a partition belongs to no topic that is known; see `TopicTable.is_orphan`.
 
     Attributes:
         storage: The storage.
     """
 
-    def __init__(self, machine: StoreMachine, storage: Storage, order: LogOrder) -> None:
+    def __init__(
+        self, machine: StoreMachine, storage: Storage, order: LogOrder, is_orphan: Callable[[Partition], bool]
+    ) -> None:
         self._machine = machine
         self.storage = storage
         self._order = order
         self._measurements: OrderedDict[str | None, _Measurement] = OrderedDict()
+        self._is_orphan = is_orphan
 
     def topics_without_logs(self) -> list[str]:
         """Return the topics that have no logs, because Kafka's clients cannot use their names."""
         names = self._machine.stored.durable
         return [each for each in names if each not in self._order.topics and not is_internal_topic(each)]
+
+    def orphans(self) -> dict[Partition, int]:
+        """Return the partitions that belong to no topic that is known, each with the number of its durable records.
+
+        They are kept, and nobody reads them.
+        """
+        stored = self._machine.stored
+        partitions = [Partition(topic, address) for topic, held in stored.durable.items() for address in held]
+        return {
+            each: stored.durable_end(each) - stored.earliest.get(each, 0)
+            for each in partitions
+            if self._is_orphan(each)
+        }
 
     def record_count(self, topic: str) -> int:
         """Return how many records the partitions of a topic have had that are durable here."""

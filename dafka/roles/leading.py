@@ -210,7 +210,8 @@ class Leading:
                 state = None if log is None else self._order.find_log(log.topic, log.number, log.topic_id)
                 if log is not None and state is not None:
                     async with self._locks[name]:
-                        await self._follow_log(log, state)
+                        if not state.is_gone:
+                            await self._follow_log(log, state)
             await trio.lowlevel.checkpoint()
 
     async def _follow_log(self, log: ReplicatedLog, state: LogState) -> None:

@@ -117,6 +117,12 @@ def find_broker_problems(broker: Broker) -> Iterator[str]:
     leaderless = count_leaderless(broker)
     if leaderless:
         yield f"{leaderless} logs have no leader at present: nobody can publish to them"
+    orphans = broker.inventory.orphans()
+    if orphans:
+        yield (
+            f"{len(orphans)} partitions with {sum(orphans.values())} records belong to no topic that this broker "
+            f"knows, such as {next(iter(orphans))}: they are kept, and nobody reads them"
+        )
 
 
 def describe_branches(broker: Broker, rows: Sequence[BranchRow]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from dafka.cli import main
 from dafka.cli.storage import common, deletion
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
+from dafka.protocol.logs import Topic, encode_topic, own_partition
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, base
 from dafka.storage.memory import MemoryStorage
@@ -148,6 +149,7 @@ def test_info_as_json(shelf: Shelf) -> None:
         "bytes": 6,
         "first_stored_at": 1_767_225_604_000,
         "last_stored_at": 1_767_225_609_000,
+        "is_orphan": False,
     }
     assert found == {
         "identity": storage.identity,
@@ -157,6 +159,19 @@ def test_info_as_json(shelf: Shelf) -> None:
     }
     assert [line["topic"] for line in run_json("info", "shelf:a")["partitions"]] == ["bills", "orders"]
     assert run_json("info", "shelf:a")["positions"][1]["lag"] is None
+
+
+def test_info_names_the_partitions_of_no_topic(shelf: Shelf) -> None:
+    known, other = Topic("orders", "1D"), Topic("orders", "2D")
+    topics = RecordBatch(Partition("$topics", "4F0C"), 0, [encode_topic(known)], keys=[b"orders"], timestamps=[1])
+    of_known, orphan = own_partition("4F0C", known, 0), own_partition("4F0C", other, 0)
+    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), batch(0, 1))
+    found = run_json("info", "shelf:a")["partitions"]
+    assert [each["partition"] for each in found if each["is_orphan"]] == [orphan.address]
+    assert run("info", "shelf:a").stdout.splitlines()[-2:] == [
+        "1 partition with 3 records of no topic that the broker knows: kept, and read by nobody",
+        f"  {orphan}",
+    ]
 
 
 def test_info_of_an_empty_storage_and_of_times_beyond_the_calendar(shelf: Shelf) -> None:

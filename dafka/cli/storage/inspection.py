@@ -23,6 +23,7 @@ from dafka.storage import (
     open_storage,
 )
 from dafka.storage.tools.partitions import select_partitions
+from dafka.storage.tools.topics import read_topics
 from dafka.storage.tools.verify import Verification, verify_storage
 from dafka.text import escape_unprintable, format_time
 
@@ -34,6 +35,7 @@ class _Contents:
     partitions: dict[Partition, PartitionInfo]
     positions: list[tuple[str, Partition, int]]
     cold: TierStatistics | None = None
+    orphans: frozenset[Partition] = frozenset()
 
     def lag(self, partition: Partition, position: int) -> int | None:
         """Return the number of records held at or after a position; None if the partition is unknown."""
@@ -48,7 +50,8 @@ class _Contents:
 def info(url: str, topics: tuple[str, ...], as_json: bool) -> None:
     """List partitions, their sizes and times, and the positions of consumers.
 
-    The store may be running. Lag is the number of records that a consumer has not read yet.
+    The store may be running. Lag is the number of records that a consumer has not read yet. Partitions of a broker that
+    belong to no topic are named at the end.
     """
 
     async def program() -> int:
@@ -73,7 +76,9 @@ async def _read_contents(storage: Storage, topics: tuple[str, ...]) -> _Contents
         if not topics or partition.topic in topics
     ]
     cold = storage.tier_statistics() if isinstance(storage, HasColdTier) else None
-    return _Contents(storage.identity, await storage.statistics(), partitions, positions, cold)
+    table = await read_topics(storage)
+    orphans = frozenset() if table is None else frozenset(filter(table.is_orphan, partitions))
+    return _Contents(storage.identity, await storage.statistics(), partitions, positions, cold, orphans)
 
 
 def _info_values(contents: _Contents) -> dict[str, Any]:
@@ -91,6 +96,7 @@ def _info_values(contents: _Contents) -> dict[str, Any]:
                 "bytes": info.content_bytes,
                 "first_stored_at": info.earliest_stored_at,
                 "last_stored_at": info.latest_stored_at,
+                "is_orphan": partition in contents.orphans,
             }
             for partition, info in contents.partitions.items()
         ],
@@ -151,6 +157,14 @@ def _print_info(contents: _Contents) -> None:
         f"\nstorage {contents.identity}: {counted(totals.partitions, 'partition')}, "
         f"{counted(totals.records, 'record')} of {decimal(totals.content_bytes)}, {decimal(totals.stored_bytes)} stored"
     )
+    if contents.orphans:
+        records = sum(contents.partitions[each].count for each in contents.orphans)
+        click.echo(
+            f"{counted(len(contents.orphans), 'partition')} with {counted(records, 'record')} of no topic that the "
+            "broker knows: kept, and read by nobody"
+        )
+        for partition in sorted(contents.orphans):
+            click.echo(f"  {escape_unprintable(str(partition))}")
     if contents.cold is not None:
         cold = contents.cold
         click.echo(

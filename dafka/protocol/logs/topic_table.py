@@ -12,10 +12,9 @@ only added, and the topics are a function of this set:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
+from dafka.protocol.logs.addresses import INDEX_TOPIC, parse_address
 from dafka.protocol.logs.topics import Deletion, Topic, encode_topic
 from dafka.records import Partition
 
@@ -101,9 +100,17 @@ class TopicTable:
         found = [each.topic() for each in self._living.get(name, {}).values()]
         return sorted(found, key=lambda topic: (topic.created_at, topic.topic_id))
 
-    def names(self) -> Iterable[str]:
-        """Return the names of all topics."""
-        return self._living.keys()
+    def is_orphan(self, partition: Partition) -> bool:
+        """Return whether a broker has written a partition for a log of a topic that this table does not name.
+
+        It may be one that is not known yet, or not any more, or one that another topic of its name hides. A deletion
+        that is not recorded is no reason to drop records, so such a partition is kept.
+        """
+        address = parse_address(partition.address)
+        if address is None or partition.topic == INDEX_TOPIC or address.topic_id in self.deleted_ids:
+            return False
+        topic = self.find(partition.topic)
+        return topic is None or topic.topic_id != address.topic_id
 
     def take_changed(self) -> list[str]:
         """Return the names of which something was learned since the last call."""
