@@ -13,6 +13,8 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.leftovers import Running, end_leftovers
+
 pytest_plugins = [
     "dafka.testing.plugin",
     "tests.cli.fixtures",
@@ -99,6 +101,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitSch
     return UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+# Seconds. A simulation runs a fixed number of seeds, however long that takes: the limit is for one that hangs.
+SIMULATED = ("tests/replication/", "tests/simulation/")
+SIMULATION_TIMEOUT = 1800
+
 # Seconds. An interrupted Spark test ends its session, and so fails all tests after it. Therefore the limit is long.
 SPARK_TIMEOUT = 400
 
@@ -108,6 +114,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
+        if item.nodeid.startswith(SIMULATED) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SIMULATION_TIMEOUT))
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & STARTS_SPARK and not any(fnmatchcase(item.nodeid, pattern) for pattern in SPARK_IN_SHORT):
             item.add_marker(pytest.mark.long)
@@ -122,6 +130,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_running() -> Iterator[None]:
+    """Fail a test that leaves a thread or a child process behind. What fixtures of a module started may go on."""
+    before = Running.now()
+    yield
+    left = end_leftovers(before)
+    if left:
+        pytest.fail(f"this test left behind: {'; '.join(left)}")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, ParamSpec, Self, TypeVar
 
+import attrs
 import trio
 
 from dafka.clients.hosted_node import Call, CallCancelledError, HostedNode
@@ -100,18 +102,19 @@ class Hosted(Generic[_RoleT]):
 
     def _wait(
         self,
-        timeout_s: float | None,
+        timeout: float | Deadline | None,
         function: Callable[[], Awaitable[_T]],
         attempt: Callable[[], _T | None] = lambda: None,
     ) -> _T:
         """Run an asynchronous function in the Trio thread. It is cancelled if the time is over, and by Ctrl-C."""
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline.after(timeout)
         call = self._hosted.start(function, attempt)
         try:
-            call.future.exception(timeout_s)
+            call.future.exception(deadline.left_s())
         except TimeoutError:
             call.cancel()
             if isinstance(call.future.exception(), CallCancelledError):
-                raise late_error(timeout_s) from None
+                raise deadline.error() from None
         except BaseException:
             _cancel(call)
             raise
@@ -125,9 +128,29 @@ class Hosted(Generic[_RoleT]):
         return call.future.result()
 
 
-def late_error(timeout_s: float | None) -> TimeoutError:
-    """Return the error for a call that has not ended in time."""
-    return TimeoutError(f"this has not ended within {timeout_s:.3g} s")
+@attrs.frozen
+class Deadline:
+    """When a call must have ended that waits several times.
+
+    Attributes:
+        timeout_s: How long the whole call may take, in seconds; None without a limit.
+    """
+
+    timeout_s: float | None
+    _end: float
+
+    @classmethod
+    def after(cls, timeout_s: float | None) -> Deadline:
+        """Return the deadline of a call that has just begun."""
+        return cls(timeout_s, time.monotonic() + (timeout_s or 0.0))
+
+    def left_s(self) -> float | None:
+        """Return how many seconds are left; None without a limit."""
+        return None if self.timeout_s is None else max(self._end - time.monotonic(), 0.0)
+
+    def error(self) -> TimeoutError:
+        """Return the error for a call that has not ended in time. It names the time that the program has given."""
+        return TimeoutError(f"this has not ended within {self.timeout_s:g} s")
 
 
 def _cancel(call: Call[_T]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from dafka import roles
-from dafka.blocking.node import Node, late_error
+from dafka.blocking.node import Deadline, Node
 from dafka.clients.hosted_node import Call
 from dafka.config import Config
 from dafka.records import Header, Partition, ProducerRecord, Record
@@ -53,14 +52,14 @@ class Producer(Node[roles.Producer]):
         """
         batch = self._role._make_batch(records)
         self._hosted.thread.check_here()
-        left_s = _countdown(timeout_s)
+        deadline = Deadline.after(timeout_s)
         if not self._sending.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise late_error(timeout_s)
+            raise deadline.error()
         try:
-            self._wait_published(left_s())
+            self._wait_published(deadline)
             send, attempt = partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch)
             if not self._role._cannot_refuse(batch):
-                return self._wait(left_s(), send, attempt)
+                return self._wait(deadline, send, attempt)
             first = self._role._machine.next_sequence
             self._handed_over = self._hosted.accept(send, attempt)
             return range(first, first + len(batch))
@@ -69,36 +68,28 @@ class Producer(Node[roles.Producer]):
 
     def wait_stored(self, *, timeout_s: float | None = None) -> None:
         """Wait until `[producer] min_stores` stores have acknowledged every record sent so far."""
-        left_s = _countdown(timeout_s)
-        self._wait_published(left_s())
-        self._wait(left_s(), self._role.wait_stored)
+        deadline = Deadline.after(timeout_s)
+        self._wait_published(deadline)
+        self._wait(deadline, self._role.wait_stored)
 
     def wait_acknowledged(self) -> None:
         """Wait for outstanding ACKs, as leaving the block does; see `dafka.Producer.wait_acknowledged`."""
-        self._wait_published()
+        self._wait_published(Deadline.after(None))
         self._wait(None, self._role.wait_acknowledged)
 
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
         return self._ask(self._role.statistics)
 
-    def _wait_published(self, timeout_s: float | None = None) -> None:
+    def _wait_published(self, deadline: Deadline) -> None:
         """Wait until the last batch that was handed over is published."""
         if self._handed_over is None or self._hosted.thread.is_foreign():
             return
         try:
-            self._handed_over.future.exception(timeout_s)
+            self._handed_over.future.exception(deadline.left_s())
         except TimeoutError:
-            raise late_error(timeout_s) from None
+            raise deadline.error() from None
         self._result(self._handed_over)
-
-
-def _countdown(timeout_s: float | None) -> Callable[[], float | None]:
-    """Return a function that returns how many of these seconds are left; None for no limit."""
-    if timeout_s is None:
-        return lambda: None
-    end = time.monotonic() + timeout_s
-    return lambda: max(end - time.monotonic(), 0.0)
 
 
 def open_producer(

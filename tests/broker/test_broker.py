@@ -20,7 +20,7 @@ from dafka.roles import Broker, serve_broker, serve_store
 from dafka.storage import open_storage
 from dafka.testing.cluster import Cluster, open_cluster
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 STORAGES = ["memory:", "sqlite:{}/broker.db", "filelog:{}/log"]
 

@@ -22,7 +22,7 @@ from dafka.roles.branch_reading import read_index
 from dafka.storage import Storage
 from dafka.testing import open_cluster
 
-PATIENCE_S = 25.0
+PATIENCE_S = 60
 
 
 @attrs.define(eq=False)

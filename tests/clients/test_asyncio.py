@@ -19,7 +19,7 @@ from dafka import Config, Partition, ProducerRecord, events
 from dafka.errors import ConfigError, RecordError, StorageLostError, UnacknowledgedError, WrongContextError
 from tests.roles.helpers import contents
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 @asynccontextmanager

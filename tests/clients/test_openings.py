@@ -14,7 +14,7 @@ import pytest
 import dafka.asyncio
 from dafka import Config, blocking
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 def open_blocking(config: Config, count: int) -> None:

@@ -17,7 +17,7 @@ from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
 from tests.web.services import open_broker_service
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 class Network:

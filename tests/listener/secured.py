@@ -20,7 +20,7 @@ from dafka.testing import RunningKafka
 from dafka.users import MECHANISMS, Permissions, User, derive_credential, write_users
 from tests.listener.fixtures import run_broker
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 REFUSED_S = 5
 PASSWORD = "right"
 EVERYTHING = Permissions(*[("*",)] * 5)

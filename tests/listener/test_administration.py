@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from tests.listener.clients import Confluent, Message
 from tests.listener.fixtures import run_broker
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ from dafka.users import Permissions
 from tests.listener.secured import EVERYTHING, PASSWORD, run_secured, write_user_file
 from tests.listener.test_security import Wire
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -351,7 +351,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, ContinuesTheLongest, 583),
     (Availability.MAJORITY, ContinuesTheShortest, 0),
     (Availability.MAJORITY, ContinuesItsOwn, 11),
-    (Availability.MAJORITY, ForgetsPromises, 20),
+    (Availability.MAJORITY, ForgetsPromises, 59),
     (Availability.MAJORITY, ForgetsWhatItHolds, 0),
     (Availability.MAJORITY, LeadsDespitePromise, 0),
     (Availability.MAJORITY, CommitsTheFastest, 0),

@@ -19,7 +19,7 @@ from dafka.protocol import Event
 from dafka.records import new_address
 from dafka.transport import PublisherSocket, Socket, open_mesh
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 AN_HOUR_MS = 3_600_000
 
 _E = TypeVar("_E", bound=Event)

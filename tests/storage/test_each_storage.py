@@ -23,7 +23,7 @@ from dafka.storage.sqlite import SqliteStorage
 PARTITION = Partition("orders", "A")
 OTHER = Partition("orders", "B")
 URLS = {"memory": "memory:", "sqlite": "sqlite:{folder}/store.db", "filelog": "filelog:{folder}/log"}
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 @pytest.fixture(params=URLS)

@@ -30,7 +30,7 @@ from dafka.storage.filelog.recovery import Recovery
 from dafka.storage.filelog.syncing import Syncer
 
 PARTITION = Partition("orders", "A")
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 def batch(first: int, count: int) -> RecordBatch:

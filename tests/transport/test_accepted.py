@@ -16,7 +16,7 @@ from dafka.transport import accepted as module
 from dafka.transport import connections as low_level
 from dafka.transport.connector import EVENT_HEADING
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 DUE_S = 1e9
 """A point in time at which every connection has been silent for long."""
 

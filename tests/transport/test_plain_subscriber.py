@@ -17,7 +17,7 @@ from dafka.transport import plain_subscriber as module
 from dafka.transport.plain_subscriber import PlainSubscriber
 from dafka.transport.subscribers import UNKNOWN_PEER, Messages
 
-DEADLINE_S = 15
+DEADLINE_S = 60
 
 
 @attrs.define

@@ -19,7 +19,7 @@ from dafka.transport import zap as module
 from dafka.transport.keys import AuthorizedKeys
 
 AUTHORIZED = KeyPair.generate()
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from dafka import Config
 from dafka.listeners import ListeningBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 @attrs.frozen

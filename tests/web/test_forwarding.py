@@ -37,7 +37,7 @@ from tests.web.forwarding import TOPIC, Pair, log_of, open_pair
 from tests.web.running import RunningWeb
 from tests.web.websocket.clients import BINARY, Client, open_client
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 FIRST_ID = 100
 """The id of a client's first message that has records."""

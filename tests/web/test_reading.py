@@ -34,7 +34,7 @@ from dafka.web.records import parse_records
 from tests.web.services import STORAGES, open_broker_service
 
 BYTES_MAX = 2**20
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 @pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])

@@ -14,7 +14,7 @@ from websockets.trio.client import ClientConnection, connect
 from dafka.web.websocket.tables import SERVER_MESSAGES
 from tests.web.running import RunningWeb
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 JSON = "dafka.json.v1"
 BINARY = "dafka.binary.v1"

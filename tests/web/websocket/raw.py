@@ -13,7 +13,7 @@ from tests.web.running import RunningWeb
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FINAL = 0x80
 COMPRESSED = 0x40
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 

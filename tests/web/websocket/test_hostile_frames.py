@@ -30,7 +30,7 @@ from tests.web.websocket.raw import (
     open_raw,
 )
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
 PING_MESSAGE = b'{"type":"ping","id":1}'
 DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
