@@ -6,7 +6,7 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/*/accelerator/*)
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-spark test test-long mutants check docs dist binary format clean
+.PHONY: help demo demo-spark test test-long conformance mutants check docs dist binary format clean
 
 help: ## Show these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -24,6 +24,10 @@ test: .venv/dev ## Run the tests (about 12 minutes on 2 cores)
 # What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
 test-long: .venv/dev ## Run the tests that `make test` leaves out because they are long
 	$(BIN)/pytest -m long --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
+
+# Both dialects at once, each node as a process of its own, as for a target of anybody else. A busy machine takes longer.
+conformance: .venv/dev ## Run the conformance suite against the command dafka
+	$(BIN)/dafka-conformance run dafka --patience 3
 
 # Changes the code in small ways, one at a time, where it differs from BASE; docs/contributing/mutation-testing.md.
 BASE ?= main
