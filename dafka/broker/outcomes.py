@@ -149,10 +149,10 @@ class Outcomes:
         for each in fields["records"]:
             found = self._broker.cluster.logs.find(str(each["log"]))
             log = None if found is None else self._broker.order.find_log(found.topic, found.number)
-            if log is None or not log.leadership.is_led or not log.leadership.is_confirmed:
+            if log is None or not log.leadership.is_led:
                 continue
             runs = log.index.placed(str(each["address"]), int(each["first"]), int(each["end"]), log.high_watermark)
-            if runs:
+            if runs and self._broker.holds_lease(log):
                 places = [(run.first_sequence, run.record_count, run.offset) for run in runs]
                 answers.append({"log": each["log"], "address": each["address"], "runs": places})
         if answers:
