@@ -407,7 +407,7 @@ class Cluster:
             self._broker.publish([ask_round(self._broker.address, self._rounds.begin(lease_time()))])
         self._note_answered()  # those who wait look again: another broker may lead
 
-    def heard_rounds(self, rounds: Mapping[str, int], answers: Mapping[str, RoundAnswer]) -> None:
+    def heard_rounds(self, rounds: Mapping[str, int], answers: Mapping[str, tuple[int, int]]) -> None:
         """Answer other brokers that have asked whether this one hears them, and take in what they answer.
 
         While promises are being written, this broker answers nothing: the answer would not tell of them.
@@ -417,9 +417,9 @@ class Cluster:
             self.brokers.heard_round(asker, now)
             if not self._control and not self._writing:
                 end = self._broker.durable_end_of(Partition(BRANCHES_TOPIC, own))
-                self._broker.publish([answer_round(asker, own, RoundAnswer(number, end))])
+                self._broker.publish([answer_round(asker, own, number, end)])
         counted = [
-            self._rounds.answered(broker, answer, self._learned_ends.get(broker, 0))
+            self._rounds.answered(broker, RoundAnswer(*answer), self._learned_ends.get(broker, 0))
             for broker, answer in answers.items()
         ]
         if any(counted):

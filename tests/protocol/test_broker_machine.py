@@ -8,7 +8,6 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Append, Publish
 from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics, answer_round, ask_round
-from dafka.protocol.replication.rounds import RoundAnswer
 from dafka.records import Partition, RecordBatch
 
 OWN, OTHER, PRODUCER = "A" * 32, "B" * 32, "C" * 32
@@ -62,11 +61,11 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
 
 
 def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
-    asked, answered = ask_round(OTHER, 7), answer_round(OWN, OTHER, RoundAnswer(8, 12))
-    elsewhere, own = answer_round(PRODUCER, OTHER, RoundAnswer(9, 1)), ask_round(OWN, 3)
+    asked, answered = ask_round(OTHER, 7), answer_round(OWN, OTHER, 8, 12)
+    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1), ask_round(OWN, 3)
     machine.receive([asked, answered, elsewhere, own, wire.Ack(f"{OWN}/x", "$rounds", 9, OTHER)], 0.0)
     signs = machine.take_signs()
-    assert (signs.rounds, signs.answers) == ({OTHER: 7}, {OTHER: RoundAnswer(8, 12)})
+    assert (signs.rounds, signs.answers) == ({OTHER: 7}, {OTHER: (8, 12)})
     assert not signs.acknowledgements
 
 

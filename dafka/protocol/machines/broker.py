@@ -12,7 +12,6 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.presence.identity import owner_of
-from dafka.protocol.replication.rounds import RoundAnswer
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -46,14 +45,15 @@ class ClusterSigns:
         acknowledgements: By partition of an index and by broker, the sequence after the last acknowledged record.
         repeats: The partitions of indexes whose leaders may have missed acknowledgements.
         rounds: The brokers that have asked who hears them, each with the number of its round.
-        answers: The brokers that have answered such a round of this broker, each with its answer.
+        answers: The brokers that have answered such a round of this broker, each with the number of the round and the
+            sequence after its last control record.
     """
 
     heard: dict[str, bool] = attrs.field(factory=dict)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     repeats: set[Partition] = attrs.field(factory=set)
     rounds: dict[str, int] = attrs.field(factory=dict)
-    answers: dict[str, RoundAnswer] = attrs.field(factory=dict)
+    answers: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.heard or self.acknowledgements or self.repeats or self.rounds or self.answers)
@@ -64,9 +64,9 @@ def ask_round(broker: str, number: int) -> wire.Ack:
     return wire.Ack(ROUNDS_TOPIC, ROUNDS_TOPIC, number, broker)
 
 
-def answer_round(asker: str, broker: str, answer: RoundAnswer) -> wire.Ack:
+def answer_round(asker: str, broker: str, number: int, control_end: int) -> wire.Ack:
     """Return the message that answers `ask_round`."""
-    return wire.Ack(f"{asker}{BRANCH_MARK}{answer.control_end}", ROUNDS_TOPIC, answer.number, broker)
+    return wire.Ack(f"{asker}{BRANCH_MARK}{control_end}", ROUNDS_TOPIC, number, broker)
 
 
 BRANCH_MARK = "/"
@@ -233,7 +233,7 @@ class BrokerMachine(StoreMachine):
         if message.partition == ROUNDS_TOPIC:
             self.signs.rounds[message.address] = message.sequence
         elif asker == self.address and control_end.isdecimal():
-            self.signs.answers[message.address] = RoundAnswer(message.sequence, int(control_end))
+            self.signs.answers[message.address] = message.sequence, int(control_end)
 
     def _is_left_to_leader(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message asks for records that the leader of their log has like this broker, and sends.
