@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "AddressInUseError",
     "BatchError",
+    "BatchTooLargeError",
     "ConfigError",
     "DafkaError",
     "DiscoveryError",

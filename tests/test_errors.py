@@ -5,6 +5,7 @@ import pytest
 from dafka import errors
 from dafka.errors import (
     BatchError,
+    BatchTooLargeError,
     ConfigError,
     DafkaError,
     EncodingError,
@@ -22,6 +23,7 @@ SPECIAL: dict[type[DafkaError], DafkaError] = {
     EncodingError: EncodingError("subject", "text, not int"),
     WireError: WireError("version", "01", 3),
     BatchError: BatchError("magic", "2, not 1", 16),
+    BatchTooLargeError: BatchTooLargeError("records", "5 bytes, not at most 4", 0),
     UnacknowledgedError: UnacknowledgedError(3, 7, 2, ("tcp://127.0.0.1:5557",)),
     StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
     UnsupportedRequestError: UnsupportedRequestError(1, 99, 7, "FETCH in versions 0-18"),
