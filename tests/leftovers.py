@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from concurrent.futures import thread as thread_pools
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,9 @@ GRACE_S = 5.0
 
 KEPT_THREADS = ("Trio thread",)
 """What the names of threads begin with that may stay: Trio keeps idle ones for later, for some seconds."""
+
+POOLED_THREADS: Container[threading.Thread] = thread_pools._threads_queues
+"""The threads of pools, which may stay: a pool of a module's fixture grows in the test that needs more of them."""
 
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """What is in the command lines of processes that may stay: those that serve a whole session."""
@@ -74,7 +78,9 @@ def end_leftovers(before: Running, grace_s: float = GRACE_S) -> list[str]:
 def _leftovers(before: Running) -> list[threading.Thread | int]:
     now = Running.now()
     threads = [
-        each for each in now.threads - before.threads if each.is_alive() and not each.name.startswith(KEPT_THREADS)
+        each
+        for each in now.threads - before.threads
+        if each.is_alive() and each not in POOLED_THREADS and not each.name.startswith(KEPT_THREADS)
     ]
     return [*threads, *(each for each in now.processes - before.processes if _is_left(each))]
 

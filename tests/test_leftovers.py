@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -67,3 +68,10 @@ def test_threads_that_trio_keeps_for_later_may_stay() -> None:
     before = Running.now()
     trio.run(trio.to_thread.run_sync, lambda: None)
     assert end_leftovers(before, GRACE_S) == []
+
+
+def test_a_pool_may_grow() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        before = Running.now()
+        pool.submit(int).result()
+        assert end_leftovers(before, GRACE_S) == []
