@@ -29,6 +29,9 @@ POOLED_THREADS: Container[threading.Thread] = thread_pools._threads_queues
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """What is in the command lines of processes that may stay: those that serve a whole session."""
 
+ENDED = (b"Z", b"X")
+"""The states of processes that have ended."""
+
 TASKS = "/proc/self/task"
 READ_BYTES = 2**16
 
@@ -104,8 +107,12 @@ def _read(path: str) -> bytes:
 
 def _is_left(process: int) -> bool:
     """Return whether a process is still running, and is not one that may stay."""
-    command = _command(process)
-    return bool(command) and not any(each in command for each in KEPT_PROCESSES)
+    try:
+        state = _read(f"/proc/{process}/stat").rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    # A process that is just being started has no command line yet.
+    return state not in ENDED and not any(each in _command(process) for each in KEPT_PROCESSES)
 
 
 def _command(process: int) -> str:
