@@ -430,8 +430,8 @@ class Consumer(NodeRole):
         self._group = Group(name, self.topics, self._config, _GroupHolder(self))
         return self._group
 
-    def _close(self) -> None:
-        super()._close()
+    def _refuse_calls(self) -> None:
+        super()._refuse_calls()
         self._delivery.end_run()
         self._arrived.unpark_all()
         self._changed.unpark_all()
@@ -567,8 +567,9 @@ async def open_consumer(
                             await trio.sleep(config.beacon.settle_ms / 1000)
                     yield consumer
                 finally:
-                    consumer._close()  # before others take over the partitions
+                    consumer._refuse_calls()  # before others take over the partitions
                     if joined is not None:
                         with trio.CancelScope(shield=True):
                             await joined.leave()
+                    consumer._close()
                     nursery.cancel_scope.cancel()

@@ -112,7 +112,9 @@ class NodeLog:
 
 
 class EventFeed:
-    """The events of one node from its start on: an async iterable. Each iteration begins with the oldest event kept.
+    """The events of one node from its start on: an async iterable.
+
+    Each iteration begins with the oldest event kept, and ends when the node is closed.
 
     Args:
         logger: The logger for the events. Its last name is the role, as in `dafka.store`.
@@ -127,6 +129,7 @@ class EventFeed:
         self.log = NodeLog(logger, node)
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
+        self._is_ended = False
         self._readers = trio.lowlevel.ParkingLot()
         self._buckets: dict[type[Event], TokenBucket] = {}
         self._unanswered = _UnansweredLog()
@@ -148,6 +151,11 @@ class EventFeed:
         if bucket.try_take(now):
             self.log.write(event, level)
 
+    def end(self) -> None:
+        """End each iteration after the events that are kept: the node is closed."""
+        self._is_ended = True
+        self._readers.unpark_all()
+
     async def log_unanswered(self) -> None:
         """Log how many partitions no node answers for, besides the first one, until cancelled."""
         try:
@@ -166,8 +174,20 @@ class EventFeed:
         return _EventIterator(self)
 
     async def wait_event(self, seen: int) -> tuple[Event, int]:
-        """Return the event after the first `seen` ones, and how many have been seen with it."""
+        """Return the event after the first `seen` ones, and how many have been seen with it.
+
+        Args:
+            seen: How many events have been seen.
+
+        Returns:
+            The event, and `seen` with it.
+
+        Raises:
+            trio.ClosedResourceError: There is none, and the node is closed.
+        """
         while (kept := self.kept_event(seen)) is None:
+            if self._is_ended:
+                raise trio.ClosedResourceError("this node is closed")
             await self._readers.park()
         return kept
 
@@ -222,7 +242,10 @@ class _EventIterator:
     async def __anext__(self) -> Event:
         wait_event = self._feed.wait_event  # raises in a forked process, before anything of the loop is used
         await trio.lowlevel.checkpoint()
-        event, self._seen = await wait_event(self._seen)
+        try:
+            event, self._seen = await wait_event(self._seen)
+        except trio.ClosedResourceError:
+            raise StopAsyncIteration from None
         return event
 
 

@@ -79,6 +79,11 @@ class NodeRole:
         return dict(+(self._sockets.discarded() + self._node.discarded()))
 
     def _close(self) -> None:
+        """Refuse further calls, and end the events."""
+        self._refuse_calls()
+        self.events.end()
+
+    def _refuse_calls(self) -> None:
         """Make further calls, and those that wait, raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._settling.unpark_all()

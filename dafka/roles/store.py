@@ -221,8 +221,10 @@ class Store(NodeRole):
                 await nursery.start(self._run_node)
                 task_status.started(self)
         finally:
-            self._close()
-            await self._finish()
+            try:
+                await self._finish()
+            finally:
+                self._close()  # after the last events
 
     async def _finish(self) -> None:
         """Write and acknowledge what has been received, as far as the grace period allows."""

@@ -17,7 +17,7 @@ CLASSES = ["Consumer", "EventFeed", "Observer", "Producer", "Range", "Reader", "
 FUNCTIONS = ["open_consumer", "open_observer", "open_producer", "open_reader", "serve_store", "serve_tower"]
 
 INTERNAL = {
-    "EventFeed": {"log", "rename", "put", "log_unanswered", "wait_event", "kept_event"},
+    "EventFeed": {"log", "rename", "put", "end", "log_unanswered", "wait_event", "kept_event"},
     "Range": {"next_sequences"},
     "Tower": {"run"},
 }

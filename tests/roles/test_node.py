@@ -10,8 +10,9 @@ import trio
 from dafka import Config, open_consumer, open_producer, serve_tower, wire
 from dafka.config import BATCH_OVERHEAD_BYTES, DialectName
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol import Event, ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.records import Partition, RecordBatch
+from dafka.roles.events import EventFeed
 from dafka.testing import Cluster, open_cluster
 from dafka.wire import Dialect
 from dafka.wire.batch import iter_frames
@@ -213,6 +214,25 @@ async def test_nodes_that_come_and_go_are_events() -> None:
         left = await wait_event(consumer.events, PeerLeft)
         assert left == PeerLeft(other.address, PeerEndpoint(other.endpoint))
         assert consumer.statistics().peers == 1
+
+
+async def test_events_end_when_the_node_is_closed() -> None:
+    async def collect(events: EventFeed, found: list[Event]) -> None:
+        found.extend([event async for event in events])
+
+    waiting: list[Event] = []
+    async with open_cluster() as cluster:
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery, cluster.consumer(["hello"]) as consumer:
+                nursery.start_soon(collect, consumer.events, waiting)
+                await wait_event(consumer.events, PeerJoined)
+            async with open_store(cluster.config) as store:
+                await wait_event(store.events, TowersHeard)
+            for events in (consumer.events, store.events):
+                kept = [event async for event in events]
+                assert TowersHeard in map(type, kept)
+                assert kept == [event async for event in events]
+    assert waiting == [event async for event in consumer.events]
 
 
 @pytest.fixture
