@@ -168,8 +168,8 @@ UTF-8, 1009 for a message that is larger than `message_bytes_max`.
 | limit | what happens beyond it |
 | --- | --- |
 | `[http] message_bytes_max`, uncompressed | the connection ends with the code 1009 |
-| `[http] receive_ms`, and a second for each MiB, to send a message above 16 KiB | the connection ends |
-| `[http] receiving_bytes_max` for messages above 16 KiB of all clients | reading waits; the addresses of clients take turns |
+| `[http] receive_ms`, and a second for each MiB that was sent, to send a message above 16 KiB | the connection ends |
+| `[http] receiving_bytes_max` for messages above 16 KiB of all clients, as they come | reading waits; users and addresses take turns; clients below 1 MiB in a second are disconnected |
 | `[http] subscriptions_max` subscriptions and watches | `too_many_requests` |
 | {UNANSWERED_MAX} messages of a connection that are not durable yet | reading waits |
 | `max.message.bytes` of the topic, for the records of one message in one log | `too_large` |

@@ -369,10 +369,12 @@ class KafkaConfig:
     request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest request of a client. A client that announces a larger one is disconnected."""
     receiving_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all requests above 16 KiB that are being received. Beyond it, reading from further clients pauses;
-    their addresses take turns."""
+    """The size of all requests above 16 KiB that are being received. A request counts as it comes, at most twice.
+    Beyond it, reading pauses; users and addresses take turns, and clients that send less than 1 MiB in a second are
+    disconnected."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to send a request that it has begun, and a second more for each MiB."""
+    """How long a client may take to send a request that it has begun, and a second more for each MiB that it has
+    sent."""
     answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The size of all answers that clients have not read yet. When little is left, clients get less with each fetch,
     and those that read nothing are disconnected."""
@@ -455,10 +457,12 @@ class HttpConfig:
     subscriptions_max: int = attrs.field(default=1000, validator=check_count(1))
     """How many subscriptions and watches a connection over WebSocket may have."""
     receiving_bytes_max: int = attrs.field(default=128 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all bodies and messages above 16 KiB that are being received. Beyond it, further ones wait; the
-    addresses of clients take turns."""
+    """The size of all bodies and messages above 16 KiB that are being received. They count as they come, at most twice.
+    Beyond it, reading pauses; users and addresses take turns, and clients that send less than 1 MiB in a second are
+    disconnected."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to send a request or a message that it has begun, and a second more for each MiB."""
+    """How long a client may take to send a request or a message that it has begun, and a second more for each MiB that
+    it has sent."""
     answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The size of all records that are unpacked for clients, and of what they have not read yet. Beyond it, reads wait,
     and clients that read nothing are disconnected."""

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import trio
 
 from dafka.broker import AcceptedClient
-from dafka.broker.room import SMALL_BYTES
+from dafka.broker.room import SMALL_BYTES, SlowUploadError, Upload
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import (
@@ -177,31 +177,29 @@ class Connection:
                     raise DisconnectError(f"it has sent nothing for {idle_s:.0f} s", "idle")
                 await self._take_in(data)
                 is_open = bool(data) and not self._ending
-            elif size > SMALL_BYTES:
-                async with self._listener.receiving.take(self._host, size):
-                    is_open = await self._receive_rest(size)
             else:
-                is_open = await self._receive_rest(size)
+                source = self._user or self._host
+                with Upload(self._listener.receiving, source, size, self._kafka.receive_ms) as upload:
+                    is_open = await self._receive_rest(size, upload)
 
-    async def _receive_rest(self, size: int) -> bool:
+    async def _receive_rest(self, size: int, upload: Upload) -> bool:
         """Receive the rest of a request, which must be complete in time, and handle it.
 
         Args:
             size: The size of the request; 0 if too little of it was received to know.
+            upload: The room for it.
 
         Returns:
             Whether the connection continues.
         """
-        limit_s = self._kafka.receive_ms / 1000 + size / MIB
-        deadline = trio.current_time() + limit_s
         is_complete = False
         while not is_complete:
-            missing = max(size - self._splitter.pending_bytes, 1) if size > SMALL_BYTES else SMALL_BYTES
-            with trio.move_on_at(deadline) as scope:
-                data = await self._stream.receive_some(min(missing, READ_BYTES))
-            if scope.cancelled_caught:
-                what = f"a request of {size} bytes" if size else "a request"
-                raise DisconnectError(f"it has not sent {what} within {limit_s:.0f} s", "slow request")
+            pending = self._splitter.pending_bytes
+            missing = max(size - pending, 1) if size > SMALL_BYTES else SMALL_BYTES
+            try:
+                data = await upload.receive(self._stream.receive_some, pending, min(missing, READ_BYTES))
+            except SlowUploadError as error:
+                raise DisconnectError(f"its request comes too slowly: {error}", "slow request") from None
             is_complete = await self._take_in(data) or not size
             if not data or self._ending:
                 return False

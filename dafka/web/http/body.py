@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import h11
-import trio
 
-from dafka.broker.room import SMALL_BYTES, Room
+from dafka.broker.room import Room, SlowUploadError, Upload
 from dafka.web.errors import WebError
 from dafka.web.http.head import Head
 
-_MIB = 2**20
+_READ_BYTES = 2**18
+"""The most that is received at a time, in bytes."""
 
 
 class BodyReader:
@@ -21,7 +21,7 @@ class BodyReader:
         framing: Where the body begins and ends. It has seen the head.
         head: The head.
         received: The bytes behind the head that were received. Those of the next request remain in it.
-        receive: Receives further bytes into `received`. Returns whether there were any.
+        receive: Receives further bytes, at most so many, into `received`. Returns them.
         send: Sends bytes.
 
     Attributes:
@@ -33,7 +33,7 @@ class BodyReader:
         framing: h11.Connection,
         head: Head,
         received: bytearray,
-        receive: Callable[[], Awaitable[bool]],
+        receive: Callable[[int], Awaitable[bytes | bytearray]],
         send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         self._framing = framing
@@ -44,8 +44,7 @@ class BodyReader:
         self._size = 0
         self._length = int(head.headers.get("content-length", "0"))
         self._is_chunked = "transfer-encoding" in head.headers
-        self._room: Room | None = None
-        self._taken = 0
+        self._upload: Upload | None = None
         self.failure = ""
 
     @property
@@ -53,14 +52,14 @@ class BodyReader:
         """Whether the end of the body was received."""
         return self._framing.their_state not in {h11.IDLE, h11.SEND_BODY, h11.ERROR}
 
-    async def read(self, bytes_max: int, receive_ms: int, room: Room, host: str) -> bytes:
+    async def read(self, bytes_max: int, receive_ms: int, room: Room, source: str) -> bytes:
         """Return the body.
 
         Args:
             bytes_max: The largest size.
-            receive_ms: How long the client may take; it may take a second more for each MiB.
+            receive_ms: How long the client may take, and a second more for each MiB that it has sent.
             room: The memory for bodies. `release` gives back what is taken of it.
-            host: The address of the client.
+            source: The user, or the address of the client.
 
         Returns:
             The body.
@@ -74,24 +73,17 @@ class BodyReader:
         try:
             self._look(bytes_max)
             if not self.is_complete:
-                limit_s = receive_ms / 1000 + size / _MIB
-                if size > SMALL_BYTES:
-                    self._room, self._taken = room, await room.wait(host, size)
-                await self._read_rest(bytes_max, limit_s)
-            body = b"".join(self._parts)
-            self._give_back(self._taken - len(body))
-            return body
+                self._upload = upload = Upload(room, source, size, receive_ms)
+                await self._read_rest(bytes_max, upload)
+                upload.complete(self._size)
+            return b"".join(self._parts)
         finally:
             self._parts.clear()  # the connection may go on for long, or take in the rest of a body that is refused
 
     def release(self) -> None:
         """Give back the room for the body, when the request was answered."""
-        self._give_back(self._taken)
-
-    def _give_back(self, size: int) -> None:
-        if self._room is not None and size > 0:
-            self._taken -= size
-            self._room.give_back(size)
+        if self._upload is not None:
+            self._upload.close()
 
     def skip_received(self) -> None:
         """Skip a body that was not read, as far as it was received."""
@@ -101,19 +93,19 @@ class BodyReader:
             except WebError as error:
                 self.failure = error.code
 
-    async def _read_rest(self, bytes_max: int, limit_s: float) -> None:
-        with trio.move_on_after(limit_s) as scope:
-            if self._framing.they_are_waiting_for_100_continue:
-                await self._send(self._framing.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-            while not self.is_complete:
-                is_open = await self._receive()
-                self._look(bytes_max)
-                if not is_open and not self.is_complete:
-                    self.failure = "gone"
-                    raise WebError("bad_request", "the body is incomplete")
-        if scope.cancelled_caught:
-            self.failure = "slow request"
-            raise WebError("request_timeout", f"expected the body within {limit_s:.0f} s")
+    async def _read_rest(self, bytes_max: int, upload: Upload) -> None:
+        if self._framing.they_are_waiting_for_100_continue:
+            await self._send(self._framing.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        while not self.is_complete:
+            try:
+                data = await upload.receive(self._receive, self._size, _READ_BYTES)
+            except SlowUploadError as error:
+                self.failure = "slow request"
+                raise WebError("request_timeout", f"the body comes too slowly: {error}") from None
+            self._look(bytes_max)
+            if not data and not self.is_complete:
+                self.failure = "gone"
+                raise WebError("bad_request", "the body is incomplete")
 
     def _look(self, bytes_max: int) -> None:
         """Take what was received as part of the body."""

@@ -131,7 +131,7 @@ class HttpConnection:
 
         async def read_body(bytes_max: int | None) -> bytes:
             limit = min(bytes_max or settings.body_bytes_max, settings.body_bytes_max)
-            return await body.read(limit, settings.receive_ms, room, self._client.host)
+            return await body.read(limit, settings.receive_ms, room, access.user or self._client.host)
 
         request.read_body, request.wait_end = read_body, self._wait_end
         try:
@@ -162,16 +162,16 @@ class HttpConnection:
                 return None
         return head
 
-    async def _receive(self) -> bool:
-        """Receive further bytes. Return whether there were any."""
+    async def _receive(self, most: int = READ_BYTES) -> bytes | bytearray:
+        """Receive further bytes, at most so many, and return them; none if there are no others."""
         if self._is_at_end:
             await trio.lowlevel.checkpoint()
-            return False
-        data = await self._stream.receive_some(READ_BYTES)
+            return b""
+        data = await self._stream.receive_some(most)
         self._web.counters.received_bytes += len(data)
         self._received += data
         self._is_at_end = not data
-        return bool(data)
+        return data
 
     # Sending
 

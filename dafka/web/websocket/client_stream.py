@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 
 import trio
 
-from dafka.broker.room import SMALL_BYTES, Room
+from dafka.broker.room import SMALL_BYTES, Room, SlowUploadError, Upload
 
-MIB = 2**20
 READ_BYTES = 2**18
 SEND_BYTES = 2**18
 
@@ -17,16 +15,16 @@ SEND_BYTES = 2**18
 class ClientStream(trio.abc.HalfCloseableStream):
     """The bytes of a connection.
 
-    While a message above 16 KiB is received, room is taken for the largest one that is allowed, and the client must
-    send it in time.
+    While a message above 16 KiB is received, room is taken for it as it comes, and the client must send it in time.
 
     Args:
         stream: The connection.
         received: What was received of it before.
         room: The memory for messages that are being received.
-        host: The address of the client.
+        source: The user, or the address of the client.
         message_bytes_max: The size of the largest message.
-        receive_ms: How long a client may take to send a message that it has begun, and a second more for each MiB.
+        receive_ms: How long a client may take to send a message that it has begun, and a second more for each MiB that
+            it has sent.
 
     Attributes:
         pending_bytes: Returns how much of an incomplete message was received.
@@ -38,7 +36,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         stream: trio.abc.Stream,
         received: bytes,
         room: Room,
-        host: str,
+        source: str,
         message_bytes_max: int,
         receive_ms: int,
     ) -> None:
@@ -47,11 +45,10 @@ class ClientStream(trio.abc.HalfCloseableStream):
         self._stream = stream
         self._received = received
         self._room = room
-        self._host = host
+        self._source = source
         self._message_bytes_max = message_bytes_max
-        self._receive_s = receive_ms / 1000 + message_bytes_max / MIB
-        self._taken = AsyncExitStack()
-        self._deadline = float("inf")
+        self._receive_ms = receive_ms
+        self._upload: Upload | None = None
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Receive bytes, when there is room for the message that they belong to."""
@@ -60,16 +57,16 @@ class ClientStream(trio.abc.HalfCloseableStream):
             size = len(self._received) if max_bytes is None else max_bytes
             part, self._received = self._received[:size], self._received[size:]
             return part
-        if self.pending_bytes() <= SMALL_BYTES:
-            if self._deadline < float("inf"):
-                await self._give_back()
-            return await self._stream.receive_some(READ_BYTES if max_bytes is None else max_bytes)
-        if self._deadline == float("inf"):
-            await self._taken.enter_async_context(self._room.take(self._host, self._message_bytes_max))
-            self._deadline = trio.current_time() + self._receive_s
-        with trio.move_on_at(self._deadline):
-            return await self._stream.receive_some(READ_BYTES if max_bytes is None else max_bytes)
-        raise trio.BrokenResourceError("slow message")
+        most, pending = READ_BYTES if max_bytes is None else max_bytes, self.pending_bytes()
+        if pending <= SMALL_BYTES:
+            self._give_back()
+            return await self._stream.receive_some(most)
+        if self._upload is None:
+            self._upload = Upload(self._room, self._source, self._message_bytes_max, self._receive_ms)
+        try:
+            return await self._upload.receive(self._stream.receive_some, pending, most)
+        except SlowUploadError as error:
+            raise trio.BrokenResourceError(f"slow message: {error}") from None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes, and note when the client takes many of them."""
@@ -92,9 +89,10 @@ class ClientStream(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         """Close the connection, and give the room back."""
-        await self._give_back()
+        self._give_back()
         await self._stream.aclose()
 
-    async def _give_back(self) -> None:
-        self._deadline = float("inf")
-        await self._taken.aclose()
+    def _give_back(self) -> None:
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None

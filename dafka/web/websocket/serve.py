@@ -37,7 +37,9 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
     bytes_max = settings.message_bytes_max
     if request.is_forwarded:  # the other broker has checked the size of its client's message
         bytes_max = max(bytes_max, request.service.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
-    client = ClientStream(stream, received, web.receiving, request.host, bytes_max, settings.receive_ms)
+    client = ClientStream(
+        stream, received, web.receiving, request.access.user or request.host, bytes_max, settings.receive_ms
+    )
     async with trio.open_nursery() as nursery:
         connection = Connection(nursery, client, _select_subprotocol, bytes_max)
         with trio.move_on_after(settings.receive_ms / 1000):

@@ -1,0 +1,162 @@
+"""Requests that are received in pieces: slow clients delay only themselves, and begun requests do not block others."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka.broker.room import PACE_BYTES, PATIENCE_S, SMALL_BYTES, Memory, Room, SlowUploadError, Upload
+
+MIB = 2**20
+LIMIT_MS = 30_000
+FAST_BYTES_PER_S = 100 * MIB
+BOUND_S = 2.0
+"""How long a fast client of 256 KiB is delayed at most by any number of slow ones."""
+
+
+@attrs.frozen
+class Client:
+    """A client that sends a part of a request fast, and the rest at another pace."""
+
+    source: str
+    claimed: int
+    sent_fast: int = 0
+    then_bytes_per_s: float = FAST_BYTES_PER_S
+
+    async def send(self, room: Room, most: int = 2**18) -> None:
+        """Send the request, as the listeners receive it."""
+        kept = 0
+
+        async def receive(size: int) -> bytes:
+            is_fast = kept < self.sent_fast
+            size = min(size, self.claimed - kept, 2**16 if is_fast else SMALL_BYTES)
+            pace = FAST_BYTES_PER_S if is_fast else self.then_bytes_per_s
+            await trio.sleep(size / pace if pace else float("inf"))
+            return bytes(size)
+
+        with Upload(room, self.source, self.claimed, LIMIT_MS) as upload:
+            while kept < self.claimed:
+                kept += len(await upload.receive(receive, kept, most))
+                assert upload.size <= max(2 * kept, kept + SMALL_BYTES) or upload.missing_bytes == 0
+                assert room.left_bytes >= 0
+            upload.complete(kept)
+            await trio.sleep(0.001)  # it is handled
+
+
+async def test_slow_upload_holds_only_what_it_has_sent(autojump_clock: trio.testing.MockClock) -> None:
+    room = Room(100 * MIB)
+    async with trio.open_nursery() as nursery:
+        for number in range(40):
+            client = Client(str(number), 16 * MIB, sent_fast=MIB, then_bytes_per_s=0)
+            nursery.start_soon(client.send, room)
+        await trio.sleep(1)
+        assert 40 * MIB <= room.taken_bytes <= 80 * MIB  # and not the 640 MiB that they claim
+        await Client("honest", 8 * MIB).send(room)
+        assert trio.current_time() < 2
+        nursery.cancel_scope.cancel()
+    assert room.taken_bytes == 0
+
+
+@pytest.mark.parametrize("pace", [0, 100, PACE_BYTES / 2])
+async def test_upload_that_is_far_behind_the_pace_ends(pace: float, autojump_clock: trio.testing.MockClock) -> None:
+    """The pace counts what was received, and not what the client claims."""
+    room = Room(100 * MIB)
+    with pytest.raises(SlowUploadError):
+        await Client("slow", 64 * MIB, then_bytes_per_s=pace).send(room)
+    assert trio.current_time() <= 2 * LIMIT_MS / 1000 + 1
+    assert room.taken_bytes == 0
+
+
+async def test_upload_at_the_pace_may_take_long(autojump_clock: trio.testing.MockClock) -> None:
+    await Client("steady", 64 * MIB, then_bytes_per_s=PACE_BYTES).send(Room(100 * MIB))
+    assert trio.current_time() == pytest.approx(64, abs=1)
+
+
+async def test_waiting_for_room_does_not_put_a_client_behind(autojump_clock: trio.testing.MockClock) -> None:
+    room = Room(MIB)
+    room.take_now(MIB)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Client("patient", 2**18).send, room)
+        await trio.sleep(10 * LIMIT_MS / 1000)
+        room.give_back(MIB)
+    assert room.taken_bytes == 0
+
+
+@pytest.mark.parametrize("count", [2, 40])
+async def test_begun_requests_complete_when_they_fill_the_room_together(
+    count: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """In two rooms of one memory: none of them is ended, though all of them together claim many times what there is."""
+    memory = Memory(6 * MIB)
+    rooms = [memory.room(4 * MIB) for _ in range(2)]
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            for room in rooms:
+                nursery.start_soon(Client(str(number % 7), 2 * MIB).send, room)
+        nursery.start_soon(Client("larger than the room", 10 * MIB).send, rooms[0])
+    assert memory.used_bytes == memory.ended_holders == 0
+
+
+async def test_source_that_holds_more_than_half_at_the_slowest_pace_gives_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    room = Room(32 * MIB)
+    ended = []
+
+    async def send(client: Client) -> None:
+        try:
+            await client.send(room)
+        except SlowUploadError:
+            ended.append(client)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(40):
+            client = Client("greedy", 16 * MIB, sent_fast=MIB, then_bytes_per_s=1.1 * PACE_BYTES)
+            nursery.start_soon(send, client)
+        await trio.sleep(1)
+        begun = trio.current_time()
+        await Client("honest", 2**18).send(room)
+        assert trio.current_time() - begun < BOUND_S
+        assert len(ended) < 10
+        nursery.cancel_scope.cancel()
+
+
+SLOW = st.builds(
+    Client,
+    source=st.sampled_from([f"s{number}" for number in range(30)]),
+    claimed=st.integers(SMALL_BYTES + 1, 8 * MIB),
+    sent_fast=st.integers(0, 4 * MIB),
+    then_bytes_per_s=st.sampled_from([0, 1, 1000, PACE_BYTES / 4, PACE_BYTES / 2]),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(slow=st.lists(SLOW, max_size=60), copies=st.integers(1, 4), bytes_max=st.sampled_from([16 * MIB, 64 * MIB]))
+def test_fast_client_is_served_soon_beside_any_slow_ones(slow: list[Client], copies: int, bytes_max: int) -> None:
+    """The bound does not depend on their number, and in the end nothing is held."""
+    trio.run(partial(_serve_beside, slow * copies, bytes_max), clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def _serve_beside(slow: list[Client], bytes_max: int) -> None:
+    room = Room(bytes_max)
+
+    async def send(client: Client) -> None:
+        with suppress(SlowUploadError):
+            await client.send(room)
+
+    async with trio.open_nursery() as nursery:
+        for client in slow:
+            nursery.start_soon(send, client)
+        for _ in range(5):
+            await trio.sleep(PATIENCE_S / 3)
+            begun = trio.current_time()
+            await Client("fast", 2**18).send(room)
+            assert trio.current_time() - begun < BOUND_S
+    assert room.taken_bytes == room.waiting == 0
