@@ -95,6 +95,7 @@ async def test_topics_are_described_whichever_broker_is_asked() -> None:
 async def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     for arguments, expected in (
         (("cluster", "brokers", "--http", "ftp://x"), "--http: expected a URL such as http://127.0.0.1:8080"),
+        (("cluster", "brokers", "--http", "8081"), "--http: expected a URL such as http://127.0.0.1:8080, not '8081'"),
         (("topic", "move", "t", "--log", "0", "--replicas", "1;2"), "expected the numbers of brokers, such as 1,2,4"),
         (("cluster", "brokers", "--http", "https://x", "--tls-ca", f"{tmp_path}/no"), "cannot load the certificates"),
     ):

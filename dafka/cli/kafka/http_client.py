@@ -44,7 +44,7 @@ class HttpClient:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if parts.scheme not in {"http", "https"} or not host or parts.path not in {"", "/"}:
+        if parts.scheme not in {"http", "https"} or not host or host.isdecimal() or parts.path not in {"", "/"}:
             raise UsageMistake(f"--http: expected a URL such as {DEFAULT_URL}, not {url!r}")
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._host, self._port = host, port
