@@ -357,7 +357,7 @@ class KafkaConfig:
     advertised_listener: str = attrs.field(default="", validator=check_listen_address)
     """The address at which clients reach the broker, `HOST:PORT`. Empty: the one to which they have connected."""
     auto_create_topics: Switch = attrs.field(default="on", validator=check_choice("on", "off"))
-    """Whether a topic is created when a client asks for it."""
+    """Whether a topic is created when a client asks for it or a producer of Dafka publishes to it."""
     log_count: int = attrs.field(default=1, validator=check_count(1))
     """How many logs a new topic has, unless its creator says otherwise. Kafka calls them partitions."""
     batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1, RECORD_BYTES_MAX))
