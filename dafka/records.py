@@ -19,8 +19,8 @@ import attrs
 
 from dafka.contents import (
     Repeated,
+    content_ends,
     count_bytes,
-    count_within,
     has_null,
     join_contents,
     join_numbers,
@@ -338,13 +338,29 @@ class RecordBatch:
         Returns:
             The first part of this batch: at least one record, even if it is larger than the limit.
         """
+        return next(self.parts(bytes_max))
+
+    def parts(self, bytes_max: int) -> Iterator[RecordBatch]:
+        """Yield all records in order, in batches up to a total size.
+
+        Args:
+            bytes_max: The limit in bytes.
+
+        Yields:
+            Batches of at least one record, which may be larger than the limit; this batch itself if it is not larger.
+        """
         if self.content_bytes <= bytes_max:
-            return self
+            yield self
+            return
         if self.keys is None and self.headers is None:
-            kept = count_within(self.values, bytes_max)
+            ends = content_ends(self.values)
         else:
-            kept = bisect_right(list(accumulate(self.record_sizes())), bytes_max)
-        return self.between(self.first_sequence, self.first_sequence + max(kept, 1))
+            ends = list(accumulate(self.record_sizes(), initial=0))
+        start, first = 0, self.first_sequence
+        while start < len(self):
+            stop = max(bisect_right(ends, ends[start] + bytes_max) - 1, start + 1)
+            yield self.between(first + start, first + stop)
+            start = stop
 
     def record_sizes(self) -> Iterator[int]:
         """Return the length of each record's value, key and headers in bytes."""

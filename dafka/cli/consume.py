@@ -24,6 +24,9 @@ from dafka.roles.log_events import Following
 SAVE_S = 1.0
 """Seconds until what was written is saved, if the consumer has a name or a group. After a kill, it is printed again."""
 
+FORMAT_BYTES = 2**22
+"""The size of the records that are formatted at a time."""
+
 
 class _OutputChoice(click.Choice[str]):
     """The values of `--output`; a former one is refused with the new one."""
@@ -147,8 +150,11 @@ class _Printer:
             batch = await supervisor.wait_unless_stopping(partial(self._next_batch, count, idle_exit_s))
             if batch is None:
                 break
-            await write_bytes(self._fd, self._formatter(batch))
             count -= len(batch)
+            for part in batch.parts(FORMAT_BYTES):
+                await write_bytes(self._fd, self._formatter(part))
+                del part
+            del batch  # it would be kept until the next one is there
             if self._is_saving:
                 self._save_due = min(self._save_due, trio.current_time() + SAVE_S)
                 await self._save_if_due()

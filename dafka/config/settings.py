@@ -237,8 +237,8 @@ class ConsumerConfig:
     """How many messages of one fast peer may wait. Beyond it, messages of this peer are dropped, and the records are
     fetched later."""
     buffer_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The total size of records that the program has not taken yet. Beyond it, live records are dropped and fetched
-    later."""
+    """The total size of the records that have arrived and that the program has not taken yet, in order or not. Beyond
+    half of it, live records are dropped, and fetched later; up to a quarter waits for records before it."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a live producer or a store that was asked may be silent before this is reported as an event. A producer
     that has nothing new to say repeats its HEAD less and less often, and is reported later."""

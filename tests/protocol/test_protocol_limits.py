@@ -260,7 +260,7 @@ def test_the_memory_ahead_of_gaps_is_what_the_cursors_hold(steps: list[tuple[Par
         else:
             made.add_batch(run(first, first + count, partition))
         held = sum(cursor.ahead_bytes for cursor in made.cursors.values())
-        assert made._ahead_bytes == held <= room
+        assert made.ahead_bytes == held <= room
         for cursor in made.cursors.values():
             assert cursor.ahead_bytes == sum(batch.memory_bytes for batch in cursor._ahead)
 
@@ -275,7 +275,7 @@ def test_a_forgotten_partition_leaves_nothing_behind() -> None:
     made.note_known_end(A, 30)
     made.forget_partition(A)
     assert made.has_room()
-    assert made._ahead_bytes == 0
+    assert made.ahead_bytes == 0
     assert made.due_fetches(0.1) == []
     assert made.tick(1e6) == []
     assert made.deadline() == float("inf")

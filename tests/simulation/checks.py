@@ -14,6 +14,7 @@ from dafka.protocol import (
     ResetPosition,
 )
 from dafka.protocol.machines.commits import StorageWork
+from dafka.protocol.ordering.receive_room import ReceiveRoom
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe
 from tests.simulation.nodes import SimulatedNode
@@ -253,13 +254,12 @@ class Checks:
         responder = getattr(machine, "responder", None)
         if responder is not None and len(responder) > config.fetch.replies_max:
             raise Violation("memory", f"{node.name} is answering {len(responder)} ranges")
-        for name, limit in (
-            ("pending_bytes", config.store.pending_bytes_max),
-            ("buffered_bytes", config.consumer.buffer_bytes_max),
-        ):
-            size = getattr(machine, name, 0)
-            if not 0 <= size <= 2 * limit + config.fetch.ahead_bytes_max + RUN_BYTES:
-                raise Violation("memory", f"{node.name}: {name} {size} at a limit of {limit}")
+        limit, size = config.store.pending_bytes_max, getattr(machine, "pending_bytes", 0)
+        if not 0 <= size <= 2 * limit + config.fetch.ahead_bytes_max + RUN_BYTES:
+            raise Violation("memory", f"{node.name}: {size} bytes are not durable at a limit of {limit}")
+        room, limit = getattr(machine, "room", None), config.consumer.buffer_bytes_max
+        if isinstance(room, ReceiveRoom) and not 0 <= room.buffered_bytes <= room.held_bytes <= limit + RUN_BYTES:
+            raise Violation("memory", f"{node.name} holds {room.held_bytes} bytes at a limit of {limit}")
         reassembler = getattr(machine, "reassembler", None)
         if reassembler is not None:
             ahead = sum(cursor.ahead_bytes for cursor in reassembler.cursors.values())
@@ -357,8 +357,8 @@ class Checks:
             if store.machine.pending_bytes or store.commits:
                 raise Violation("memory", f"{store.name} has {store.machine.pending_bytes} bytes pending at the end")
         for consumer in cluster.consumers.values():
-            if consumer.machine.buffered_bytes:
-                raise Violation("memory", f"{consumer.name} has {consumer.machine.buffered_bytes} bytes left")
+            if consumer.machine.room.buffered_bytes:
+                raise Violation("memory", f"{consumer.name} has {consumer.machine.room.buffered_bytes} bytes left")
         for node in cluster.nodes():
             self._check_message_counts(node)
 

@@ -325,9 +325,9 @@ def room_is_not_used_again(patch: Patch) -> None:
     take = DeliveryBuffer.take_run
 
     def take_silently(self: DeliveryBuffer, now: float) -> Any:
-        buffered_bytes = self._machine.buffered_bytes
+        buffered_bytes = self._machine.room.buffered_bytes
         taken = take(self, now)
-        self._machine.buffered_bytes = buffered_bytes
+        self._machine.room.buffered_bytes = buffered_bytes
         return taken
 
     patch.setattr(DeliveryBuffer, "take_run", take_silently)

@@ -18,6 +18,7 @@ from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnreco
 from dafka.protocol.machines.producer_silence import ProducerSilence
 from dafka.protocol.machines.timed_start import TimedStart
 from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.ordering.receive_room import ReceiveRoom
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition
@@ -59,7 +60,7 @@ class ConsumerMachine:
         timed_start: The partitions that begin at a time, while the stores are asked where that is.
         topics: The subscribed topics, each with the time from which GET-HEADS may be sent again.
         reassembler: The position of each partition.
-        buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
+        room: The memory of the records that have arrived and that the program has not taken yet.
         records_unrecoverable: Records given up because no node holds them any more.
         discarded: Messages that were discarded, by reason.
     """
@@ -74,8 +75,7 @@ class ConsumerMachine:
         self.address = address
         self.topics: dict[str, float] = {}
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
-        self.buffered_bytes = 0
-        self._arriving_bytes = 0  # delivered by the present call of `receive`, and not buffered yet
+        self.room = ReceiveRoom(config.consumer.buffer_bytes_max, self.reassembler)
         self.records_unrecoverable = 0
         self.discarded: Counter[str] = Counter()
         self._config = config
@@ -162,7 +162,7 @@ class ConsumerMachine:
                 self.discarded["unexpected command"] += 1
         actions += self._begin_partitions(now)
         actions += self._skip_unrecoverable(only_new=True) + self._due_get_heads(now) + self._due_fetches(now)
-        self._arriving_bytes = 0
+        self.room.end_arrival()
         return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -238,13 +238,11 @@ class ConsumerMachine:
 
     def records_buffered(self, memory_bytes: int) -> None:
         """Note that records wait for the program."""
-        self.buffered_bytes += memory_bytes
+        self.room.note_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
         """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
-        was_full = self.buffered_bytes >= self._config.consumer.buffer_bytes_max
-        self.buffered_bytes -= memory_bytes
-        return self._due_fetches(now) if was_full else []
+        return self._due_fetches(now) if self.room.note_taken(memory_bytes) else []
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
@@ -276,12 +274,11 @@ class ConsumerMachine:
             actions = self._note_heard(partition, now)
         else:
             self.reassembler.note_answer(now)
-        limit = self._config.consumer.buffer_bytes_max * (1 if run.requestor is None else 2)
-        if self.buffered_bytes + self._arriving_bytes >= limit or self.reassembler.is_paused(partition):
+        if self.reassembler.is_paused(partition) or not self.room.has_room(is_live=run.requestor is None):
             self.reassembler.drop_batch(batch)
             return actions
         for ready in self.reassembler.add_batch(batch):
-            self._arriving_bytes += ready.memory_bytes
+            self.room.note_arriving(ready.memory_bytes)
             actions.append(Deliver(ready))
         return actions
 
@@ -408,6 +405,4 @@ class ConsumerMachine:
         return self._greet_store(store, now)
 
     def _due_fetches(self, now: float) -> list[Action]:
-        if self.buffered_bytes + self._arriving_bytes >= self._config.consumer.buffer_bytes_max:
-            return []
-        return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)]
+        return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)] if self.room.has_half else []

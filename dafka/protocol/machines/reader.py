@@ -23,6 +23,7 @@ from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import HeldEndQuery, Incomplete
 from dafka.protocol.ordering.position_query import PositionQuery
 from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.ordering.receive_room import ReceiveRoom
 from dafka.protocol.polling import PendingPeers, StorePoll
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition
@@ -60,7 +61,7 @@ class ReaderMachine:
     Attributes:
         ends: By partition of the surveyed topics, the sequence after the last record that a store has made durable.
         positions: By partition, the answers to `query_positions` so far.
-        buffered_bytes: The memory that delivered records take until the program takes them.
+        room: The memory of the records that have arrived and that the program has not taken yet.
         discarded: Messages that were discarded, by reason.
     """
 
@@ -68,10 +69,10 @@ class ReaderMachine:
         self.address = address
         self.ends: dict[Partition, int] = {}
         self.positions: dict[Partition, int] = {}
-        self.buffered_bytes = 0
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
         self._reassembler = Reassembler(address, config.fetch)
+        self.room = ReceiveRoom(config.consumer.buffer_bytes_max, self._reassembler)
         self._gap_resolver = self._reassembler.gap_resolver
         self._limits = PeerLimits(config.node)
         self._pending_peers = PendingPeers(config.node.peers_max)
@@ -79,7 +80,6 @@ class ReaderMachine:
         self._position_query = PositionQuery(address, self._gap_resolver, self._pending_peers)
         self._heads_poll = StorePoll(patience_s=PATIENCE_S, retry_s=GREETING_INTERVAL_S)
         self._ranges: dict[Partition, tuple[int, int]] = {}
-        self._buffer_bytes_max = config.consumer.buffer_bytes_max
         self._partitions_max = config.node.partitions_max
         self._is_ready = False
         self._arriving_from: set[str] = set()
@@ -149,13 +149,11 @@ class ReaderMachine:
 
     def records_buffered(self, memory_bytes: int) -> None:
         """Note that records wait for the program."""
-        self.buffered_bytes += memory_bytes
+        self.room.note_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
         """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
-        was_full = self.buffered_bytes >= self._buffer_bytes_max
-        self.buffered_bytes -= memory_bytes
-        return self._fetches(now) if was_full else []
+        return self._fetches(now) if self.room.note_taken(memory_bytes) else []
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Process fetched records and the answers of stores; discard and count everything else."""
@@ -179,7 +177,9 @@ class ReaderMachine:
             else:
                 self.discarded["unexpected command"] += 1
         actions += self._find_positions(now)
-        return actions + self._skip_unrecoverable(only_new=True) + self._fetches(now)
+        actions += self._skip_unrecoverable(only_new=True) + self._fetches(now)
+        self.room.end_arrival()
+        return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Greet a store that has connected, and ask again what is unanswered."""
@@ -259,10 +259,12 @@ class ReaderMachine:
         batch = batch.between(*self._ranges[batch.partition])
         if not len(batch):
             return []
-        if self.buffered_bytes >= 2 * self._buffer_bytes_max:
+        if not self.room.has_room(is_live=False):
             self._reassembler.drop_batch(batch)
             return []
-        return [Deliver(ready) for ready in self._reassembler.add_batch(batch)]
+        found = self._reassembler.add_batch(batch)
+        self.room.note_arriving(sum(ready.memory_bytes for ready in found))
+        return [Deliver(ready) for ready in found]
 
     def _receive_hello(self, message: wire.StoreHello, now: float) -> list[Action]:
         """Ask a store again: only this shows that its messages arrive here."""
@@ -346,6 +348,4 @@ class ReaderMachine:
             self._is_ready = True
 
     def _fetches(self, now: float) -> list[Action]:
-        if self.buffered_bytes >= self._buffer_bytes_max:
-            return []
-        return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)]
+        return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)] if self.room.has_half else []

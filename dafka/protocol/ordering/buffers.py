@@ -11,6 +11,9 @@ from dafka.records import Partition, RecordBatch, join
 TAKE_RECORDS_MAX = 10_000
 """Records that are joined to one batch; a longer batch that arrived as one stays one."""
 
+TAKE_BYTES_MAX = 2**23
+"""The memory of records that are joined to one batch; a larger batch that arrived as one stays one."""
+
 RUN_RECORDS_MAX = 4096
 """Records kept as one batch in a `RetransmitBuffer`. Longer ones are split, so that memory is released while they are
 being acknowledged."""
@@ -19,8 +22,8 @@ being acknowledged."""
 class BatchBuffer:
     """A queue of batches, in order within each partition; partitions take turns.
 
-    If the taker keeps up, batches are small. All waiting records of a partition are taken as one batch, so the further
-    the taker is behind, the larger the batches are, and the less each record costs.
+    If the taker keeps up, batches are small. Many waiting records of a partition are taken as one batch, so the further
+    the taker is behind, the larger the batches are, up to a limit, and the less each record costs.
 
     Attributes:
         memory_bytes: The memory that the waiting batches take. A taken batch, which is joined, may take less.
@@ -39,19 +42,21 @@ class BatchBuffer:
         self.memory_bytes += batch.memory_bytes
 
     def take_batch(self) -> RecordBatch:
-        """Take all waiting records of the next partition as one batch. The buffer must not be empty."""
+        """Take waiting records of the next partition as one batch. The buffer must not be empty."""
         partition, batches = self._batches.popitem(last=False)
-        count, records, end_sequence = 0, 0, batches[0].first_sequence
+        count, records, memory_bytes, end_sequence = 0, 0, 0, batches[0].first_sequence
         for batch in batches:
             is_gap = batch.first_sequence != end_sequence  # the records between are unrecoverable
-            if is_gap or (count and records + len(batch) > TAKE_RECORDS_MAX):
+            is_full = records + len(batch) > TAKE_RECORDS_MAX or memory_bytes + batch.memory_bytes > TAKE_BYTES_MAX
+            if is_gap or (count and is_full):
                 break
             count += 1
             records += len(batch)
+            memory_bytes += batch.memory_bytes
             end_sequence = batch.end_sequence
         if count < len(batches):
             self._batches[partition] = batches[count:]
-        self.memory_bytes -= sum(batch.memory_bytes for batch in batches[:count])
+        self.memory_bytes -= memory_bytes
         return join(batches[:count])
 
     def take_batch_before(self, ends: Mapping[Partition, int]) -> RecordBatch | None:

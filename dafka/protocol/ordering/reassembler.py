@@ -43,6 +43,7 @@ class Reassembler:
         paused: The partitions, and the topics, that nothing is fetched of.
         assigned: The only partitions that are fetched; None for all.
         fetches_sent: The number of FETCHes returned by `due_fetches`.
+        ahead_bytes: The memory of all records ahead of gaps.
     """
 
     def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:
@@ -51,7 +52,7 @@ class Reassembler:
         self.fetches_sent = 0
         self._address = address
         self._ahead_bytes_max = config.ahead_bytes_max
-        self._ahead_bytes = 0
+        self.ahead_bytes = 0
         self._planner = FetchPlanner(config)
         self._changed: dict[Partition, None] = {}
         self._unproven: OrderedDict[Partition, float] = OrderedDict()
@@ -70,6 +71,10 @@ class Reassembler:
         self.cursors[partition] = Cursor(next_sequence)
         if since is not None:
             self._unproven[partition] = since
+
+    def limit_ahead(self, bytes_max: int) -> None:
+        """Keep no more than this ahead of gaps, even if the configuration allows more."""
+        self._ahead_bytes_max = min(self._ahead_bytes_max, bytes_max)
 
     def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
         """Limit the rate at which some partitions are fetched; see `FetchPlanner.limit_rate`."""
@@ -114,8 +119,8 @@ class Reassembler:
         """Add records of a followed partition; return the batches that are now in order."""
         cursor = self.cursors[batch.partition]
         ahead_bytes = cursor.ahead_bytes
-        ready = cursor.add_batch(batch, self._ahead_bytes_max - self._ahead_bytes)
-        self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
+        ready = cursor.add_batch(batch, self._ahead_bytes_max - self.ahead_bytes)
+        self.ahead_bytes += cursor.ahead_bytes - ahead_bytes
         if cursor.first_gap() is not None:
             self._planner.note_record_size(batch.partition, batch.content_bytes, len(batch))
         if ready:
@@ -184,7 +189,7 @@ class Reassembler:
         cursor = self.cursors[partition]
         ahead_bytes = cursor.ahead_bytes
         ready = cursor.reset_to(next_sequence)
-        self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
+        self.ahead_bytes += cursor.ahead_bytes - ahead_bytes
         self._unproven.pop(partition, None)
         self.gap_resolver.forget_partition(partition)
         self._planner.mark_complete(partition)
@@ -194,7 +199,7 @@ class Reassembler:
     def forget_partition(self, partition: Partition) -> None:
         """Stop following a partition."""
         cursor = self.cursors.pop(partition)
-        self._ahead_bytes -= cursor.ahead_bytes
+        self.ahead_bytes -= cursor.ahead_bytes
         self.gap_resolver.forget_partition(partition)
         self._planner.forget_partition(partition)
         self._changed.pop(partition, None)
