@@ -98,7 +98,7 @@ async def test_appends_that_wait_end_when_their_topic_is_deleted(tmp_path: Path,
                 await appended.wait_offset()
             with pytest.raises(NotLeaderError):
                 leader.append(log, make_batch(b"y"))
-            await wait_until(lambda: not topics_of(several))
+            await wait_until(lambda: not any(each.topics for each in several.brokers.values()))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
