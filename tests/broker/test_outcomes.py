@@ -49,6 +49,9 @@ class Broker:
     def log(self) -> LogState:
         return self.order.logs("orders")[0]
 
+    def holds_lease(self, log: LogState) -> bool:
+        return log.leadership.is_led
+
     def lead(self, epoch: int) -> None:
         """Begin a branch, without any records before it."""
         self.order.begin_branch(self.log, epoch)
