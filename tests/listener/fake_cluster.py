@@ -13,6 +13,7 @@ from dafka import Config
 from dafka.batches import BatchHeader
 from dafka.broker import ProducerTable
 from dafka.broker.room import Memory
+from dafka.errors import NotLeaderError
 from dafka.kafka.protocol import ApiKey, RequestHeader
 from dafka.kafka.transactions import TransactionSettings
 from dafka.listener.handlers import Client
@@ -120,6 +121,11 @@ class FakeBroker:
 
         return SimpleNamespace(log=log, durable=done(), wait_offset=wait_offset)
 
+    async def find_outcome(self, appended: SimpleNamespace, *, all_replicas: bool = True) -> int:
+        """Find that records whose log got another leader are not in the log."""
+        await trio.lowlevel.checkpoint()
+        raise NotLeaderError("another broker leads the log", appended.log.leadership.leader)
+
     async def _read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
         await trio.lowlevel.checkpoint()
         return [b"%d-%d" % (offset, end_offset)]
@@ -156,6 +162,7 @@ class FakeCluster:
             memory=Memory(2**30),
             producers=ProducerTable(TransactionSettings()),
             listeners=[],
+            outcomes=SimpleNamespace(find=self.broker.find_outcome),
             last_stable_offset=lambda log: log.high_watermark,
         )
         self.listener = KafkaListener(cast(Any, service))
