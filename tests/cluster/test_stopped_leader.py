@@ -118,7 +118,9 @@ def produce(servers: str, first: int, end: int) -> None:
         producer.produce(TOPIC, b"%d" % number)
     assert producer.flush(60) == 0
     for group in GROUPS:
-        consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
+        # By default, a client asks for another coordinator after ten minutes, as a stopped one accepts connections.
+        asking = {"coordinator.query.interval.ms": 500}
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0, **asking})
         deadline = time.monotonic() + READY_S
         while True:
             try:
