@@ -251,9 +251,13 @@ class EventFeed:
             kept = self._feed.kept_event(seen)
             if kept is not None:
                 return kept
-            if isinstance(error, trio.ClosedResourceError):
-                raise StopAsyncIteration from None
-            raise
+            if not isinstance(error, trio.ClosedResourceError):
+                raise
+            # The events of a node that ends by itself are over before it is known why it has ended.
+            ended = self._node._hosted.ended_error()
+            if not isinstance(ended, trio.ClosedResourceError):
+                raise ended from None
+            raise StopAsyncIteration from None
 
 
 class _EventIterator:
