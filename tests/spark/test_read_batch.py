@@ -125,11 +125,11 @@ def test_only_the_columns_of_the_schema(spark: SparkSession, url: str) -> None:
 
 
 def test_as_many_tasks_as_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
-    contents = [bytes(100_000)] * 200
-    fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 200, contents=contents))
+    contents = [bytes(100)] * 4000
+    fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 4000, contents=contents))
     frame = load(spark, f"{tmp_path}/store.db", minPartitions=4)
     assert frame.rdd.getNumPartitions() == 4
-    assert spans(frame) == {("orders", A): (0, 199, 200)}
+    assert spans(frame) == {("orders", A): (0, 3999, 4000)}
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
