@@ -50,7 +50,7 @@ def test_a_running_store(dafka: Dafka, source: str) -> None:
     verified = dafka.run("storage", "verify", source)
     assert (verified.status, verified.errors) == (0, "")
     assert verified.output == b"1,000 records in 1 partition: no damage\n"
-    trimmed = dafka.run("storage", "trim", source, "--records", "1")
+    trimmed = dafka.run("storage", "trim", source, "--records", "1", "--yes")
     assert (trimmed.status, trimmed.output) == (2, b"")
     assert trimmed.error.endswith("is in use by another writer; stop it first")
 
