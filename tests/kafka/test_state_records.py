@@ -7,11 +7,15 @@ import pytest
 
 from dafka.errors import StorageFormatError
 from dafka.kafka.deadlines import Deadlines
-from dafka.kafka.groups import GroupCoordinator, GroupSettings
+from dafka.kafka.errors import ErrorCode
+from dafka.kafka.groups import FetchedOffset, GroupCoordinator, GroupSettings, OffsetToCommit
 from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.kafka.transactions import TransactionCoordinator, TransactionSettings
 from tests.kafka.group_client import Groups, two_members
-from tests.kafka.test_offsets import commit
+from tests.kafka.test_offsets import ORDERS, commit
+
+OPTIONAL = "topic_id"
+"""The field of committed offsets that former versions have not written."""
 
 
 def restore(record: StateRecord) -> None:
@@ -30,7 +34,7 @@ def transaction_records() -> list[StateRecord]:
 def samples() -> list[StateRecord]:
     groups = Groups()
     two_members(groups)
-    commit(groups, group_id="simple")
+    commit(groups, group_id="simple", offsets={ORDERS: OffsetToCommit(5, 3, "note", "2D")})
     return [groups.records[-2], groups.records[-1], *transaction_records()]
 
 
@@ -49,6 +53,7 @@ def test_records_are_readable() -> None:
         "commit_timestamp_ms": 0,
         "expire_timestamp_ms": None,
         "order": 1,
+        "topic_id": "2D",
     }
     assert (ids.key, ids.value) == (b'["producer-ids"]', b'{"version":1,"next_producer_id":1000}')
     assert (transaction.topic, transaction.key) == (TRANSACTIONS_TOPIC, b'["transaction","payments"]')
@@ -69,10 +74,20 @@ def test_unknown_fields_are_ignored_and_missing_ones_refused(number: int) -> Non
     assert record.value is not None
     fields = json.loads(record.value)
     restore(record._replace(value=json.dumps(fields | {"later": True}).encode()))
-    for name in fields:
+    for name in fields.keys() - {OPTIONAL}:
         fewer = {key: value for key, value in fields.items() if key != name}
         with pytest.raises(StorageFormatError):
             restore(record._replace(value=json.dumps(fewer).encode()))
+
+
+def test_committed_offsets_of_former_versions_have_no_topic_id() -> None:
+    record = samples()[1]
+    assert record.value is not None
+    fields = json.loads(record.value)
+    del fields[OPTIONAL]
+    coordinator = GroupCoordinator(GroupSettings(), str)
+    coordinator.restore(record._replace(value=json.dumps(fields).encode()))
+    assert coordinator.fetch_offsets("simple", [ORDERS])[ORDERS] == FetchedOffset(5, 3, "note", ErrorCode.NONE, "")
 
 
 @pytest.mark.parametrize("topic", [GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC])

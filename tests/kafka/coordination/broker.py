@@ -74,6 +74,8 @@ class Entry:
 class Log:
     """A log, what its broker knows of its producers, and the index from which a broker restores that."""
 
+    is_gone = False
+
     def __init__(self, settings: TransactionSettings = SETTINGS) -> None:
         self.settings = settings
         self.entries: list[Entry] = []
