@@ -160,6 +160,8 @@ def drain(cluster: RunningCluster, _count: int) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("change", "count"), [(move, 1), (move, 2), (drain, 3)], ids=["one", "two", "drained"])
 def test_no_record_comes_twice_while_logs_move(
     tmp_path: Path, change: Callable[[RunningCluster, int], None], count: int
