@@ -69,6 +69,7 @@ def test_a_route_says_what_it_does_and_how_it_fails(route: Route) -> None:
 
 def requests_about_brokers() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Yield those about brokers, replicas and branches."""
+    yield "GET", "/moves", "/moves", {}
     yield "GET", "/brokers", "/brokers", {}
     yield "POST", "/brokers/{number}/drain", "/brokers/0/drain", {}
     yield "POST", "/brokers/{number}/drain", "/brokers/7/drain", {}
