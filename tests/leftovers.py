@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
+from zmq.utils.garbage import GarbageCollectorThread
 
 GRACE_S = 5.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
@@ -25,6 +26,9 @@ KEPT_THREADS = ("Trio thread",)
 
 POOLED_THREADS: Container[threading.Thread] = thread_pools._threads_queues
 """The threads of pools, which may stay: a pool of a module's fixture grows in the test that needs more of them."""
+
+LIBRARY_THREADS = (GarbageCollectorThread,)
+"""The threads that a library keeps for the whole process: pyzmq's, which releases messages that libzmq has sent."""
 
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """What is in the command lines of processes that may stay: those that serve a whole session."""
@@ -83,7 +87,10 @@ def _leftovers(before: Running) -> list[threading.Thread | int]:
     threads = [
         each
         for each in now.threads - before.threads
-        if each.is_alive() and each not in POOLED_THREADS and not each.name.startswith(KEPT_THREADS)
+        if each.is_alive()
+        and each not in POOLED_THREADS
+        and not each.name.startswith(KEPT_THREADS)
+        and not isinstance(each, LIBRARY_THREADS)
     ]
     return [*threads, *(each for each in now.processes - before.processes if _is_left(each))]
 
