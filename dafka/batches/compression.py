@@ -129,7 +129,7 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
     limit = bytes_max
     if kind in _RATIO_MAX:
         limit = min(limit, _RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN)
-    size = min(limit, max(_zstd_size(data) if kind is Compression.ZSTD else 0, 4 * len(data), _OUTPUT_BYTES_MIN))
+    size = min(limit, max(_zstd_header(data)[0] if kind is Compression.ZSTD else 0, 4 * len(data), _OUTPUT_BYTES_MIN))
     while True:
         output = bytearray(size)
         try:
@@ -143,25 +143,20 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
             return bytes(memoryview(output)[:count])
 
 
-def _zstd_size(data: bytes | memoryview) -> int:
-    """Return the size that a zstd frame claims to have when decompressed; 0 if it does not say."""
+def _zstd_header(data: bytes | memoryview) -> tuple[int, int]:
+    """Return the decompressed size that a zstd frame claims, 0 if it names none, and where its blocks begin."""
     if len(data) < 5:
-        return 0
+        return 0, len(data)
     descriptor = data[4]
     is_single_segment, code = descriptor & 0x20, descriptor >> 6
     start = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    width = (1 if is_single_segment else 0, 2, 4, 8)[code]
-    return int.from_bytes(data[start : start + width], "little") + (256 if code == 1 else 0)
+    end = start + (1 if is_single_segment else 0, 2, 4, 8)[code]
+    return int.from_bytes(data[start:end], "little") + (256 if code == 1 else 0), end
 
 
 def _zstd_bytes_max(data: bytes | memoryview) -> int:
     """Return the size that the blocks of a zstd frame can have at most when decompressed."""
-    if len(data) < 5:
-        return 0
-    descriptor = data[4]
-    is_single_segment, code = descriptor & 0x20, descriptor >> 6
-    position = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    position += (1 if is_single_segment else 0, 2, 4, 8)[code]
+    _, position = _zstd_header(data)
     total, is_last = 0, 0
     while not is_last and position + 3 <= len(data):
         header = int.from_bytes(data[position : position + 3], "little")
