@@ -7,7 +7,7 @@ from collections import Counter
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dafka.protocol.replication import (
@@ -336,6 +336,7 @@ def test_logs_move_only_when_something_has_changed(racks: list[str], topics: lis
 
 
 @settings(max_examples=15, deadline=None)
+@example(4, [(5, 2)])  # one broker leads all the logs that it keeps
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=3))
 def test_further_broker_gets_its_share_with_the_fewest_moves(count: int, topics: list[tuple[int, int]]) -> None:
     cluster = Cluster(1, count)

@@ -137,16 +137,22 @@ class _Cluster:
             further: Replicas that it gets.
 
         Returns:
-            The replicas: first those from racks that have most of its replicas, then those of the most loaded brokers.
+            The replicas: first those from racks that have most of its replicas, then those of brokers that await no
+            share, then those of the most loaded brokers, which may be the leader.
         """
         kept = list(self.staying((*log.replicas, *further)))
         found = []
         while len(kept) > log.wanted:
-            removable = [each for each in kept if each != log.leader or log.wanted == 1]
             used = Counter(self.racks.get(each, "") for each in kept)
             worst = max(
-                removable,
-                key=lambda each: (used[self.racks.get(each, "")], self.loads[each], weigh_node(log.name, each)),
+                kept,
+                key=lambda each: (
+                    used[self.racks.get(each, "")],
+                    each not in self.sharing,
+                    self.loads[each],
+                    each != log.leader,
+                    weigh_node(log.name, each),
+                ),
             )
             kept.remove(worst)
             found.append(worst)
