@@ -370,11 +370,9 @@ class Store(NodeRole):
 
     async def _apply_retention(self) -> dict[Partition, int]:
         """Drop the records beyond the retention limits; return the first sequence left of each partition."""
-        policy, held = default_retention(self._config), list(self._machine.stored.durable)
-        if not any(map(self._keeps_whole, held)):
-            return await self._storage.apply_retention(policy)
+        policy = default_retention(self._config)
         moved: dict[Partition, int] = {}
-        for topic in held:
+        for topic in list(self._machine.stored.durable):  # never all at once: meanwhile others come, to be kept whole
             if not self._keeps_whole(topic):
                 moved.update(await self._storage.apply_retention(policy, topic))
         return moved

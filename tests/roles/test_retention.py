@@ -166,6 +166,24 @@ async def test_retention_that_fails_is_reported_and_tried_again(monkeypatch: pyt
 
     monkeypatch.setattr(MemoryStorage, "apply_retention", fail_first)
     async with open_cluster(retaining()) as cluster:
-        assert (await wait_event(store_of(cluster).events, StorageFailed)).reason == "no room to trim"
         await publish(cluster)
+        assert (await wait_event(store_of(cluster).events, StorageFailed)).reason == "no room to trim"
         await wait_dropped(store_of(cluster))
+
+
+async def test_a_topic_that_comes_while_records_are_dropped_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    retain = MemoryStorage.apply_retention
+
+    async def retain_later(self: MemoryStorage, policy: RetentionPolicy, topic: str | None = None) -> object:
+        while not await self.partitions("hello"):
+            await trio.sleep(0.001)
+        return await retain(self, policy, topic)
+
+    monkeypatch.setattr(MemoryStorage, "apply_retention", retain_later)
+    async with open_cluster(retaining().with_store(compact_topics=("hello",))) as cluster:
+        await publish(cluster)
+        async with cluster.producer("other") as producer:
+            await producer.send_many(contents(0, COUNT))
+        await wait_dropped(store_of(cluster))
+        (held,) = (await store_of(cluster)._storage.partitions("hello")).values()
+        assert held.count == COUNT
