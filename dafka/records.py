@@ -45,6 +45,16 @@ SEQUENCE_MAX = 2**62
 RECORD_MEMORY_BYTES = 64
 """The memory that a record takes beyond its bytes: a Python object and its place in a list, in bytes."""
 
+RECORD_BYTES_LIMIT = 2**29
+"""The largest value of `[node] message_bytes_max`, in bytes. SQLite takes no larger value, and a record batch cannot
+give the length of much larger ones."""
+
+BATCH_OVERHEAD_BYTES = 1024
+"""What a record batch of a single record may take beyond the record, in bytes."""
+
+BATCH_BYTES_LIMIT = RECORD_BYTES_LIMIT + BATCH_OVERHEAD_BYTES
+"""The largest size of the records of one batch when decompressed, in bytes. No larger batch is made or decompressed."""
+
 TEXT_BYTES_MAX = 255
 """The length of the longest topic or address in bytes: the `string` of the grammar has a length of one byte."""
 

@@ -172,7 +172,7 @@ UTF-8, 1009 for a message that is larger than `message_bytes_max`.
 | `[http] receiving_bytes_max` for messages above 16 KiB of all clients, as they come | reading waits; users and addresses take turns; clients below 1 MiB in a second are disconnected |
 | `[http] subscriptions_max` subscriptions and watches | `too_many_requests` |
 | {UNANSWERED_MAX} messages of a connection that are not durable yet | reading waits |
-| `max.message.bytes` of the topic, for the records of one message in one log | `too_large` |
+| `max.message.bytes` of the topic, for the records of one message in one log, and `max.decompressed.message.bytes` for what their batches contain | `too_large` |
 | 4096 fragments of a message | the connection ends with the code 1009 |
 
 ## Binary messages

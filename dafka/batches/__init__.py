@@ -4,7 +4,7 @@ from dafka.batches.codec import records_codec
 from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.compacted import compression_of, decode_held
 from dafka.batches.decoding import DecodedBatch, decode_batch, unpacked_bytes_max
-from dafka.batches.encoding import batch_bytes_max, encode_batch, slice_batch
+from dafka.batches.encoding import batch_bytes_max, encode_batch
 from dafka.batches.header import (
     HEADER_BYTES,
     SPAN_MAX,
@@ -56,7 +56,6 @@ __all__ = [
     "read_header",
     "records_codec",
     "scan_batches",
-    "slice_batch",
     "slice_records",
     "unpacked_bytes_max",
     "with_base_offset",

@@ -28,7 +28,7 @@ from dafka.batches.header import (
 from dafka.batches.reading import read_sparse_records
 from dafka.batches.varints import write_natural, write_varint
 from dafka.contents import Repeated, pack
-from dafka.records import NO_TIMESTAMP, RecordBatch
+from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, RecordBatch
 
 _NULL = write_varint(-1)
 
@@ -45,7 +45,9 @@ class SparseColumns(NamedTuple):
     compacted: bytes
 
 
-def decode_sparse(header: BatchHeader, data: bytes | memoryview, *, bytes_max: int) -> SparseColumns:
+def decode_sparse(
+    header: BatchHeader, data: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_LIMIT
+) -> SparseColumns:
     """Return the records of a compacted batch.
 
     Args:
@@ -83,7 +85,9 @@ def decode_sparse(header: BatchHeader, data: bytes | memoryview, *, bytes_max: i
     return SparseColumns(RecordColumns(values, keys, headers, timestamps), bytes(mask))
 
 
-def decode_held(header: BatchHeader, data: bytes | memoryview, *, bytes_max: int) -> list[tuple[int, RecordColumns]]:
+def decode_held(
+    header: BatchHeader, data: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_LIMIT
+) -> list[tuple[int, RecordColumns]]:
     """Return the records of a compacted batch without the places of those that are missing.
 
     Args:

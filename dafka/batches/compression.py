@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dafka.batches.header import HEADER_BYTES, Compression
 from dafka.errors import BatchError, BatchTooLargeError
+from dafka.records import BATCH_BYTES_LIMIT
 
 if TYPE_CHECKING:
     from cramjam import BufferInput
@@ -23,6 +24,9 @@ _OUTPUT_BYTES_MIN = 4096
 
 _DOES_NOT_FIT = "whole buffer"
 """In the message of cramjam's error if the buffer is too small, not if the data is malformed."""
+
+_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+_ZSTD_HEADER_BYTES_MAX = 18
 
 # A block of zstd is at most so large when it is decompressed.
 _ZSTD_BLOCK_BYTES = 2**17
@@ -71,7 +75,7 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
     Args:
         kind: How the data is compressed.
         data: What follows the header in a batch.
-        bytes_max: The maximum size of the result.
+        bytes_max: The maximum size of the result, at most `BATCH_BYTES_LIMIT`.
 
     Returns:
         The records.
@@ -82,6 +86,7 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
     """
     import cramjam  # noqa: PLC0415 (few batches are compressed)
 
+    bytes_max = min(bytes_max, BATCH_BYTES_LIMIT)
     if kind is Compression.NONE:
         if len(data) > bytes_max:
             raise _too_large("records", bytes_max)
@@ -96,22 +101,21 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
     return _decompress_stream(functions[kind], kind, data, bytes_max)
 
 
-def unpacked_bytes_max(kind: Compression, data: bytes | memoryview, bytes_max: int) -> int:
+def unpacked_bytes_max(kind: Compression, data: bytes | memoryview) -> int:
     """Return the size that compressed records may have when they are decompressed, without doing that.
 
     Args:
         kind: How the data is compressed.
         data: What follows the header in a batch.
-        bytes_max: The most that `decompress` is allowed.
 
     Returns:
-        The size, which may be much too large, and is at most `bytes_max` for compressed data.
+        The size, which may be much too large, and is at most `BATCH_BYTES_LIMIT` for compressed data.
     """
     if kind is Compression.NONE:
         return len(data)
     if kind is Compression.ZSTD:
-        return min(_zstd_bytes_max(data), bytes_max)
-    return min(_RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN, bytes_max)
+        return min(_zstd_bytes_max(data), BATCH_BYTES_LIMIT)
+    return min(_RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN, BATCH_BYTES_LIMIT)
 
 
 def _failure(what: str, bytes_max: int) -> BatchError:
@@ -129,7 +133,10 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
     limit = bytes_max
     if kind in _RATIO_MAX:
         limit = min(limit, _RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN)
-    size = min(limit, max(_zstd_header(data)[0] if kind is Compression.ZSTD else 0, 4 * len(data), _OUTPUT_BYTES_MIN))
+    claimed = _zstd_header(data)[0] if kind is Compression.ZSTD else 0
+    if claimed > bytes_max:
+        raise _too_large("zstd data", bytes_max)
+    size = min(limit, max(claimed, 4 * len(data), _OUTPUT_BYTES_MIN))
     while True:
         output = bytearray(size)
         try:
@@ -145,7 +152,7 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
 
 def _zstd_header(data: bytes | memoryview) -> tuple[int, int]:
     """Return the decompressed size that a zstd frame claims, 0 if it names none, and where its blocks begin."""
-    if len(data) < 5:
+    if len(data) < 5 or data[:4] != _ZSTD_MAGIC:
         return 0, len(data)
     descriptor = data[4]
     is_single_segment, code = descriptor & 0x20, descriptor >> 6
@@ -155,14 +162,20 @@ def _zstd_header(data: bytes | memoryview) -> tuple[int, int]:
 
 
 def _zstd_bytes_max(data: bytes | memoryview) -> int:
-    """Return the size that the blocks of a zstd frame can have at most when decompressed."""
-    _, position = _zstd_header(data)
-    total, is_last = 0, 0
-    while not is_last and position + 3 <= len(data):
-        header = int.from_bytes(data[position : position + 3], "little")
-        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        total += size if kind < 2 else _ZSTD_BLOCK_BYTES
-        position += 3 + (1 if kind == 1 else size)
+    """Return the size that the blocks of zstd frames can have at most when decompressed."""
+    total, start = 0, 0
+    while start + 5 <= len(data):
+        if data[start] != _ZSTD_MAGIC[0]:  # a frame with other data, which the decompressor skips
+            start += 8 + int.from_bytes(data[start + 4 : start + 8], "little")
+            continue
+        position, is_last = start + _zstd_header(data[start : start + _ZSTD_HEADER_BYTES_MAX])[1], 0
+        while not is_last and position + 3 <= len(data):
+            header = int.from_bytes(data[position : position + 3], "little")
+            is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            total += size if kind < 2 else _ZSTD_BLOCK_BYTES
+            position += 3 + (1 if kind == 1 else size)
+        has_checksum = data[start + 4] & 4
+        start = position + (4 if has_checksum else 0)
     return total
 
 

@@ -22,7 +22,8 @@ from dafka.batches.header import (
 )
 from dafka.batches.reading import RecordsPart
 from dafka.contents import Repeated
-from dafka.errors import BatchError
+from dafka.errors import BatchError, BatchTooLargeError
+from dafka.records import BATCH_BYTES_LIMIT
 
 
 @attrs.frozen
@@ -39,7 +40,7 @@ class DecodedBatch(RecordColumns):
 def decode_batch(
     data: bytes | memoryview,
     *,
-    bytes_max: int,
+    bytes_max: int = BATCH_BYTES_LIMIT,
     codec: RecordsCodec | None = None,
     header: BatchHeader | None = None,
 ) -> DecodedBatch:
@@ -70,7 +71,7 @@ def decode_batch(
 def decode_batches(
     batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
     *,
-    bytes_max: int,
+    bytes_max: int = BATCH_BYTES_LIMIT,
     codec: RecordsCodec | None = None,
     is_lazy: bool = False,
 ) -> RecordColumns:
@@ -108,18 +109,17 @@ def decode_batches(
     )
 
 
-def unpacked_bytes_max(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> int:
+def unpacked_bytes_max(header: BatchHeader, data: bytes | memoryview) -> int:
     """Return the size that the records of a batch may have when they are decompressed, without doing that.
 
     Args:
         header: The header of the batch.
         data: The batch.
-        bytes_max: The most that `decode_batch` is allowed.
 
     Returns:
-        The size, which may be much too large, and is at most `bytes_max` for a compressed batch.
+        The size, which may be much too large, and is at most `BATCH_BYTES_LIMIT` for a compressed batch.
     """
-    return sizes.unpacked_bytes_max(header.compression, memoryview(data)[HEADER_BYTES:], bytes_max)
+    return sizes.unpacked_bytes_max(header.compression, memoryview(data)[HEADER_BYTES:])
 
 
 def open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> RecordsPart:
@@ -132,7 +132,7 @@ def open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> 
         data = decompress(header.compression, memoryview(data)[HEADER_BYTES:], bytes_max)
         position = 0
     elif len(data) - position > bytes_max:
-        raise BatchError("records", f"at most {bytes_max} bytes, not {len(data) - position}", position)
+        raise BatchTooLargeError("records", f"at most {bytes_max} bytes, not {len(data) - position}", position)
     if header.count * RECORD_BYTES_MIN > len(data) - position:
         raise BatchError("count", f"a number of records that the batch has room for, not {header.count}", 57)
     return RecordsPart(data, position, header.count, header.base_timestamp)

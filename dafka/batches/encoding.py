@@ -10,9 +10,7 @@ import attrs
 from dafka.batches.codec import records_codec
 from dafka.batches.columns import PackedHeaders, column_bytes, pack_headers
 from dafka.batches.compression import compress
-from dafka.batches.decoding import decode_batch
 from dafka.batches.header import (
-    BATCH_BYTES_MAX,
     HEADER_BYTES,
     OFFSET_MAX,
     BatchHeader,
@@ -22,9 +20,7 @@ from dafka.batches.header import (
 )
 from dafka.contents import Repeated
 from dafka.errors import EncodingError
-
-CONTENT_BYTES_MAX = 2**30
-"""The largest total size of the values, keys and headers of a batch, so that no number in it can become too large."""
+from dafka.records import BATCH_BYTES_LIMIT
 
 RECORD_OVERHEAD_BYTES_MAX = 36
 """The most that a record takes in a batch beyond its value, its key and its headers."""
@@ -153,7 +149,7 @@ def _encode(
             keys,
             blocks.blocks if blocks is not None and blocks.has_any() else None,
             None if isinstance(times, Repeated) else times,
-            CONTENT_BYTES_MAX if bytes_max is None else bytes_max,
+            BATCH_BYTES_LIMIT if bytes_max is None else bytes_max,
             count if bytes_max is None else max(bytes_max // RECORD_OVERHEAD_BYTES_MAX, 1),
         )
     except TypeError:
@@ -177,6 +173,8 @@ def _join(
     records: bytes,
 ) -> bytes:
     """Return the batch of records that are not compressed."""
+    if len(records) > BATCH_BYTES_LIMIT:
+        raise EncodingError("batch", f"records of at most {BATCH_BYTES_LIMIT} bytes, not {len(records)}")
     compression = template.compression
     if compression is not Compression.NONE:
         compressed = compress(compression, records)
@@ -184,8 +182,6 @@ def _join(
             records = compressed
         else:
             compression = Compression.NONE
-    if len(records) > BATCH_BYTES_MAX - HEADER_BYTES:
-        raise EncodingError("batch", f"at most {BATCH_BYTES_MAX} bytes, not {len(records) + HEADER_BYTES}")
     header = BatchHeader(
         base_offset,
         HEADER_BYTES + len(records),
@@ -204,31 +200,6 @@ def _join(
         count,
     )
     return join_batch(header, records)
-
-
-def slice_batch(data: bytes | memoryview, start: int, end: int, *, bytes_max: int) -> bytes:
-    """Return a batch with some of the records of another: its compression and its other fields are kept.
-
-    Args:
-        data: One batch.
-        start: The index of the first record to keep, from 0.
-        end: The index after that of the last one.
-        bytes_max: The maximum size of all records when decompressed.
-
-    Returns:
-        The batch, whose base offset is that of its first record.
-
-    Raises:
-        BatchError: The batch is malformed, or larger than allowed.
-        EncodingError: No record is left.
-    """
-    batch = decode_batch(data, bytes_max=bytes_max)
-    if (start, end) == (0, batch.header.count):
-        return bytes(data)
-    part = batch[start:end]
-    return encode_part(
-        batch.header, start, part.values, keys=part.keys, headers=part.headers, timestamps=part.timestamps
-    )
 
 
 def encode_part(
@@ -289,8 +260,8 @@ def _check_sizes(
         size = column_bytes(values) + column_bytes(keys) + column_bytes(headers.blocks if headers else None)
     except TypeError:
         raise EncodingError("values and keys", "bytes or None") from None
-    if size > CONTENT_BYTES_MAX:
-        raise EncodingError("batch", f"values, keys and headers of at most {CONTENT_BYTES_MAX} bytes, not {size}")
+    if size > BATCH_BYTES_LIMIT:
+        raise EncodingError("batch", f"values, keys and headers of at most {BATCH_BYTES_LIMIT} bytes, not {size}")
 
 
 def _as_column(timestamps: int | Sequence[int], count: int) -> Repeated | array[int]:

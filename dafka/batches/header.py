@@ -20,9 +20,6 @@ MAGIC = 2
 RECORD_BYTES_MIN = 7
 """The size of the smallest record: its length, and six fields of one byte."""
 
-BATCH_BYTES_MAX = 2**31 - 1
-"""The size of the largest batch."""
-
 OFFSET_MAX = 2**63 - 1
 """The largest offset of a record."""
 

@@ -24,8 +24,8 @@ from dafka.batches.compression import decompress
 from dafka.batches.decoding import decode_batch
 from dafka.batches.encoding import encode_batch
 from dafka.batches.header import Compression, TimestampType, read_header
-from dafka.errors import BatchError, EncodingError
-from dafka.records import NO_TIMESTAMP
+from dafka.errors import BatchError, BatchTooLargeError, EncodingError
+from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP
 
 MAGIC_POSITION = 16
 """The position of the magic in message sets and in record batches alike."""
@@ -93,7 +93,7 @@ def decode_message_set(data: bytes | memoryview, *, bytes_max: int) -> MessageSe
         BatchError: The set is malformed, damaged, or larger than allowed.
     """
     if len(data) > bytes_max:
-        raise BatchError("message set", f"at most {bytes_max} bytes, not {len(data)}")
+        raise BatchTooLargeError("message set", f"at most {bytes_max} bytes, not {len(data)}")
     messages: list[_Message] = []
     outermost = None
     left = bytes_max
@@ -140,7 +140,7 @@ def convert_message_set(data: bytes | memoryview, *, bytes_max: int) -> bytes:
         raise BatchError(error.field, error.expected) from None
 
 
-def encode_message_set(batch: bytes | memoryview, magic: int, *, bytes_max: int) -> bytes:
+def encode_message_set(batch: bytes | memoryview, magic: int, *, bytes_max: int = BATCH_BYTES_LIMIT) -> bytes:
     """Return the records of a record batch as an uncompressed message set. Their headers are left out.
 
     Args:

@@ -11,7 +11,7 @@ from dafka.batches.decoding import decode_batches
 from dafka.batches.encoding import encode_batches, encode_part
 from dafka.batches.header import BatchHeader, Compression, check_crc, read_header, with_base_offset
 from dafka.contents import Repeated
-from dafka.records import NO_TIMESTAMP, Partition, RecordBatch, join
+from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, Partition, RecordBatch, join
 
 ENCODED_BYTES_MAX = 2**16
 """The size of the records in one record batch, in bytes, unless a single record is larger."""
@@ -58,7 +58,11 @@ def encode_records(
 
 
 def decode_records(
-    partition: Partition, data: bytes, *, bytes_max: int, stored_at: Sequence[int] | None = None
+    partition: Partition,
+    data: bytes,
+    *,
+    bytes_max: int = BATCH_BYTES_LIMIT,
+    stored_at: Sequence[int] | None = None,
 ) -> RecordBatch:
     """Return the records of one record batch, whose CRC is checked.
 
@@ -82,7 +86,7 @@ def decode_run(
     partition: Partition,
     batches: Sequence[tuple[BatchHeader, bytes]],
     *,
-    bytes_max: int,
+    bytes_max: int = BATCH_BYTES_LIMIT,
     stored_at: Sequence[int] | None = None,
     is_kept: bool = True,
 ) -> RecordBatch:

@@ -10,7 +10,7 @@ import attrs
 from dafka.batches import BatchHeader, check_crc, iter_batches
 from dafka.broker.service import Service
 from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
-from dafka.errors import BatchError, BatchTooLargeError, DafkaError, NotLeaderError, TopicDeletedError
+from dafka.errors import BatchError, BatchTooLargeError, DafkaError, NotLeaderError, RecordError, TopicDeletedError
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import AppendedBatch, LogProducers, Producer
 from dafka.protocol.logs import LogState
@@ -73,6 +73,21 @@ def message_bytes_max(service: Service, log: LogState) -> int:
     """Return the size of the largest batch that clients may append to a log, in bytes."""
     topic = service.broker.order.topics[log.topic]
     return int(topic.settings.get("max.message.bytes", service.config.kafka.message_bytes_max))
+
+
+def check_size(service: Service, log: LogState, size: int) -> None:
+    """Raise `AppendRefusedError` if a client may not append so many bytes of batches to a log at once."""
+    size_max = message_bytes_max(service, log)
+    if size > size_max:
+        raise AppendRefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"expected at most {size_max} bytes of records (max.message.bytes), not {size}"
+        )
+
+
+def decompressed_bytes_max(service: Service, log: LogState) -> int:
+    """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
+    topic = service.broker.order.topics[log.topic]
+    return int(topic.settings.get("max.decompressed.message.bytes", service.config.kafka.batch_bytes_max))
 
 
 def read_batches(records: bytes | memoryview) -> list[Batch]:
@@ -194,9 +209,12 @@ def _check_replicas(service: Service, log: LogState) -> None:
 
 def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches:
     try:
-        appended = service.broker.append(log, batches)
+        appended = service.broker.append(log, batches, bytes_max=decompressed_bytes_max(service, log))
     except BatchTooLargeError as error:
-        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} ([kafka] batch_bytes_max)") from None
+        message = f"{error} (max.decompressed.message.bytes)"
+        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, message) from None
+    except RecordError as error:
+        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
     except BatchError as error:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, str(error)) from None
     is_plain = all(header.producer_id < 0 for header, _ in batches)

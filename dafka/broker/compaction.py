@@ -86,13 +86,12 @@ class Superseded:
         self._stored_before = stored_before
         self._aborted: list[tuple[int, int]] = []
 
-    def note(self, batches: list[bytes], aborted: list[tuple[int, int]], bytes_max: int) -> bool:
+    def note(self, batches: list[bytes], aborted: list[tuple[int, int]]) -> bool:
         """Note the keys of record batches of the log, and return whether there was room for all of them.
 
         Args:
             batches: The batches, which follow those noted before.
             aborted: The producers of aborted transactions, and the offsets of the first records.
-            bytes_max: The maximum size of the records of a batch.
 
         Returns:
             Whether all were noted; else `end_offset` is that of the first one that was not.
@@ -108,11 +107,11 @@ class Superseded:
                 self.end_offset = header.base_offset
                 return False
             elif header.is_compacted:
-                for offset, columns in decode_held(header, data, bytes_max=bytes_max):
+                for offset, columns in decode_held(header, data):
                     if columns.keys is not None:
                         self._latest.add(columns.keys, range(offset, offset + len(columns)))
             else:
-                keys = decode_batch(data, bytes_max=bytes_max, header=header).keys
+                keys = decode_batch(data, header=header).keys
                 if keys is not None:
                     self._latest.add(keys, range(header.base_offset, header.end_offset))
         self.end_offset = headers[-1][0].end_offset
@@ -225,7 +224,6 @@ class LogCompaction:
         """Note the keys of a log from an offset on, as far as they fit."""
         superseded = Superseded(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = self._last_stable_offset(log)
-        bytes_max = max(self._config.kafka.batch_bytes_max, self._config.node.message_bytes_max)
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
             batches = await self._broker.reader.read(log, offset, end, NOTE_BYTES)
@@ -234,7 +232,7 @@ class LogCompaction:
                 break
             aborted = self._aborted_between(log, offset, read_header(batches[-1]).end_offset)
             try:
-                is_noted = await trio.to_thread.run_sync(superseded.note, batches, aborted, bytes_max)
+                is_noted = await trio.to_thread.run_sync(superseded.note, batches, aborted)
             except BatchError as error:
                 raise StorageError(f"log {log.number} of {log.topic}: {error}") from None
             if not is_noted:

@@ -123,11 +123,6 @@ class Service:
             nursery.start_soon(compaction.run)
             task_status.started()
 
-    @property
-    def unpacked_bytes_max(self) -> int:
-        """The largest size of the records of a batch, uncompressed, that is unpacked for clients."""
-        return max(self.config.kafka.batch_bytes_max, self.config.node.message_bytes_max)
-
     def coordinator_of(self, name: str) -> BrokerDescription | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""
         return self._coordinators.broker_of(name)

@@ -33,9 +33,6 @@ REWRITE_RECORDS = 10_000
 READ_BYTES = 2**20
 """How much is read at once."""
 
-_BYTES_MAX = 2**31
-"""The largest record that is read: what was written is read, whatever the limits are now."""
-
 _SLOT_VERSION = 1
 
 _EPOCH_HEADER = "leader-epoch"
@@ -107,7 +104,7 @@ class SlotLog:
                 header = read_header(data)
                 offset = header.base_offset + header.last_offset_delta + 1
                 if not header.is_control:
-                    for record in decode_records(self._log.own, data, bytes_max=_BYTES_MAX):
+                    for record in decode_records(self._log.own, data):
                         written = _epoch_of(record)
                         if written >= epoch:
                             epoch = written

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from dafka.config import RECORD_BYTES_MAX, Config
+from dafka.config import BATCH_BYTES_MAX, Config
 from dafka.protocol.logs import Topic
 from dafka.storage.compaction import CompactionPolicy
 
@@ -90,11 +90,17 @@ _RULES = {
     "delete.retention.ms": _Rule(
         SettingKind.LONG, lambda config: str(config.store.tombstone_ms), _is_whole(0), "a number from 0 on"
     ),
+    "max.decompressed.message.bytes": _Rule(
+        SettingKind.INT,
+        lambda config: str(config.kafka.batch_bytes_max),
+        _is_whole(1, BATCH_BYTES_MAX),
+        f"a number from 1 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
+    ),
     "max.message.bytes": _Rule(
         SettingKind.INT,
         lambda config: str(config.kafka.message_bytes_max),
-        _is_whole(0, RECORD_BYTES_MAX),
-        f"a number from 0 to {RECORD_BYTES_MAX}, the size of the largest record",
+        _is_whole(0, BATCH_BYTES_MAX),
+        f"a number from 0 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
     ),
     "message.timestamp.type": _Rule(
         SettingKind.STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"

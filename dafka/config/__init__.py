@@ -6,7 +6,7 @@ Later ones override earlier ones. A setting has the same name in all of them.
 
 from dafka.config.configuration import Config
 from dafka.config.settings import (
-    BATCH_OVERHEAD_BYTES,
+    BATCH_BYTES_MAX,
     DEFAULT_KAFKA_LISTEN,
     RECORD_BYTES_MAX,
     BeaconConfig,
@@ -35,7 +35,7 @@ from dafka.config.settings import (
 from dafka.config.values import split_listen_address
 
 __all__ = [
-    "BATCH_OVERHEAD_BYTES",
+    "BATCH_BYTES_MAX",
     "DEFAULT_KAFKA_LISTEN",
     "RECORD_BYTES_MAX",
     "BeaconConfig",

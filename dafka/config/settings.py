@@ -29,6 +29,7 @@ from dafka.config.values import (
 )
 from dafka.endpoints import parse_tower
 from dafka.errors import ConfigError
+from dafka.records import BATCH_OVERHEAD_BYTES, RECORD_BYTES_LIMIT
 
 DialectName = Literal["auto", "rfc46", "libdafka"]
 OffsetReset = Literal["latest", "earliest"]
@@ -45,11 +46,8 @@ RECORD_BYTES_MAX = 64 * MIB
 client. Every part of dafka takes a record of this size: a node has it in memory some four times while it receives,
 decodes and stores it, and the budgets for records in memory are as large by default."""
 
-RECORD_BYTES_LIMIT = 512 * MIB
-"""The largest value of that setting. Beyond it, SQLite takes no value, and a record batch cannot give its length."""
-
-BATCH_OVERHEAD_BYTES = 1024
-"""What a record batch of a single record may take beyond the record, in bytes."""
+BATCH_BYTES_MAX = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
+"""The size of the record batch with the largest record, uncompressed, in bytes."""
 
 DEFAULT_KAFKA_LISTEN = "127.0.0.1:9092"
 """Where a broker listens to clients of Kafka if nothing else is configured: Kafka's port."""
@@ -360,12 +358,14 @@ class KafkaConfig:
     """Whether a topic is created when a client asks for it or a producer of Dafka publishes to it."""
     log_count: int = attrs.field(default=1, validator=check_count(1))
     """How many logs a new topic has, unless its creator says otherwise. Kafka calls them partitions."""
-    batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1, RECORD_BYTES_MAX))
-    """The largest size of the records in one batch of a client, uncompressed."""
+    batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1, BATCH_BYTES_MAX))
+    """The largest size of the records that a client sends for one log at once, decompressed, unless the topic has the
+    setting `max.decompressed.message.bytes`. A larger batch is refused."""
     message_bytes_max: int = attrs.field(
-        default=1_048_588, converter=to_bytes, validator=check_bytes(1, RECORD_BYTES_MAX)
+        default=1_048_588, converter=to_bytes, validator=check_bytes(1, BATCH_BYTES_MAX)
     )
-    """The largest batch of a client, compressed if it is. Kafka calls it `message.max.bytes`."""
+    """The largest batch of a client, compressed if it is, unless the topic has the setting `max.message.bytes`. Kafka
+    calls it `message.max.bytes`."""
     request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest request of a client. A client that announces a larger one is disconnected."""
     receiving_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))

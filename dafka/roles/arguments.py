@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from types import NoneType
 from typing import TypeAlias, cast
 
-from dafka.batches import records_codec
+from dafka.batches import pack_headers, records_codec
 from dafka.config import Config
-from dafka.contents import Repeated
+from dafka.contents import Repeated, count_bytes
 from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
 from dafka.storage.plugin_helpers import now_ms
@@ -193,7 +193,29 @@ def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
     timestamp = record.timestamp
     if timestamp is not None and not (type(timestamp) is int and 0 <= timestamp < 2**63):
         raise RecordError(f"timestamp: expected milliseconds since 1970 as a whole number, not {timestamp!r}")
-    if (size := record_bytes(record) + HEADER_OVERHEAD_BYTES * len(headers)) > bytes_max:
+    _check_size(record, bytes_max)
+
+
+def check_sizes(batch: RecordBatch, bytes_max: int) -> None:
+    """Check the sizes of records that a client has sent, as `check_record` does.
+
+    Args:
+        batch: The records.
+        bytes_max: The largest record that peers accept.
+
+    Raises:
+        RecordError: A record has more bytes.
+    """
+    size = count_bytes(batch.values) + (0 if batch.keys is None else count_bytes(batch.keys))
+    if batch.headers is not None:
+        size += HEADER_OVERHEAD_BYTES * count_bytes(pack_headers(batch.headers).blocks)
+    if size > bytes_max:
+        for record in batch:
+            _check_size(record, bytes_max)
+
+
+def _check_size(record: ProducerRecord | Record, bytes_max: int) -> None:
+    if (size := record_bytes(record) + HEADER_OVERHEAD_BYTES * len(record.headers)) > bytes_max:
         raise RecordError(f"record: expected at most {bytes_max} bytes ([node] message_bytes_max), not {size}")
 
 

@@ -36,8 +36,9 @@ from dafka.protocol.machines.broker import BrokerMachine
 from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.replication import BROKERS_TOPIC, BranchRow, Brokers
 from dafka.protocol.system_topics import check_no_system_topic, is_internal_topic
-from dafka.records import Partition, RecordBatch, new_address
+from dafka.records import BATCH_BYTES_LIMIT, Partition, RecordBatch, new_address
 from dafka.roles.appended import Appended
+from dafka.roles.arguments import check_sizes
 from dafka.roles.broker_inventory import Inventory
 from dafka.roles.broker_retention import BrokerRetention
 from dafka.roles.cluster import CONTROL_TOPICS, Cluster
@@ -109,7 +110,7 @@ class Broker(Store):
         )
         self._creates_topics = config.kafka.auto_create_topics == "on"
         self._log_count = config.kafka.log_count
-        self._bytes_max = config.kafka.batch_bytes_max
+        self._record_bytes_max = config.node.message_bytes_max
         self._room_bytes = config.store.pending_bytes_max
         self._durable = trio.Event()
         self._deleted = trio.Event()
@@ -366,19 +367,27 @@ class Broker(Store):
 
     # Records
 
-    def append(self, log: LogState, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> Appended:
+    def append(
+        self,
+        log: LogState,
+        batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
+        *,
+        bytes_max: int | None = None,
+    ) -> Appended:
         """Append record batches of a client to a log, which is done when `wait_offset` returns.
 
         Args:
             log: The log.
             batches: The header of each record batch, whose CRC was checked, and the record batch.
+            bytes_max: The largest size of the records of a client, decompressed; None if the broker has made them.
 
         Returns:
             The records to wait for.
 
         Raises:
-            BatchTooLargeError: The records are larger, uncompressed, than `[kafka] batch_bytes_max` allows.
+            BatchTooLargeError: The records are larger than that.
             BatchError: A batch is malformed.
+            RecordError: A record of a client is larger than nodes accept.
             NotLeaderError: This broker does not lead the log.
         """
         self._check_led(log)
@@ -387,7 +396,9 @@ class Broker(Store):
         for header, data in batches:
             moved.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
             sequence += header.count
-        records = decode_run(log.own, moved, bytes_max=self._bytes_max)
+        records = decode_run(log.own, moved, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max)
+        if bytes_max is not None:
+            check_sizes(records, self._record_bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))
         count, epoch = sequence - first_sequence, log.leadership.epoch
         return Appended(self.watchers, self.order, log, log.own, first_sequence, count, epoch, self._durable)

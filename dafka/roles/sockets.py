@@ -16,7 +16,7 @@ import trio
 
 from dafka import wire
 from dafka.batches import Compression
-from dafka.config import BATCH_OVERHEAD_BYTES, RECORD_BYTES_MAX, Config, NodeConfig
+from dafka.config import BATCH_BYTES_MAX, Config, NodeConfig
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
 from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, split_tcp_endpoint
 from dafka.errors import TransportError
@@ -33,7 +33,7 @@ from dafka.protocol import (
     PeerLeft,
     TowerHostUnresolved,
 )
-from dafka.records import RecordBatch
+from dafka.records import BATCH_OVERHEAD_BYTES, RecordBatch
 from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
 from dafka.roles.linger import Linger
@@ -326,7 +326,7 @@ async def open_sockets(
 
 def batch_bytes_max(node: NodeConfig) -> int:
     """Return the size of the largest record batch that a node decodes, after decompression, in bytes."""
-    return max(node.message_bytes_max, RECORD_BYTES_MAX) + BATCH_OVERHEAD_BYTES
+    return max(node.message_bytes_max + BATCH_OVERHEAD_BYTES, BATCH_BYTES_MAX)
 
 
 def tower_hosts(config: Config) -> list[str]:

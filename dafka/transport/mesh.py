@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager, contextmanager
 import trio
 import zmq
 
-from dafka.config import BATCH_OVERHEAD_BYTES, NodeConfig
+from dafka.config import NodeConfig
 from dafka.protocol import Event
+from dafka.records import BATCH_OVERHEAD_BYTES
 from dafka.transport.plain_subscriber import PlainSubscriber
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security

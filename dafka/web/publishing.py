@@ -18,7 +18,7 @@ from dafka.broker.appending import (
     AppendRefusedError,
     Batch,
     append_batches,
-    message_bytes_max,
+    check_size,
     read_batches,
 )
 from dafka.errors import ConfigError, EncodingError, StorageError
@@ -243,11 +243,10 @@ class Publisher:
         return check_crc(data), data
 
     def _check_size(self, log: LogState, size: int) -> None:
-        size_max = message_bytes_max(self._service, log)
-        if size > size_max:
-            raise WebError(
-                "too_large", f"the topic {log.topic!r} takes at most {size_max} bytes of records at once, not {size}"
-            )
+        try:
+            check_size(self._service, log, size)
+        except AppendRefusedError as refused:
+            raise _as_web_error(log, refused) from None
 
     def _append(self, log: LogState, batches: Sequence[Batch]) -> PendingAppend | Published:
         try:

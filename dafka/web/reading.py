@@ -104,30 +104,24 @@ class ReadRecords:
         """The number of records."""
         return sum(header.count for header, _ in self.batches)
 
-    def unpacked_bytes_max(self, bytes_max: int) -> int:
-        """Return the size that the records may have, uncompressed, if no batch is above a limit."""
+    @property
+    def unpacked_bytes_max(self) -> int:
+        """The size that the records may have, uncompressed."""
         if self.unpacked_bytes >= 0:
             return self.unpacked_bytes
-        return sum(unpacked_bytes_max(header, data, bytes_max) for header, data in self.batches)
+        return sum(unpacked_bytes_max(header, data) for header, data in self.batches)
 
-    def columns(self, bytes_max: int) -> Iterator[tuple[int, RecordColumns]]:
-        """Yield the records, with the offset of the first one of each part.
-
-        Args:
-            bytes_max: The maximum size of the records of a batch.
-
-        Yields:
-            An offset, and the records from it on.
-        """
+    def columns(self) -> Iterator[tuple[int, RecordColumns]]:
+        """Yield an offset, and the records from it on, for each part of the records."""
         for header, data in self.batches:
             if header.is_compacted:
-                yield from decode_held(header, data, bytes_max=bytes_max)
+                yield from decode_held(header, data)
             else:
-                yield header.base_offset, decode_batch(data, bytes_max=bytes_max, header=header)
+                yield header.base_offset, decode_batch(data, header=header)
 
-    def objects(self, bytes_max: int) -> list[JsonRecord]:
+    def objects(self) -> list[JsonRecord]:
         """Return the records as JSON has them. See `columns`."""
-        return [each for offset, part in self.columns(bytes_max) for each in record_objects(part, offset)]
+        return [each for offset, part in self.columns() for each in record_objects(part, offset)]
 
 
 async def read_committed(

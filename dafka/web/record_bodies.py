@@ -143,8 +143,8 @@ def split_records(records: RecordColumns, bytes_max: int) -> Iterator[RecordColu
     for number in range(len(records)):
         record_bytes = _record_bytes(records, number)
         if record_bytes > room:
-            message = f"record {number}: expected at most {bytes_max} bytes with its headers, not {record_bytes}"
-            raise WebError("too_large", message)
+            expected = f"expected at most {bytes_max} bytes with its headers (max.message.bytes)"
+            raise WebError("too_large", f"record {number}: {expected}, not {record_bytes}")
         if size + record_bytes > room:
             cuts.append(number)
             size = 0

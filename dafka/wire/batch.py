@@ -20,7 +20,7 @@ from dafka.batches import (
     Compression,
     encode_records,
 )
-from dafka.config import BATCH_OVERHEAD_BYTES, RECORD_BYTES_MAX
+from dafka.config import BATCH_BYTES_MAX
 from dafka.contents import join_contents
 from dafka.errors import EncodingError, WireError
 from dafka.records import Partition, RecordBatch, encode_text
@@ -39,9 +39,6 @@ from dafka.wire.messages import (
     WithContent,
 )
 from dafka.wire.primitives import NUMBER_8
-
-BATCH_BYTES_MAX = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
-"""The size of a record batch after decompression, in bytes, unless the decoder is given another."""
 
 UNPACKED_BYTES_MAX = 2**22
 """The size of the records that are unpacked at a time, unless a single record batch has more."""

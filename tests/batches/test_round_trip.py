@@ -17,7 +17,7 @@ from dafka.batches import (
     encode_batch,
     encode_records,
     encoding,
-    slice_batch,
+    slice_records,
 )
 from dafka.batches import records as batch_records
 from dafka.batches.header import read_header
@@ -43,7 +43,7 @@ def test_records_of_every_shape_come_back(name: str, compression: Compression) -
 
 def test_more_records_than_one_batch_may_have_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_records, "PART_BYTES_MAX", 20)
-    monkeypatch.setattr(encoding, "CONTENT_BYTES_MAX", 30)
+    monkeypatch.setattr(encoding, "BATCH_BYTES_LIMIT", 40)
     values = [b"%05d" % number for number in range(50)]
     batch = RecordBatch(Partition("t", "A"), 7, values, keys=[b"k"] * 50, timestamps=list(range(50)))
     encoded = encode_records(batch, bytes_max=1000)
@@ -117,7 +117,8 @@ def test_columns_need_no_object_for_a_record() -> None:
 def test_a_slice_is_a_batch_of_its_own(start: int, end: int, compression: Compression) -> None:
     records = SHAPES["everything"]
     batch = records.encode(1000, compression=compression, producer_id=8, producer_epoch=1, base_sequence=2**31 - 10)
-    part = slice_batch(batch, start, end, bytes_max=BYTES_MAX)
+    whole = decode_records(Partition("t", "A"), batch)
+    (part,) = slice_records(whole, 1000 + start, 1000 + end).encoded
     header = check_crc(part)
     assert (header.base_offset, header.end_offset) == (1000 + start, 1000 + end)
     assert header.base_sequence == (2**31 - 10 + start) % 2**31

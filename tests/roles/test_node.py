@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from dafka import Config, open_consumer, open_producer, serve_tower, wire
-from dafka.config import BATCH_OVERHEAD_BYTES, DialectName
+from dafka.config import DialectName
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import Event, ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
-from dafka.records import Partition, RecordBatch
+from dafka.records import BATCH_OVERHEAD_BYTES, Partition, RecordBatch
 from dafka.roles.events import EventFeed
 from dafka.testing import Cluster, open_cluster
 from dafka.wire import Dialect

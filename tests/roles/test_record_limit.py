@@ -15,7 +15,7 @@ import dafka
 import dafka.asyncio
 from dafka import Config, ProducerRecord, blocking
 from dafka.broker.topic_settings import find_setting_problem
-from dafka.config import RECORD_BYTES_MAX
+from dafka.config import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from dafka.errors import ConfigError, RecordError
 from dafka.testing import open_cluster
 
@@ -115,12 +115,13 @@ def test_a_larger_record_is_refused(
 
 
 def test_clients_of_kafka_get_no_larger_limit() -> None:
-    assert find_setting_problem("max.message.bytes", str(RECORD_BYTES_MAX)) == ""
-    assert "the size of the largest record" in find_setting_problem("max.message.bytes", str(RECORD_BYTES_MAX + 1))
+    for name in ("max.message.bytes", "max.decompressed.message.bytes"):
+        assert find_setting_problem(name, str(BATCH_BYTES_MAX)) == ""
+        assert "the size of the largest record in a batch" in find_setting_problem(name, str(BATCH_BYTES_MAX + 1))
     for name in ("message_bytes_max", "batch_bytes_max"):
-        valid: dict[str, Any] = {name: RECORD_BYTES_MAX}
+        valid: dict[str, Any] = {name: BATCH_BYTES_MAX}
         Config().with_kafka(**valid)
-        with pytest.raises(ConfigError, match=f"{name}: expected a number of bytes from 1 to {RECORD_BYTES_MAX}, or"):
+        with pytest.raises(ConfigError, match=f"{name}: expected a number of bytes from 1 to {BATCH_BYTES_MAX}, or"):
             Config().with_kafka(**{name: valid[name] + 1})
 
 

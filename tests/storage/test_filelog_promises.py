@@ -403,9 +403,9 @@ async def test_records_without_content_have_no_bytes_after_a_recovery(folder: Pa
 async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "CONTENT_BYTES_MAX", 5)
+    monkeypatch.setattr(encoding, "BATCH_BYTES_LIMIT", 12)
     async with open_filelog(str(folder)) as storage:
-        with pytest.raises(StorageError, match="at most 5 bytes, not 6"):
+        with pytest.raises(StorageError, match="at most 12 bytes, not 13"):
             await storage.append([RecordBatch(PARTITION, 0, [b"123456"])])
         await storage.append([RecordBatch(PARTITION, 0, [b"12345"])])
 

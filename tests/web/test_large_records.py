@@ -53,7 +53,7 @@ async def test_read_has_limited_records_whatever_their_batches_take(storage: str
         offset, count = 0, 0
         while (read := await read_committed(service, log, offset)).next_offset > offset:
             assert 0 < read.unpacked_bytes <= UNPACKED_BYTES + MIB
-            sizes = [len(value or b"") for _, part in read.columns(16 * MIB) for value in part.values]
+            sizes = [len(value or b"") for _, part in read.columns() for value in part.values]
             assert sum(sizes) <= read.unpacked_bytes
             count += len(sizes)
             offset = read.next_offset
@@ -107,6 +107,35 @@ async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
                 append_batches(service, log, [(check_crc(each), each) for each in batches])
             assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
         await append_batches(service, log, [(check_crc(half), half)]).wait_offset()
+
+
+async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
+    """Every door refuses larger ones, which may be small while they are compressed."""
+    async with open_web() as web:
+        service = web.broker.service
+        document = {"name": "small", "settings": {"max.decompressed.message.bytes": "100000"}}
+        assert (await web.request("POST", "/topics", document=document)).status == 201
+        service.broker.create_topic("large")
+        sentence = r"at most 100000 bytes.* \(max.decompressed.message.bytes\)"
+        for compression in Compression:
+            data = encode_batch(0, [bytes(100_001)], timestamps=1, compression=compression)
+            for name, is_taken in (("small", False), ("large", True)):
+                (log,) = find_logs(service, name)
+                if is_taken:
+                    await append_batches(service, log, [(check_crc(data), data)]).wait_offset()
+                    continue
+                with pytest.raises(AppendRefusedError, match=sentence) as refused:
+                    append_batches(service, log, [(check_crc(data), data)])
+                assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
+        refused_post = await web.request("POST", "/topics/small/records", bytes(100_001))
+        assert (refused_post.status, refused_post.code) == (413, "too_large")
+        assert "max.decompressed.message.bytes" in refused_post.body.decode()
+        assert (await web.request("POST", "/topics/small/records", bytes(99_000))).status == 200
+        document = {"settings": {"max.decompressed.message.bytes": "0"}}
+        assert (
+            "expected a number from 1 to"
+            in (await web.request("PATCH", "/topics/small", document=document)).body.decode()
+        )
 
 
 async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile(storage: str) -> None:

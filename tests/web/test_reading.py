@@ -73,7 +73,7 @@ async def read_all(
 ) -> list[tuple[int, str]]:
     found = []
     while (read := await read_committed(service, log, offset, bytes_max=bytes_max)).next_offset > offset:
-        found += [(each["offset"], each["value"]) for each in read.objects(BYTES_MAX)]
+        found += [(each["offset"], each["value"]) for each in read.objects()]
         offset = read.next_offset
     return found
 
@@ -117,7 +117,7 @@ async def test_dropped_records_are_passed_over() -> None:
         await service.broker.delete_records(log, 4)
         read = await read_committed(service, log, 1)
         assert (read.offset, read.next_offset) == (4, 6)
-        assert [each["offset"] for each in read.objects(BYTES_MAX)] == [4, 5]
+        assert [each["offset"] for each in read.objects()] == [4, 5]
 
 
 async def test_further_records_end_the_wait() -> None:

@@ -201,10 +201,9 @@ async def _read_messages(client: Client, log: LogState, offset: int, end: int, l
     """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
     batches = await client.service.broker.reader.read(log, offset, end, limit, limit)
     magic = int(client.header.api_version >= _TIMES_VERSION)
-    bytes_max = client.service.unpacked_bytes_max
 
     def convert() -> list[bytes]:
-        return [encode_message_set(each, magic, bytes_max=bytes_max) for each in batches]
+        return [encode_message_set(each, magic) for each in batches]
 
     return await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
 

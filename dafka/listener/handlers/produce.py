@@ -10,7 +10,14 @@ import trio
 
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
-from dafka.broker.appending import AppendRefusedError, Batch, append_batches, message_bytes_max, read_batches
+from dafka.broker.appending import (
+    AppendRefusedError,
+    Batch,
+    append_batches,
+    check_size,
+    decompressed_bytes_max,
+    read_batches,
+)
 from dafka.errors import (
     BatchError,
     BatchTooLargeError,
@@ -148,15 +155,14 @@ def _read_batches(client: Client, log: LogState, records: bytes | memoryview | N
     if not records:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
     version = client.header.api_version
-    if len(records) > message_bytes_max(client.service, log):
-        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE)
+    check_size(client.service, log, len(records))
     if is_message_set(records):
         if version >= _BATCHES_VERSION:
             raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
         try:
-            data = convert_message_set(records, bytes_max=client.service.config.kafka.batch_bytes_max)
+            data = convert_message_set(records, bytes_max=decompressed_bytes_max(client.service, log))
         except BatchTooLargeError as error:
-            message = f"{error} ([kafka] batch_bytes_max)"
+            message = f"{error} (max.decompressed.message.bytes)"
             raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, message) from None
         except (BatchError, EncodingError) as error:
             raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None

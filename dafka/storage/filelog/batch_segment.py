@@ -23,9 +23,6 @@ from dafka.storage.filelog.stored import StoredRows
 
 SEQUENCE_END_MAX = 2**63 - 1
 
-DECODED_BYTES_MAX = 2**31 - 1
-"""The maximum size of the records of a batch, in bytes. A node limits it when it accepts a batch."""
-
 _HEADER = struct.Struct(">qi4xBIhi8xq14xi")
 """Base offset, length, magic, CRC, attributes, last offset delta, largest timestamp, number of records."""
 
@@ -86,7 +83,7 @@ class BatchSegment(Segment):
             return None
         try:
             data = buffer.data[offset : offset + block.size]
-            return decode_records(self.log.partition, data, bytes_max=DECODED_BYTES_MAX)
+            return decode_records(self.log.partition, data)
         except BatchError:
             return None
 

@@ -136,17 +136,15 @@ class SharedRead:
     Args:
         log: The number of the log.
         read: The records.
-        bytes_max: The maximum size of the records of a batch, uncompressed.
         room: The memory for what is unpacked. It is taken until nobody holds the read any more.
 
     Attributes:
         read: The records.
     """
 
-    def __init__(self, log: int, read: ReadRecords, bytes_max: int, room: Room) -> None:
+    def __init__(self, log: int, read: ReadRecords, room: Room) -> None:
         self.read = read
         self._log = log
-        self._bytes_max = bytes_max
         self._room = room
         self._taken = 0
         self._unpacking = trio.Lock()
@@ -217,7 +215,7 @@ class SharedRead:
 
     async def _unpack(self, host: str, work: Callable[[], _T]) -> _T:
         """Unpack the records while there is room for what that may take, in a thread if it may take long."""
-        size = self.read.unpacked_bytes_max(self._bytes_max)
+        size = self.read.unpacked_bytes_max
         try:
             if size <= INLINE_BYTES_MAX:
                 return work()
@@ -227,7 +225,7 @@ class SharedRead:
             raise WebError("storage_failed", f"records of log {self._log} cannot be unpacked: {error}") from None
 
     def _encode_lines(self) -> Iterator[RecordLine]:
-        for base_offset, columns in self.read.columns(self._bytes_max):
+        for base_offset, columns in self.read.columns():
             is_large = _content_bytes(columns) > LARGE_BYTES
             for each in record_objects(columns, base_offset):
                 document = {"log": self._log, **each}
@@ -261,7 +259,7 @@ class SharedRead:
         return b"id: %d=%d\ndata: " % (self._log, offset + 1)
 
     def _encode_part(self, offset: int, count: int) -> EncodedRecords:
-        objects = [each for each in self.read.objects(self._bytes_max) if each["offset"] >= offset]
+        objects = [each for each in self.read.objects() if each["offset"] >= offset]
         part = objects[:count]
         next_offset = self.read.next_offset if len(part) == len(objects) else part[-1]["offset"] + 1
         return self._encode(offset, next_offset, len(part), encode_document(part))
@@ -281,7 +279,7 @@ class SharedRead:
 
     def _parts(self) -> Iterator[tuple[int, RecordColumns]]:
         """Yield the records in parts of limited size, with the offset of the first one of each."""
-        for base_offset, columns in self.read.columns(self._bytes_max):
+        for base_offset, columns in self.read.columns():
             if _content_bytes(columns) <= TEXT_CONTENT_BYTES:
                 yield base_offset, columns
                 continue
@@ -374,7 +372,7 @@ class SharedReads:
         finally:
             del self._reading[place]
             reading.ended.set()
-        found = SharedRead(log.number, read, self._service.unpacked_bytes_max, self._room)
+        found = SharedRead(log.number, read, self._room)
         if read.next_offset > offset:
             self._kept[place] = found
             self._drop_oldest()
