@@ -385,12 +385,11 @@ class Cluster:
     def _show_life(self, now: float) -> None:
         """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it.
 
-        It is a HEAD of this broker's description. While its storage takes no records, and it can describe nothing, the
-        HEAD stays one record behind.
+        It is a HEAD of this broker's description.
         """
         self._shown_at = now
         own = Partition(BROKERS_TOPIC, self._broker.address)
-        end = self._broker.durable_end_of(own) - (not self._broker.can_write)
+        end = self._broker.durable_end_of(own)
         if end > 0:
             self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
 
@@ -402,19 +401,21 @@ class Cluster:
     # Leases
 
     def _ask_round(self) -> None:
-        """Ask the other brokers whether they hear this one, if it needs that to serve readers."""
-        if len(self.logs) and not self.is_alone:
-            self._broker.publish([ask_round(self._broker.address, self._rounds.begin(lease_time()))])
+        """Ask the other brokers whether they hear this one, which it needs to serve readers."""
+        if not self.is_alone:
+            number = self._rounds.begin(lease_time())
+            self._broker.publish([ask_round(self._broker.address, number, can_write=self._broker.can_write)])
         self._note_answered()  # those who wait look again: another broker may lead
 
-    def heard_rounds(self, rounds: Mapping[str, int], answers: Mapping[str, tuple[int, int]]) -> None:
+    def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int]]) -> None:
         """Answer other brokers that have asked whether this one hears them, and take in what they answer.
 
         While promises are being written, this broker answers nothing: the answer would not tell of them.
         """
         now, own = trio.current_time(), self._broker.address
-        for asker, number in rounds.items():
-            self.brokers.heard_round(asker, now)
+        for asker, (number, can_write) in rounds.items():
+            self.brokers.heard(asker, now)
+            self.brokers.note_storage(asker, can_write=can_write)
             if not self._control and not self._writing:
                 end = self._broker.durable_end_of(Partition(BRANCHES_TOPIC, own))
                 self._broker.publish([answer_round(asker, own, number, end)])
@@ -447,11 +448,11 @@ class Cluster:
         """Wait until more is known of who hears this broker, or until some time has passed."""
         await self._round_answered.wait()
 
-    def heard(self, signs: Mapping[str, bool]) -> None:
-        """Note signs of life of brokers, each with whether its storage takes records."""
+    def heard(self, brokers: Iterable[str]) -> None:
+        """Note signs of life of brokers."""
         now = trio.current_time()
-        for broker, can_write in signs.items():
-            self.brokers.heard(broker, now, can_write=can_write)
+        for broker in brokers:
+            self.brokers.heard(broker, now)
 
     def describe(self, **changes: Any) -> None:
         """Tell the other brokers what has changed about this one."""

@@ -56,25 +56,25 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
     machine: BrokerMachine, message: wire.BatchedMessage, heard: set[str]
 ) -> None:
     machine.receive([message], 0.0)
-    assert machine.take_signs().heard.keys() == heard
+    assert machine.take_signs().heard == heard
     assert not machine.take_signs()
 
 
 def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
-    asked, answered = ask_round(OTHER, 7), answer_round(OWN, OTHER, 8, 12)
-    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1), ask_round(OWN, 3)
+    asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12)
+    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1), ask_round(OWN, 3, can_write=True)
     machine.receive([asked, answered, elsewhere, own, wire.Ack(f"{OWN}/x", "$rounds", 9, OTHER)], 0.0)
     signs = machine.take_signs()
-    assert (signs.rounds, signs.answers) == ({OTHER: 7}, {OTHER: (8, 12)})
+    assert (signs.rounds, signs.answers) == ({OTHER: (7, True)}, {OTHER: (8, 12)})
     assert not signs.acknowledgements
 
 
-def test_a_head_behind_its_records_says_that_a_broker_cannot_write(machine: BrokerMachine) -> None:
+def test_a_round_says_whether_a_broker_can_write(machine: BrokerMachine) -> None:
     said = []
-    for sequence in (3, 2, 4):
-        machine.receive([wire.Head(OTHER, "$brokers", sequence)], 0.0)
-        said.append(machine.take_signs().heard[OTHER])
-    assert said == [True, False, True]
+    for number, can_write in enumerate((True, False, True)):
+        machine.receive([ask_round(OTHER, number, can_write=can_write)], 0.0)
+        said.append(machine.take_signs().rounds[OTHER])
+    assert said == [(0, True), (1, False), (2, True)]
 
 
 def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:

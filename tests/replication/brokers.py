@@ -487,7 +487,8 @@ class Broker:
     def hear(self, other: BrokerDescription, *, can_write: bool) -> None:
         """Take in a sign of life."""
         self.brokers.note(other)
-        self.brokers.heard(other.address, self.clock, can_write=can_write)
+        self.brokers.heard(other.address, self.clock)
+        self.brokers.note_storage(other.address, can_write=can_write)
 
     def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
         """Take in an acknowledgement."""
@@ -498,7 +499,7 @@ class Broker:
 
     def answer_round(self, asker: Broker, number: int) -> None:
         """Answer another broker that asks whether this one hears it, unless promises are being written."""
-        self.brokers.heard_round(asker.name, self.clock)
+        self.brokers.heard(asker.name, self.clock)
         if not self.writing_control:
             answer = RoundAnswer(number, len(self.control.get(self.name, ())))
             self.world.send(self, asker, partial(asker.take_answer, self.name, answer))

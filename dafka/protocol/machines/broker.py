@@ -18,14 +18,16 @@ from dafka.wire import Command
 ROUNDS_TOPIC = "$rounds"
 """What ACKs name that ask who hears a broker, and that answer: no topic of records."""
 
+UNWRITABLE = f"{ROUNDS_TOPIC}/unwritable"
+"""What ACKs name that ask who hears a broker whose storage takes no records."""
+
 
 @attrs.frozen
 class BrokerTopics:
     """The topics that brokers write for each other.
 
     Attributes:
-        brokers: Where brokers describe themselves. HEADs of it are signs of life. One that stays behind the broker's
-            own records says that its storage takes no further ones.
+        brokers: Where brokers describe themselves. HEADs of it are signs of life.
         index: The indexes of logs.
         rewritten: The topics whose partitions are written again from time to time, so that what was before says nothing
             any more; the index is one of them.
@@ -41,27 +43,37 @@ class ClusterSigns:
     """What was heard of other brokers since it was last asked for.
 
     Attributes:
-        heard: The brokers that have given a sign of life, each with whether its storage takes records.
+        heard: The brokers that have given a sign of life.
         acknowledgements: By partition of an index and by broker, the sequence after the last acknowledged record.
         repeats: The partitions of indexes whose leaders may have missed acknowledgements.
-        rounds: The brokers that have asked who hears them, each with the number of its round.
+        rounds: The brokers that have asked who hears them, each with the number of its round and whether its storage
+            takes records.
         answers: The brokers that have answered such a round of this broker, each with the number of the round and the
             sequence after its last control record.
     """
 
-    heard: dict[str, bool] = attrs.field(factory=dict)
+    heard: set[str] = attrs.field(factory=set)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     repeats: set[Partition] = attrs.field(factory=set)
-    rounds: dict[str, int] = attrs.field(factory=dict)
+    rounds: dict[str, tuple[int, bool]] = attrs.field(factory=dict)
     answers: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.heard or self.acknowledgements or self.repeats or self.rounds or self.answers)
 
 
-def ask_round(broker: str, number: int) -> wire.Ack:
-    """Return the message that asks the other brokers whether they hear this one."""
-    return wire.Ack(ROUNDS_TOPIC, ROUNDS_TOPIC, number, broker)
+def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
+    """Return the message that asks the other brokers whether they hear this one.
+
+    Args:
+        broker: The address of this broker.
+        number: The number of the round.
+        can_write: Whether its storage takes records.
+
+    Returns:
+        The message.
+    """
+    return wire.Ack(ROUNDS_TOPIC if can_write else UNWRITABLE, ROUNDS_TOPIC, number, broker)
 
 
 def answer_round(asker: str, broker: str, number: int, control_end: int) -> wire.Ack:
@@ -212,7 +224,7 @@ class BrokerMachine(StoreMachine):
             # While there is much to receive, what a broker sends to show that it lives waits behind its records.
             address = message.batch.partition.address
             if message.requestor is None and BRANCH_MARK in address:
-                self.signs.heard[owner_of(address)] = True
+                self.signs.heard.add(owner_of(address))
             return False
         if isinstance(message, wire.Ack):
             if message.subject == ROUNDS_TOPIC and message.address != self.address:
@@ -223,15 +235,15 @@ class BrokerMachine(StoreMachine):
             return True
         if isinstance(message, wire.Head):
             if message.subject == self._topics.brokers:
-                self.signs.heard[message.address] = self._reaches_end(message)
+                self.signs.heard.add(message.address)
             elif message.subject == self._topics.index:
                 self.signs.repeats.add(Partition(message.subject, message.address))
         return False
 
     def _note_round(self, message: wire.Ack) -> None:
         asker, _, control_end = message.partition.partition(BRANCH_MARK)
-        if message.partition == ROUNDS_TOPIC:
-            self.signs.rounds[message.address] = message.sequence
+        if message.partition in {ROUNDS_TOPIC, UNWRITABLE}:
+            self.signs.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
         elif asker == self.address and control_end.isdecimal():
             self.signs.answers[message.address] = message.sequence, int(control_end)
 
@@ -247,11 +259,6 @@ class BrokerMachine(StoreMachine):
             return False
         leader = self._leader_of(partition)
         return leader not in {"", self.address, message.address} and self._left_fetches.leave(message)
-
-    def _reaches_end(self, head: wire.Head) -> bool:
-        """Return whether a broker's sign of life says that its storage takes records; see `Cluster._show_life`."""
-        cursor = self.reassembler.cursors.get(Partition(head.subject, head.address))
-        return cursor is None or head.sequence + 1 >= cursor.known_end
 
     def _report_unrecoverable(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
         """Return nothing for what was written again: nobody misses what was before."""

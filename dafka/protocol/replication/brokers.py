@@ -146,10 +146,9 @@ class Brokers:
         if broker.address != self.own.address:
             self._known[broker.address] = broker
 
-    def heard(self, address: str, now: float, *, can_write: bool = True) -> None:
-        """Note a sign of life of a broker, and whether it says that its storage takes records."""
+    def heard(self, address: str, now: float) -> None:
+        """Note a sign of life of a broker."""
         self._heard[address] = now
-        self.note_storage(address, can_write=can_write)
 
     def expect(self, address: str, now: float) -> None:
         """Take a broker for alive that was known before this one was restarted.
@@ -157,10 +156,6 @@ class Brokers:
         It may lead logs, and count on this broker, which has heard it a moment ago, not to follow another one.
         """
         self._heard.setdefault(address, now)
-
-    def heard_round(self, address: str, now: float) -> None:
-        """Note that a broker has asked who hears it, which says nothing of its storage."""
-        self._heard[address] = max(now, self._heard.get(address, now))
 
     def note_storage(self, address: str, *, can_write: bool) -> None:
         """Note whether the storage of a broker takes records."""
