@@ -176,12 +176,14 @@ class Balancing:
         self._away_until = trio.current_time() + max(self._settings.mend_after_ms / 1000, AWAY_S)
 
     def explain(self, topic: str, number: int) -> Reason | None:
-        """Return why a log is getting other replicas; None if it gets none."""
+        """Return why a log is getting other replicas, or copied to one; None if it is not."""
         found = self._order.topics.get(topic)
         log = None if found is None else self._logs.find(name_log(found.topic_id, number))
         if log is None:
             return None
-        return self._balancer.explain(self._place_of(log), self._find_assigned(log))
+        assigned = self._find_assigned(log)
+        copied = (Reason.ASKED if assigned else Reason.MISSING) if log.replica.latest.joining else None
+        return self._balancer.explain(self._place_of(log), assigned) or copied
 
     def _place_of(self, log: ReplicatedLog) -> PlacedLog:
         replica, assigned = log.replica, self._find_assigned(log)

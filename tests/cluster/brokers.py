@@ -23,7 +23,7 @@ from tests.chaos.timeline import Timeline
 from tests.cluster.network import Network, Place, open_network
 from tests.ports import free_ports
 
-READY_S = 60.0
+READY_S = 120.0
 """Seconds within which a broker must be ready, and all must know each other."""
 
 POLL_S = 0.1
@@ -189,6 +189,24 @@ class BrokerCluster:
             f"not every broker knows the brokers {sorted(wanted)}",
             deadline_s,
         )
+
+    async def wait_replicated(self, replicas: int = 3, deadline_s: float = READY_S) -> None:
+        """Wait until each log, internal ones among them, is kept by as many brokers, and copied to no further one."""
+
+        def is_replicated() -> bool:
+            if any(self._get(each, "/moves")["moves"] for each in self.running()):
+                return False
+            found = [self._get(each, "/brokers") for each in self.running()]
+            return all(
+                sum(broker["replicas"] for broker in each["brokers"]) == replicas * each["log_count"] for each in found
+            )
+
+        await self.wait_until(is_replicated, f"not every log is kept by {replicas} brokers", deadline_s)
+
+    @staticmethod
+    def _get(broker: BrokerNode, path: str) -> Any:
+        with urlopen(broker.url + path, timeout=READY_S) as answer:
+            return json.load(answer)
 
     async def wait_until(self, is_reached: Callable[[], bool], otherwise: str, deadline_s: float = READY_S) -> float:
         """Ask in a thread until something is reached, and return how long that took.

@@ -148,6 +148,7 @@ async def test_a_leader_that_was_stopped_gives_no_stale_answer(tmp_path: Path) -
     async with open_cluster(tmp_path, 3, broker={"leader_timeout_ms": 4000}) as cluster:
         await cluster.create_topic(TOPIC, 1)
         await trio.to_thread.run_sync(produce, cluster.servers, 0, BEFORE)
+        await cluster.wait_replicated()  # two replicas cannot do without one of them
         leader = await find_leader(cluster, cluster.servers)
         others = ",".join(each.servers for each in cluster.brokers.values() if each is not leader)
         with closing(Questions(leader)) as questions:
