@@ -143,7 +143,7 @@ async def run(
     group_runner = GroupRunner(catalog, target, patience, repeats, spoiled, listener, finish)
     limiter = trio.CapacityLimiter(jobs)
     with scope:
-        async with trio.open_nursery() as background:
+        async with target.prepared(), trio.open_nursery() as background:
             background.start_soon(repeats.stalls.run)
             async with trio.open_nursery() as nursery:
                 for each in [each for each in groups if not each.runs_alone]:

@@ -73,6 +73,24 @@ async def test_passed_scenario_conforms_to_all_its_clauses() -> None:
     assert verdicts["fetch.sent"] is Verdict.NOT_TESTED
 
 
+async def test_target_is_prepared_once_around_all_its_nodes() -> None:
+    seen: list[str] = []
+
+    class PreparedTarget(EmbeddedTarget):
+        @asynccontextmanager
+        async def prepared(self) -> AsyncIterator[None]:
+            seen.append("prepared")
+            yield
+            seen.append("over")
+
+    async def notes(testbed: Testbed) -> None:
+        assert testbed.node is not None
+        seen.append("node")
+
+    await run(catalog(scenario("store.a", notes), scenario("store.b", notes)), PreparedTarget(), dialects=RFC46)
+    assert seen == ["prepared", "node", "node", "over"]
+
+
 async def test_failed_scenario_violates_the_failed_clause_only() -> None:
     async def fails(testbed: Testbed) -> None:
         testbed.require_clause("ack.no-gap", False, "a fault")

@@ -39,6 +39,8 @@ def open_text(folder: Path, text: str, **variables: str) -> Target:
         (HEAD + '[store]\ncommand = ["{sub"]\n', "command: '{sub': "),
         (HEAD + '[store]\ncommand = ["{sub!r}"]\n', "expected a name between { and }"),
         (HEAD + '[store]\ncommand = ["/no/such", "{sub}", "{pub}"]\n', "the program /no/such does not exist"),
+        (HEAD + 'preload = "mine"\n' + STORE, "preload: expected a list of texts, not 'mine'"),
+        (HEAD + 'preload = ["mine.py -x"]\n' + STORE, "preload: expected names of Python modules, not 'mine.py -x'"),
         (HEAD + STORE + 'stop = "HUP"\n', "stop: expected one of TERM, INT, KILL, not 'HUP'"),
         (HEAD + STORE + "durable = 1\n", "durable: expected true or false, not 1"),
         (HEAD + STORE + 'files = { "../x" = "" }\n', "expected a name within the node's folder, not '../x'"),

@@ -1,6 +1,9 @@
 import os
 import textwrap
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import trio
@@ -11,15 +14,36 @@ from dafka_conformance.targets import Ability, Delivery, Node, Request, Reset, T
 MIB = 2**20
 
 
-def make_target(folder: Path, role: str, script: str, settings: str = "", arguments: str = '"{topic}"') -> Target:
-    """Return a target with one role, which is a Python script."""
-    (folder / "node.py").write_text("import os, signal, sys, time\n" + textwrap.dedent(script))
-    path = folder / "mine.toml"
-    path.write_text(
-        f'dialects = ["rfc46"]\n[{role}]\n'
-        f'command = ["{{python}}", "{{here}}/node.py", "{{sub}}", "{{pub}}", {arguments}]\n{settings}\n'
-    )
-    return open_target(str(path), {})
+class MakeTarget(Protocol):
+    """Makes a target with one role, which is a Python script."""
+
+    async def __call__(
+        self, folder: Path, role: str, script: str, settings: str = "", arguments: str = '"{topic}"'
+    ) -> Target:
+        """Return the target."""
+
+
+@pytest.fixture(params=[False, True], ids=["started", "forked"])
+async def make_target(request: pytest.FixtureRequest) -> AsyncIterator[MakeTarget]:
+    """Return the function that makes targets, whose processes are started anew, or forked from one with modules."""
+    is_forked: bool = request.param
+    head = 'dialects = ["rfc46"]\n' + ('preload = ["json"]\n' if is_forked else "")
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            folder: Path, role: str, script: str, settings: str = "", arguments: str = '"{topic}"'
+        ) -> Target:
+            (folder / "node.py").write_text("import os, signal, sys, time\n" + textwrap.dedent(script))
+            path = folder / "mine.toml"
+            path.write_text(
+                f"{head}[{role}]\n"
+                f'command = ["{{python}}", "{{here}}/node.py", "{{sub}}", "{{pub}}", {arguments}]\n{settings}\n'
+            )
+            target = open_target(str(path), {})
+            await stack.enter_async_context(target.prepared())
+            return target
+
+        yield make
 
 
 def request(folder: Path, role: Role, topic: bytes = b"orders", reset: Reset = Reset.EARLIEST) -> Request:
@@ -48,12 +72,12 @@ async def exit_reason(node: Node) -> str:
     return node.exit_reason
 
 
-async def test_producer_accepts_100_000_records(tmp_path: Path) -> None:
+async def test_producer_accepts_100_000_records(make_target: MakeTarget, tmp_path: Path) -> None:
     script = """
         data = sys.stdin.buffer.read()
         open(os.path.dirname(__file__) + "/got", "wb").write(data)
     """
-    target = make_target(tmp_path, "producer", script, 'input = "<{content}>"')
+    target = await make_target(tmp_path, "producer", script, 'input = "<{content}>"')
     contents = [b"%d" % number for number in range(100_000)]
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
         with trio.fail_after(60):
@@ -65,8 +89,8 @@ async def test_producer_accepts_100_000_records(tmp_path: Path) -> None:
     assert (tmp_path / "got").read_bytes() == b"".join(b"<%b>\n" % content for content in contents)
 
 
-async def test_producer_that_ended_accepts_no_more(tmp_path: Path) -> None:
-    target = make_target(tmp_path, "producer", "sys.exit('no tower')", 'input = "{content}"')
+async def test_producer_that_ended_accepts_no_more(make_target: MakeTarget, tmp_path: Path) -> None:
+    target = await make_target(tmp_path, "producer", "sys.exit('no tower')", 'input = "{content}"')
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
         assert await exit_reason(node) == "exit status 1: no tower"
         with pytest.raises(
@@ -76,7 +100,7 @@ async def test_producer_that_ended_accepts_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", ["true", "false"])
-async def test_consumer_prints_100_000(tmp_path: Path, terminal: str) -> None:
+async def test_consumer_prints_100_000(make_target: MakeTarget, tmp_path: Path, terminal: str) -> None:
     script = """
         for number in range(100_000):
             print(sys.argv[3], "AB", number, f"content {number}")
@@ -85,45 +109,45 @@ async def test_consumer_prints_100_000(tmp_path: Path, terminal: str) -> None:
         time.sleep(100)
     """
     settings = f'output = "{{topic}} {{address}} {{sequence}} {{content}}"\nterminal = {terminal}'
-    target = make_target(tmp_path, "consumer", script, settings, f'"{{topic}}", "{terminal}"')
+    target = await make_target(tmp_path, "consumer", script, settings, f'"{{topic}}", "{terminal}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         found = await collect(node, 100_000)
         assert not node.ended.is_set()
     assert found == [Delivery(b"content %d" % number, b"orders", b"AB", number) for number in range(100_000)]
 
 
-async def test_terminal_makes_a_buffering_program_print(tmp_path: Path) -> None:
+async def test_terminal_makes_a_buffering_program_print(make_target: MakeTarget, tmp_path: Path) -> None:
     script = 'print("a\\tb")\ntime.sleep(100)'
-    target = make_target(tmp_path, "consumer", script, 'output = "{content}"\nterminal = true')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{content}"\nterminal = true')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         assert await collect(node, 1) == [Delivery(b"a\tb")]
 
 
-async def test_line_of_64_mib(tmp_path: Path) -> None:
+async def test_line_of_64_mib(make_target: MakeTarget, tmp_path: Path) -> None:
     script = """
         line = b"x" * 2**20
         for _ in range(64):
             sys.stdout.buffer.write(line)
         sys.stdout.buffer.write(b"\\nlast")
     """
-    target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{content}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         found = await collect(node, 2)
         assert await exit_reason(node) == "exit status 0"
     assert found == [Delivery(b"x" * 64 * MIB), Delivery(b"last")]
 
 
-async def test_lines_that_are_not_records_are_in_the_exit_reason(tmp_path: Path) -> None:
+async def test_lines_that_are_not_records_are_in_the_exit_reason(make_target: MakeTarget, tmp_path: Path) -> None:
     script = 'print("oops")\nprint("A content")'
-    target = make_target(tmp_path, "consumer", script, 'output = "{address} {content}"')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{address} {content}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         assert await exit_reason(node) == "exit status 0: oops"
         assert await collect(node, 1) == [Delivery(b"content", address=b"A")]
 
 
-async def test_exit_reason_is_the_end_of_standard_error(tmp_path: Path) -> None:
+async def test_exit_reason_is_the_end_of_standard_error(make_target: MakeTarget, tmp_path: Path) -> None:
     script = 'sys.stderr.write("x" * 9000 + "end")\nos.kill(os.getpid(), signal.SIGSEGV)'
-    target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{content}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         words = await exit_reason(node)
     assert words.startswith("ended by SIGSEGV: ")
@@ -131,14 +155,14 @@ async def test_exit_reason_is_the_end_of_standard_error(tmp_path: Path) -> None:
     assert len(words) < 5000
 
 
-async def test_store_that_prints_a_lot_is_not_blocked(tmp_path: Path) -> None:
+async def test_store_that_prints_a_lot_is_not_blocked(make_target: MakeTarget, tmp_path: Path) -> None:
     script = 'sys.stdout.write("o" * 500_000)\nsys.stderr.write("e" * 500_000)\nsys.exit(3)'
-    target = make_target(tmp_path, "store", script, arguments='"store"')
+    target = await make_target(tmp_path, "store", script, arguments='"store"')
     async with target.start(request(tmp_path, Role.STORE)) as node:
         assert (await exit_reason(node)).startswith("exit status 3: ")
 
 
-async def test_reset_files_environment_and_folder(tmp_path: Path) -> None:
+async def test_reset_files_environment_and_folder(make_target: MakeTarget, tmp_path: Path) -> None:
     script = (
         'print(*sys.argv[3:], open("mine.cfg").read(), os.environ["TOWER"], os.getcwd(), flush=True)\ntime.sleep(100)'
     )
@@ -146,7 +170,7 @@ async def test_reset_files_environment_and_folder(tmp_path: Path) -> None:
         'output = "{content}"\nearliest = ["-e"]\nlatest = ["-l", "{dialect}"]\nworking_folder = "{folder}"\n'
         'files = { "mine.cfg" = "{{{sub_port}}}" }\n[environment]\nTOWER = "{pub_host} {pub_port}"'
     )
-    target = make_target(tmp_path, "consumer", script, settings)
+    target = await make_target(tmp_path, "consumer", script, settings)
     folder = tmp_path / "node"
     folder.mkdir()
     async with target.start(request(folder, Role.CONSUMER)) as node:
@@ -155,17 +179,17 @@ async def test_reset_files_environment_and_folder(tmp_path: Path) -> None:
         assert await collect(node, 1) == [Delivery(b"orders -l rfc46 {1} 127.0.0.1 2 %b" % os.fsencode(folder))]
 
 
-async def test_reset_arguments_replace_the_placeholder(tmp_path: Path) -> None:
+async def test_reset_arguments_replace_the_placeholder(make_target: MakeTarget, tmp_path: Path) -> None:
     script = "print(*sys.argv[3:], flush=True)\ntime.sleep(100)"
     settings = 'output = "{content}"\nearliest = ["-e", "-f"]'
-    target = make_target(tmp_path, "consumer", script, settings, '"{reset}", "--", "{topic}"')
+    target = await make_target(tmp_path, "consumer", script, settings, '"{reset}", "--", "{topic}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         assert await collect(node, 1) == [Delivery(b"-e -f -- orders")]
 
 
-async def test_topic_of_any_bytes(tmp_path: Path) -> None:
+async def test_topic_of_any_bytes(make_target: MakeTarget, tmp_path: Path) -> None:
     script = "sys.stdout.buffer.write(os.fsencode(sys.argv[3]) + b' x\\n')\nsys.stdout.flush()\ntime.sleep(100)"
-    target = make_target(tmp_path, "consumer", script, 'output = "{topic} {content}"')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{topic} {content}"')
     topic = bytes(value for value in range(1, 256) if value != ord("\n"))
     async with target.start(request(tmp_path, Role.CONSUMER, topic)) as node:
         assert await collect(node, 1) == [Delivery(b"x", topic)]
@@ -178,7 +202,9 @@ async def test_topic_of_any_bytes(tmp_path: Path) -> None:
                 pass
 
 
-async def test_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_process_that_ignores_sigterm_is_killed_with_its_children(
+    make_target: MakeTarget, tmp_path: Path
+) -> None:
     script = """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         alive = os.open(os.path.dirname(__file__) + "/alive", os.O_WRONLY)
@@ -187,7 +213,7 @@ async def test_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path
             print(os.getpid(), flush=True)
         time.sleep(100)
     """
-    target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{content}"')
     os.mkfifo(tmp_path / "alive")
     async with trio.lowlevel.FdStream(os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)) as alive:
         started = trio.current_time()
@@ -200,8 +226,8 @@ async def test_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path
             assert await alive.receive_some() == b""  # the last that had it open for writing is gone: the child too
 
 
-async def test_cancellation_leaves_no_process(tmp_path: Path) -> None:
-    target = make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
+async def test_cancellation_leaves_no_process(make_target: MakeTarget, tmp_path: Path) -> None:
+    target = await make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
     pids: list[int] = []
     with trio.CancelScope() as scope:
         async with target.start(request(tmp_path, Role.STORE)) as node:
@@ -213,14 +239,14 @@ async def test_cancellation_leaves_no_process(tmp_path: Path) -> None:
     assert not is_running(pids[0])
 
 
-async def test_error_in_the_block_is_not_a_group(tmp_path: Path) -> None:
-    target = make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
+async def test_error_in_the_block_is_not_a_group(make_target: MakeTarget, tmp_path: Path) -> None:
+    target = await make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
     with pytest.raises(RuntimeError, match="within"):
         async with target.start(request(tmp_path, Role.STORE)):
             raise RuntimeError("within")
 
 
-async def test_stop_signal_of_the_target(tmp_path: Path) -> None:
+async def test_stop_signal_of_the_target(make_target: MakeTarget, tmp_path: Path) -> None:
     script = """
         def stop(*_):
             open(os.path.dirname(__file__) + "/stopped", "w").close()
@@ -230,15 +256,15 @@ async def test_stop_signal_of_the_target(tmp_path: Path) -> None:
         print("ready", flush=True)
         time.sleep(100)
     """
-    target = make_target(tmp_path, "consumer", script, 'output = "{content}"\nstop = "INT"')
+    target = await make_target(tmp_path, "consumer", script, 'output = "{content}"\nstop = "INT"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         await collect(node, 1)
     assert (tmp_path / "stopped").exists()
 
 
-async def test_killed_store_is_gone_and_starts_again(tmp_path: Path) -> None:
+async def test_killed_store_is_gone_and_starts_again(make_target: MakeTarget, tmp_path: Path) -> None:
     script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(100)"
-    target = make_target(tmp_path, "store", script, "durable = true", '"store"')
+    target = await make_target(tmp_path, "store", script, "durable = true", '"store"')
     assert Ability.KILL in target.abilities[Role.STORE]
     for _ in range(2):
         async with target.start(request(tmp_path, Role.STORE)) as node:
@@ -258,3 +284,49 @@ async def test_program_that_was_removed(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"the store of mine cannot be started: .*node: No such file"):
         async with target.start(request(tmp_path, Role.STORE)):
             pass
+
+
+async def test_modules_are_loaded_once_for_programs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork has what a process has that was just started, and nothing that another one changed in the module."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "heavy.py").write_text("import os\nloaded_by, users = os.getpid(), []\n")
+    (tmp_path / "program.py").write_text(
+        "import heavy, os, sys\n"
+        "heavy.users.append(0)\n"
+        "own = [os.getpgrp() == os.getsid(0) == os.getpid(), sys.path[0] == os.getcwd(), os.path.isabs(sys.argv[0])]\n"
+        "print(__name__, heavy.loaded_by, len(heavy.users), *own, 'dafka_conformance' in sys.modules, *sys.argv[3:])\n"
+        "sys.exit('the end')\n"
+    )
+    (tmp_path / "mine.toml").write_text(
+        'dialects = ["rfc46"]\npreload = ["heavy", "no.such.module"]\n[consumer]\noutput = "{content}"\n'
+        'command = ["{python}", "-m", "program", "{sub}", "{pub}", "{topic}"]\n'
+    )
+    target = open_target(str(tmp_path / "mine.toml"), {})
+    printed = set()
+    async with target.prepared():
+        for _ in range(2):
+            async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+                printed |= {delivery.content for delivery in await collect(node, 1)}
+                assert await exit_reason(node) == "exit status 1: the end"
+                assert node.pid != os.getpid()  # type: ignore[attr-defined]
+    (line,) = printed
+    name, loaded_by, *rest = line.decode().split()
+    assert (name, rest) == ("__main__", ["1", "True", "True", "True", "False", "orders"])
+    assert not is_running(int(loaded_by))
+
+
+async def test_module_that_ends_the_process_that_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'dialects = ["rfc46"]\npreload = ["deadly"]\n[store]\n'
+        'command = ["{python}", "{here}/deadly.py", "{sub}", "{pub}"]\n'
+    )
+    target = open_target(str(path), {})
+    async with target.prepared():
+        with pytest.raises(TargetError, match="the store of mine cannot be started: the process that had loaded"):
+            async with target.start(request(tmp_path, Role.STORE)):
+                pass

@@ -10,7 +10,7 @@ import abc
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
@@ -160,6 +160,10 @@ class Target(abc.ABC):
         Raises:
             TargetError: The node cannot be started.
         """
+
+    def prepared(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager around a run, for what serves all its nodes. By default there is nothing."""
+        return nullcontext()
 
     def carries(self, role: Role, content: bytes) -> bool:
         """Return whether a record reaches the suite, or a producer, as it is.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from dafka_conformance.model import Role
 from dafka_conformance.targets.base import Ability, Attachment, Node, Request, Reset, Target, TargetError
+from dafka_conformance.targets.fork_server import ForkServer, open_fork_server
 from dafka_conformance.targets.process import ProcessCommand, run_process
 from dafka_conformance.targets.target_file import RoleCommand, TargetFile
 
@@ -48,6 +50,20 @@ class FileTarget(Target):
         self.abilities = {role: _abilities(role, how) for role, how in description.roles.items()}
         self.node_counts = {role: how.nodes for role, how in description.roles.items() if isinstance(how, RoleCommand)}
         self._description = description
+        self._forks: ForkServer | None = None
+
+    @asynccontextmanager
+    async def prepared(self) -> AsyncIterator[None]:
+        """Load the modules of the key `preload` for all nodes that are started inside the block."""
+        if not self._description.preload:
+            yield
+            return
+        async with open_fork_server(self._description.preload) as forks:
+            self._forks = forks
+            try:
+                yield
+            finally:
+                self._forks = None
 
     def attachment(self, role: Role) -> Attachment | None:
         """Return where the running node of this role is; None if the suite starts it."""
@@ -90,15 +106,18 @@ class FileTarget(Target):
         for name, template in role.files.items():
             _write(what, request.folder / name, template.fill(values))
         additions = {name: os.fsdecode(value.fill(values)) for name, value in self._description.environment.items()}
+        command = tuple(_command(role, request, values))
+        is_python = command[0] == os.fsencode(sys.executable)
         return ProcessCommand(
             what,
-            tuple(_command(role, request, values)),
+            command,
             {**os.environ, **additions},
             None if role.working_folder is None else role.working_folder.fill(values),
             role.stop,
             role.input,
             output,
             role.is_terminal,
+            self._forks if is_python else None,
         )
 
 

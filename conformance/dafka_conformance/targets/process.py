@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import tty
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import attrs
 import trio
 
 from dafka.groups import single_exception
 from dafka_conformance.targets.base import Delivery, Node, TargetError
+from dafka_conformance.targets.fork_server import ForkedProcess, ForkServer
 from dafka_conformance.targets.line_formats import InputFormat, LineParser
 
 STOP_S = 2.0
@@ -43,6 +43,7 @@ class ProcessCommand:
         input: The format of its input; None if it reads no records.
         output: The parser of its output; None if it prints no records.
         is_terminal: Whether its output must be a terminal.
+        forks: Starts it without loading its modules again; None for a process like any other.
     """
 
     what: str
@@ -53,6 +54,28 @@ class ProcessCommand:
     input: InputFormat | None = None
     output: LineParser | None = None
     is_terminal: bool = False
+    forks: ForkServer | None = None
+
+
+@attrs.frozen
+class Streams:
+    """The suite's ends of a process's standard streams.
+
+    Attributes:
+        input: Its standard input; None if it reads no records.
+        output: Its records; None if it prints none.
+        errors: Any other output.
+    """
+
+    input: trio.lowlevel.FdStream | None
+    output: trio.lowlevel.FdStream | None
+    errors: trio.lowlevel.FdStream
+
+    async def aclose(self) -> None:
+        """Close them."""
+        for stream in (self.input, self.output, self.errors):
+            if stream is not None:
+                await stream.aclose()
 
 
 @asynccontextmanager
@@ -60,8 +83,8 @@ async def run_process(command: ProcessCommand) -> AsyncIterator[Node]:
     """Run a process, and leave no process of its group. Raise `TargetError` if it cannot be started."""
     # Shielded, because a cancellation while the process starts would leave it running.
     with trio.CancelScope(shield=True):
-        process, output = await _open(command)
-        node = ProcessNode(command, process, output)
+        process, streams = await _open(command)
+        node = ProcessNode(command, process, streams)
     try:
         with single_exception():
             async with trio.open_nursery() as nursery:
@@ -74,19 +97,18 @@ async def run_process(command: ProcessCommand) -> AsyncIterator[Node]:
                     nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await node.close()
+            await streams.aclose()
 
 
 class ProcessNode(Node):
     """A process of the target, created by `run_process`."""
 
-    def __init__(self, command: ProcessCommand, process: trio.Process, output: trio.abc.ReceiveStream | None) -> None:
+    def __init__(self, command: ProcessCommand, process: trio.Process | ForkedProcess, streams: Streams) -> None:
         super().__init__()
         self.pid = process.pid
         self._command = command
         self._process = process
-        self._output = output
-        self._errors = process.stderr or process.stdout
+        self._streams = streams
         self._tail = bytearray()
         self._writing = trio.Lock()
         self._is_input_ended = False
@@ -94,11 +116,11 @@ class ProcessNode(Node):
 
     async def feed(self, contents: Sequence[bytes]) -> None:
         """Write the lines of records, and wait until the process or its pipe has accepted them."""
-        if self._command.input is None or self._process.stdin is None:
+        if self._command.input is None or self._streams.input is None:
             raise TargetError(f"{self._command.what} reads no records: add `input` to its table")
         async with self._writing:
             try:
-                await self._process.stdin.send_all(self._command.input.format(contents))
+                await self._streams.input.send_all(self._command.input.format(contents))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 if self._is_stopping:
                     return
@@ -112,8 +134,8 @@ class ProcessNode(Node):
         """Close the process's standard input."""
         async with self._writing:
             self._is_input_ended = True
-            if self._process.stdin is not None:
-                await self._process.stdin.aclose()
+            if self._streams.input is not None:
+                await self._streams.input.aclose()
 
     async def kill(self) -> None:
         """Send SIGKILL and wait for the end of the process."""
@@ -143,21 +165,15 @@ class ProcessNode(Node):
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
-    async def close(self) -> None:
-        """Close the streams."""
-        for stream in (self._process.stdin, self._output, self._errors):
-            if stream is not None:
-                await stream.aclose()
-
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     async def _read_output(self) -> None:
         parser = self._command.output
-        if self._output is None or parser is None:
+        if self._streams.output is None or parser is None:
             return
-        while chunk := await _receive(self._output):
+        while chunk := await _receive(self._streams.output):
             self._put(parser, parser.feed(chunk))
         # The unterminated last line of a process that was stopped is not a record.
         if not self._is_stopping:
@@ -171,9 +187,7 @@ class ProcessNode(Node):
             parser.unparsed_lines.clear()
 
     async def _read_errors(self) -> None:
-        if self._errors is None:
-            return
-        while chunk := await _receive(self._errors):
+        while chunk := await _receive(self._streams.errors):
             self._keep(chunk)
 
     def _keep(self, chunk: bytes) -> None:
@@ -189,35 +203,62 @@ class ProcessNode(Node):
         return f"{reason}: {words}" if words else reason
 
 
-async def _open(command: ProcessCommand) -> tuple[trio.Process, trio.abc.ReceiveStream | None]:
-    """Start the process; return it and the stream of its records. Any other output joins standard error."""
-    master = slave = -1
+async def _open(command: ProcessCommand) -> tuple[trio.Process | ForkedProcess, Streams]:
+    """Start the process; return it and the suite's ends of its streams."""
     if any(b"\0" in argument for argument in command.command):
         raise TargetError(f"{command.what}: expected a topic without NUL, which a command line cannot contain")
-    if command.output is not None and command.is_terminal:
-        master, slave = os.openpty()
-        tty.setraw(slave)
-    try:
-        process = await trio.lowlevel.open_process(
-            command.command,
-            stdin=subprocess.DEVNULL if command.input is None else subprocess.PIPE,
-            stdout=subprocess.PIPE if slave < 0 else slave,
-            stderr=subprocess.STDOUT if command.output is None else subprocess.PIPE,
-            cwd=command.working_folder,
-            env=command.environment,
-            start_new_session=True,
-        )
-    except OSError as error:
-        if master >= 0:
-            os.close(master)
-        program = os.fsdecode(error.filename)
-        raise TargetError(f"{command.what} cannot be started: {program}: {error.strerror}") from None
-    finally:
-        if slave >= 0:
-            os.close(slave)
-    if master >= 0:
-        return process, trio.lowlevel.FdStream(master)
-    return process, None if command.output is None else process.stdout
+    with ExitStack() as theirs:  # the process's ends of its streams, which it has for itself once it is started
+        stdin, records = (_open_devnull(theirs), None) if command.input is None else _open_pipe(theirs, reads=True)
+        stderr, errors = _open_pipe(theirs, reads=False)
+        stdout, output = (stderr, None) if command.output is None else _open_output(theirs, command.is_terminal)
+        streams = Streams(records, output, errors)
+        try:
+            return await _start(command, (stdin, stdout, stderr)), streams
+        except OSError as error:
+            await streams.aclose()
+            reason = f"{os.fsdecode(error.filename or command.command[0])}: {error.strerror}"
+            if isinstance(error, ConnectionError):
+                reason = "the process that had loaded the modules of `preload` has ended"
+            raise TargetError(f"{command.what} cannot be started: {reason}") from None
+
+
+async def _start(command: ProcessCommand, streams: tuple[int, int, int]) -> trio.Process | ForkedProcess:
+    if command.forks is not None:
+        folder = command.working_folder or os.getcwdb()
+        return await command.forks.start(command.command[1:], command.environment, folder, streams)
+    stdin, stdout, stderr = streams
+    return await trio.lowlevel.open_process(
+        command.command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=command.working_folder,
+        env=command.environment,
+        start_new_session=True,
+    )
+
+
+def _open_output(theirs: ExitStack, is_terminal: bool) -> tuple[int, trio.lowlevel.FdStream]:
+    if not is_terminal:
+        return _open_pipe(theirs, reads=False)
+    ours, terminal = os.openpty()
+    theirs.callback(os.close, terminal)
+    tty.setraw(terminal)
+    return terminal, trio.lowlevel.FdStream(ours)
+
+
+def _open_pipe(theirs: ExitStack, *, reads: bool) -> tuple[int, trio.lowlevel.FdStream]:
+    """Return the process's end of a new pipe, which the process reads or writes, and the suite's end."""
+    reading, writing = os.pipe()
+    their, our = (reading, writing) if reads else (writing, reading)
+    theirs.callback(os.close, their)
+    return their, trio.lowlevel.FdStream(our)
+
+
+def _open_devnull(theirs: ExitStack) -> int:
+    opened = os.open(os.devnull, os.O_RDONLY)
+    theirs.callback(os.close, opened)
+    return opened
 
 
 async def _receive(stream: trio.abc.ReceiveStream) -> bytes:

@@ -89,6 +89,7 @@ class TargetFile:
         name: The target's name in reports.
         dialects: The dialects that it can send.
         environment: The variables that are added to the environment.
+        preload: The Python modules that are loaded once for all commands of the suite's interpreter.
         values: The values of the placeholders that are known from the start.
         roles: For each role of the target, the command that starts it, or the running node.
     """
@@ -96,6 +97,7 @@ class TargetFile:
     name: str
     dialects: tuple[Dialect, ...]
     environment: Mapping[str, Template]
+    preload: tuple[str, ...]
     values: Mapping[str, bytes]
     roles: Mapping[Role, RoleCommand | Attachment]
 
@@ -129,6 +131,7 @@ def read_target_file(path: Path, variables: Mapping[str, str]) -> TargetFile:
     }
     known = frozenset(values) | NODE_PLACEHOLDERS
     environment = table.templates("environment", known)
+    preload = table.modules("preload")
     roles = {role: _read_role(table.table(role.title), role, values) for role in Role if table.has(role.title)}
     table.reject_unknown_keys()
     if not roles:
@@ -140,7 +143,7 @@ def read_target_file(path: Path, variables: Mapping[str, str]) -> TargetFile:
         and not any("dialect" in each.placeholders for each in environment.values())
     ):
         raise table.error("dialects: expected only one, or {dialect} in a command or in [environment]")
-    description = TargetFile(name, dialects, environment, values, roles)
+    description = TargetFile(name, dialects, environment, preload, values, roles)
     for role, command in roles.items():
         if isinstance(command, RoleCommand):
             _check_command(table.table(role.title), command, description)

@@ -126,6 +126,14 @@ class Table:
                 raise self.error(f"{key}: expected a list of texts, not {text!r} in the list")
         return tuple(self._parse(key, text, known) for text in texts)
 
+    def modules(self, key: str) -> tuple[str, ...]:
+        """Return a list of names of Python modules; an empty one if the key is missing."""
+        names = self._read_key(key, list, "a list of texts", [])
+        for name in names:
+            if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+                raise self.error(f"{key}: expected names of Python modules, not {name!r} in the list")
+        return tuple(names)
+
     def template(self, key: str, known: frozenset[str]) -> Template | None:
         """Return a text with placeholders; None if the key is missing."""
         return self._parse(key, self.text(key), known) if self.has(key) else None
