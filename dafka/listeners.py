@@ -16,6 +16,9 @@ from dafka.groups import single_exception
 from dafka.listener import KafkaListener, serve_kafka
 from dafka.roles import Broker
 
+ANSWERING_SHARE = 0.5
+"""The part of `[node] grace_ms` for requests that were received. The rest is left for the storage."""
+
 if TYPE_CHECKING:
     from dafka.web import WebListener
 
@@ -60,6 +63,12 @@ async def serve_listeners(
 ) -> None:
     """Run a broker that listens to clients until cancelled.
 
+    Then it handles no further requests. It stops when those that it has received are answered and what other nodes have
+    sent is written, within `[node] grace_ms`.
+
+    Then it handles no further requests, and stops when the requests that it has received are answered, and what other
+    nodes have sent is written, or after `[node] grace_ms`.
+
     It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens to clients of Kafka at
     `DEFAULT_KAFKA_LISTEN`.
 
@@ -82,8 +91,11 @@ async def serve_listeners(
     security = ListenerSecurity(config.clients)
     with single_exception():
         async with AsyncExitStack() as stack:
-            # Addresses that are in use are found before the storage is opened.
             enter = stack.enter_async_context
+            cancelled = await enter(trio.open_nursery())
+            stack.callback(cancelled.cancel_scope.cancel)
+            running = stack.enter_context(trio.CancelScope())
+            # Addresses that are in use are found before the storage is opened.
             kafka_sockets = http_sockets = None
             if kafka_listen:
                 kafka_sockets = await enter(open_listening(kafka_listen, security, "clients of Kafka"))
@@ -101,4 +113,9 @@ async def serve_listeners(
                 web = WebListener(service)
                 await nursery.start(serve_web, web, http_sockets)
             task_status.started(ListeningBroker(service, kafka, web))
-            await trio.sleep_forever()
+            cancelled.start_soon(service.stopping.begin_when_cancelled)
+            running.shield = True
+            await service.stopping.begun.wait()
+            grace_s = config.node.grace_ms / 1000
+            service.broker.finish_by = trio.current_time() + grace_s
+            running.deadline = trio.current_time() + grace_s * ANSWERING_SHARE

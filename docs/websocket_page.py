@@ -35,6 +35,9 @@ A page must come from the broker's own origin or from one of `[http] origins`. C
 password in the header `Authorization`, or the cookie of a session. A client that cannot send headers sends `authenticate`
 instead, within `[clients] login_ms`. After a wrong login, the broker ends the connection with the code 1008.
 
+A broker that is stopped handles no further requests. It answers those before, and ends the connection with the code 1001: a
+`publish` without an answer was not carried out, and goes to another broker.
+
 The broker sends a ping after {PING_INTERVAL_S:.0f} s without a message. It ends the connection of a client that has neither answered nor read
 anything for `[http] idle_ms`. A client that reads slowly stays connected.
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import attrs
 import trio
 
 from dafka.broker.crowd import Crowd
 from dafka.broker.security import ListenerSecurity, is_loopback
+from dafka.broker.stopping import Stopping
 from dafka.config import split_listen_address
 from dafka.errors import AddressInUseError
 from dafka.transport.connections import has_peer_closed
@@ -23,12 +25,15 @@ _ACCEPT_PAUSE_S = 0.1
 _BACKLOG = 0xFFFF
 """Connections that wait to be accepted; the system has a limit of its own."""
 
+LINGER_S = 2.0
+"""How long a connection that has ended takes in what the client still sends, after the last answer."""
+
 _UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
 """Errors of a connection whose client has gone before it was accepted."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class AcceptedClient:
     """A connection that was accepted.
 
@@ -38,12 +43,14 @@ class AcceptedClient:
         local_address: The address and port to which the client has connected.
         mark_served: To be called when the client has sent a request, after it has authenticated if it must. Until then
             its place may be given to another client.
+        sent_at: When the client was sent something last, by Trio's clock.
     """
 
     stream: trio.SocketStream
     host: str
     local_address: tuple[str, int]
     mark_served: Callable[[], None]
+    sent_at: float = -math.inf
 
     @property
     def is_local(self) -> bool:
@@ -54,6 +61,19 @@ class AcceptedClient:
     def has_closed(self) -> bool:
         """Whether the client has closed the connection; see `has_peer_closed`."""
         return has_peer_closed(self.stream.socket.fileno())
+
+    async def end(self) -> None:
+        """End the connection so that the client can read its last answers, whatever it still sends.
+
+        When a socket is closed that has received more than was read, the system throws away what is being sent.
+        """
+        with (
+            trio.move_on_at(self.sent_at + LINGER_S),
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
+            await self.stream.send_eof()
+            while await self.stream.receive_some():
+                pass
 
 
 @asynccontextmanager
@@ -104,16 +124,19 @@ async def _bind(host: str, port: int, stack: ExitStack) -> list[trio.socket.Sock
 async def accept_clients(
     sockets: list[trio.socket.SocketType],
     crowd: Crowd,
+    stopping: Stopping,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen to clients and serve them until cancelled.
+    """Listen to clients and serve them, until the broker stops and all connections have ended.
 
     Args:
-        sockets: The sockets of `open_listening`.
+        sockets: The sockets of `open_listening`, which are closed when the broker stops.
         crowd: The connections of the listener.
-        serve: Serves a client until its connection ends. It need not close the connection.
+        stopping: Whether the broker is stopping.
+        serve: Serves a client until its connection is to end, which it need not close. When the broker stops, it
+            handles no further requests, and returns when those before have their answers.
         task_status: Reports that it listens.
 
     Raises:
@@ -127,8 +150,12 @@ async def accept_clients(
             raise AddressInUseError(f"cannot listen at {host}:{port}: {error.strerror}") from None
     task_status.started()
     async with trio.open_nursery() as nursery:
+        with stopping.interrupting():
+            async with trio.open_nursery() as accepting:
+                for socket in sockets:
+                    accepting.start_soon(_accept, trio.SocketListener(socket), crowd, serve, nursery)
         for socket in sockets:
-            nursery.start_soon(_accept, trio.SocketListener(socket), crowd, serve, nursery)
+            socket.close()
 
 
 async def _accept(
@@ -141,7 +168,9 @@ async def _accept(
         try:
             address, port = stream.socket.getsockname()[:2]
             with scope:
-                await serve(AcceptedClient(stream, host, (str(address), port), lambda: crowd.mark_served(scope)))
+                client = AcceptedClient(stream, host, (str(address), port), lambda: crowd.mark_served(scope))
+                await serve(client)
+                await client.end()
         except OSError:
             pass  # the client has gone before it was known
         finally:

@@ -26,6 +26,7 @@ from dafka.broker.producer_table import ProducerTable
 from dafka.broker.room import Memory
 from dafka.broker.security import ListenerSecurity
 from dafka.broker.slots import Slot
+from dafka.broker.stopping import Stopping
 from dafka.broker.topic_settings import MAJORITY, availability_of
 from dafka.broker.transactions import Transactions
 from dafka.config import Config
@@ -75,6 +76,7 @@ class Service:
         listeners: Its listeners.
         memory: The memory of all clients.
         logins: The logins of clients of all listeners.
+        stopping: Whether it is stopping.
     """
 
     def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
@@ -87,6 +89,7 @@ class Service:
         broker.cluster.leading.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self.logins = Logins()
+        self.stopping = Stopping()
         self._coordinators = Coordinators(broker, self._make_slot)
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()

@@ -105,7 +105,8 @@ class NodeConfig:
     other commands that have never heard a tower end with an error."""
     grace_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a node that is stopped may take to finish its work: a store writes and acknowledges what it has
-    received, `dafka produce` waits for ACKs, `dafka consume` saves its positions."""
+    received, a broker answers its clients before, `dafka produce` waits for ACKs, `dafka consume` saves its
+    positions."""
 
 
 @attrs.frozen(kw_only=True)

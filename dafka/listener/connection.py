@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeAlias, TypeVar
 
 import trio
@@ -33,7 +34,8 @@ from dafka.kafka.protocol.messages.connections import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from dafka.kafka.protocol.messages.logs import ProduceRequest
+from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
+from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 from dafka.listener.authentication import (
     LOGIN_BYTES_MAX,
@@ -59,6 +61,9 @@ UNSENT_BYTES_MAX = MIB
 
 UNANSWERED_MAX = 100
 """Requests of a connection whose answers may wait for the disk or for the client to read."""
+
+_WAITING = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
+"""Requests that wait for what others do. When the broker stops, they get no answer."""
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -92,6 +97,7 @@ class Connection:
         self._accepted = accepted
         self._listener = listener
         self._service = service = listener.service
+        self._stopping = service.stopping
         security = service.security
         self._stream = security.encrypt(accepted.stream)
         self._counters = listener.counters
@@ -116,14 +122,13 @@ class Connection:
         self._outgoing, self._answers = trio.open_memory_channel[_Outgoing](UNANSWERED_MAX)
 
     async def run(self) -> None:
-        """Serve the client until it or the broker closes the connection."""
+        """Serve the client until it or the broker ends the connection."""
         try:
-            async with self._stream:
-                self._login_scope.deadline = trio.current_time() + self._login_s
-                with self._login_scope:
-                    await self._serve()
-                if self._login_scope.cancelled_caught:
-                    raise DisconnectError(f"it has not authenticated within {self._login_s:.0f} s", "login timeout")
+            self._login_scope.deadline = trio.current_time() + self._login_s
+            with self._login_scope:
+                await self._serve()
+            if self._login_scope.cancelled_caught:
+                raise DisconnectError(f"it has not authenticated within {self._login_s:.0f} s", "login timeout")
         except* (DisconnectError, AuthenticationError, ProduceRefusedError, WireError, EncodingError) as group:
             self._note_end(group.exceptions[0])
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -154,7 +159,8 @@ class Connection:
     async def _serve(self) -> None:
         if isinstance(self._stream, trio.SSLStream):
             try:
-                await self._stream.do_handshake()
+                with self._stopping.interrupting():
+                    await self._stream.do_handshake()
             except trio.BrokenResourceError as error:
                 raise DisconnectError(f"there is no TLS connection: {error.__cause__ or error}", "no TLS") from None
         if self._authentication is None:
@@ -165,14 +171,14 @@ class Connection:
                 await self._receive_all()
 
     async def _receive_all(self) -> None:
-        """Receive requests and handle them, until the client ends the connection."""
+        """Receive requests and handle them, until the client ends the connection or the broker stops."""
         idle_s = self._kafka.idle_ms / 1000
         is_open = True
         while is_open:
             size = self._splitter.frame_bytes
             if not self._splitter.pending_bytes:
                 with trio.move_on_after(idle_s) as scope:
-                    data = await self._stream.receive_some(SMALL_BYTES)
+                    data = await self._receive(SMALL_BYTES)
                 if scope.cancelled_caught:
                     raise DisconnectError(f"it has sent nothing for {idle_s:.0f} s", "idle")
                 await self._take_in(data)
@@ -197,13 +203,19 @@ class Connection:
             pending = self._splitter.pending_bytes
             missing = max(size - pending, 1) if size > SMALL_BYTES else SMALL_BYTES
             try:
-                data = await upload.receive(self._stream.receive_some, pending, min(missing, READ_BYTES))
+                data = await upload.receive(self._receive, pending, min(missing, READ_BYTES))
             except SlowUploadError as error:
                 raise DisconnectError(f"its request comes too slowly: {error}", "slow request") from None
             is_complete = await self._take_in(data) or not size
             if not data or self._ending:
                 return False
         return True
+
+    async def _receive(self, bytes_max: int) -> bytes | bytearray:
+        """Receive bytes; none if the client has sent its last ones, or the broker is stopping."""
+        with self._stopping.interrupting():
+            return await self._stream.receive_some(bytes_max)
+        return b""
 
     async def _take_in(self, data: bytes | bytearray) -> bool:
         """Handle the requests that end in the next bytes. Return whether there were any."""
@@ -214,6 +226,8 @@ class Connection:
             if self._ending:
                 self._counters.disconnected["failed login"] += 1
                 _LOGGER.info("disconnecting the client at %s: %s", self._host, self._ending)
+                break
+            if self._stopping.has_begun:
                 break
         return bool(frames)
 
@@ -269,7 +283,9 @@ class Connection:
             while self._unsent_bytes > UNSENT_BYTES_MAX:
                 self._sent = trio.Event()
                 await self._sent.wait()
-            found = await self._respond(client, request)
+            found = None
+            with self._stopping.interrupting() if isinstance(request, _WAITING) else nullcontext():
+                found = await self._respond(client, request)
             if found is not None and verdict is not None:
                 verdict(found)
             await self._answer(header, found, begun)
@@ -356,6 +372,7 @@ class Connection:
             if scope.cancelled_caught:
                 waited_s = trio.current_time() - since
                 raise DisconnectError(f"it has not read its answers for {waited_s:.1f} s", "slow reader")
+            self._accepted.sent_at = trio.current_time()
             self._counters.sent_bytes += len(part)
         self._unsent_bytes -= len(view)
         self._listener.answers.give_back(len(view))

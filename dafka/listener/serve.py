@@ -18,7 +18,7 @@ async def serve_kafka(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve clients of Kafka until cancelled.
+    """Serve clients of Kafka until the broker stops.
 
     Args:
         listener: What the clients share.
@@ -34,7 +34,7 @@ async def serve_kafka(
     host, port = sockets[0].getsockname()[:2]
     listener.bootstrap_servers = _join(host, port)
     listener.service.broker.describe(kafka_listener=advertised or find_listener(host, port, listener.service.broker))
-    await accept_clients(sockets, listener.crowd, serve, task_status=task_status)
+    await accept_clients(sockets, listener.crowd, listener.service.stopping, serve, task_status=task_status)
 
 
 def find_listener(host: str, port: int, broker: Broker) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
@@ -132,6 +133,8 @@ class Store(NodeRole):
         endpoint: The endpoint that other nodes connect to.
         events: The events of the store since it was started; an async iterable.
         compactor: Compacts partitions.
+        finish_by: Until when it may write what it has received when it is stopped, by Trio's clock. It has `[node]
+            grace_ms` at most.
     """
 
     def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
@@ -154,6 +157,7 @@ class Store(NodeRole):
         self._records_dropped = 0
         self.compactor = Compactor(storage, config.store, self.events.put)
         self._is_lost = False
+        self.finish_by = math.inf
 
     def statistics(self) -> StoreStatistics:
         """Return the counters so far, and the lag."""
@@ -228,7 +232,7 @@ class Store(NodeRole):
 
     async def _finish(self) -> None:
         """Write and acknowledge what has been received, as far as the grace period allows."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
+        with trio.CancelScope(shield=True, deadline=min(trio.current_time() + self._grace_s, self.finish_by)):
             try:
                 while self._has_work() and not self._is_lost:
                     await self._flush()

@@ -23,7 +23,7 @@ async def serve_web(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve clients of HTTP and WebSocket until cancelled.
+    """Serve clients of HTTP and WebSocket until the broker stops.
 
     Args:
         web: What they share.
@@ -49,7 +49,8 @@ async def serve_web(
         await nursery.start(web.remote.run)
         nursery.start_soon(web.surveys.run)
         nursery.start_soon(web.verification.run)
-        await accept_clients(sockets, web.crowd, serve_client, task_status=task_status)
+        await accept_clients(sockets, web.crowd, web.service.stopping, serve_client, task_status=task_status)
+        nursery.cancel_scope.cancel()
 
 
 def find_advertised_url(web: WebListener) -> str:

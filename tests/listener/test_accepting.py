@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
-from dafka.broker import AcceptedClient, ListenerSecurity, accept_clients, open_listening
+from dafka.broker import AcceptedClient, ListenerSecurity, accept_clients, accepting, open_listening
 from dafka.broker.crowd import Crowd
+from dafka.broker.stopping import Stopping
 from dafka.config import Config
 from dafka.errors import AddressInUseError
 
 pytestmark = pytest.mark.trio
 
 SECURITY = ListenerSecurity(Config().clients)
+DEADLINE_S = 60
 
 
 async def test_clients_are_refused_until_the_broker_can_answer() -> None:
@@ -26,7 +31,7 @@ async def test_clients_are_refused_until_the_broker_can_answer() -> None:
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((host, port))
         async with trio.open_nursery() as nursery:
-            await nursery.start(accept_clients, sockets, Crowd(10, 10), serve)
+            await nursery.start(accept_clients, sockets, Crowd(10, 10), Stopping(), serve)
             stream = await trio.open_tcp_stream(host, port)
             assert await stream.receive_some() == b"ready"
             await stream.aclose()
@@ -43,7 +48,66 @@ async def test_of_two_that_keep_an_address_the_second_to_listen_is_refused() -> 
     async with open_listening("127.0.0.1:0", SECURITY, "clients") as first:
         host, port = first[0].getsockname()
         async with open_listening(f"{host}:{port}", SECURITY, "clients") as second, trio.open_nursery() as nursery:
-            await nursery.start(accept_clients, first, Crowd(10, 10), serve)
+            await nursery.start(accept_clients, first, Crowd(10, 10), Stopping(), serve)
             with pytest.raises(AddressInUseError, match=f"cannot listen at 127.0.0.1:{port}"):
-                await accept_clients(second, Crowd(10, 10), serve)
+                await accept_clients(second, Crowd(10, 10), Stopping(), serve)
             nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_stopped(serve: Callable[[AcceptedClient], Awaitable[None]]) -> AsyncIterator[trio.SocketStream]:
+    """Connect to a listener, which stops then, and serve the client during the block, until the listener has ended."""
+    stopping, ended = Stopping(), trio.Event()
+
+    async def listen(task_status: trio.TaskStatus[None]) -> None:
+        await accept_clients(sockets, Crowd(10, 10), stopping, serve_then, task_status=task_status)
+        ended.set()
+
+    async def serve_then(client: AcceptedClient) -> None:
+        await stopping.begun.wait()
+        await serve(client)
+
+    with trio.fail_after(DEADLINE_S):
+        async with open_listening("127.0.0.1:0", SECURITY, "clients") as sockets, trio.open_nursery() as nursery:
+            await nursery.start(listen)
+            host, port = sockets[0].getsockname()
+            stream = await trio.open_tcp_stream(host, port)
+            await trio.testing.wait_all_tasks_blocked()
+            stopping.begin()
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection((host, port))
+            async with stream:
+                yield stream
+                await ended.wait()
+
+
+async def answer(client: AcceptedClient) -> None:
+    await client.stream.send_all(b"answer")
+    client.sent_at = trio.current_time()
+
+
+async def test_last_answer_is_there_whatever_the_client_still_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "LINGER_S", DEADLINE_S)
+    async with open_stopped(answer) as stream:
+        assert await stream.receive_some() == b"answer"
+        assert await stream.receive_some() == b""
+        for _ in range(100):
+            await stream.send_all(bytes(100_000))
+        await stream.aclose()
+
+
+async def test_client_that_does_not_close_its_side_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "LINGER_S", 0.01)
+    async with open_stopped(answer) as stream:
+        assert await stream.receive_some() == b"answer"
+
+
+async def test_connection_without_answers_on_their_way_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "LINGER_S", 2 * DEADLINE_S)
+
+    async def serve(client: AcceptedClient) -> None:
+        client.sent_at = trio.current_time() - accepting.LINGER_S
+
+    async with open_stopped(serve) as stream:
+        assert await stream.receive_some() == b""

@@ -35,9 +35,6 @@ SEND_BYTES = 2**18
 AHEAD_BYTES_MAX = 2**16
 """How much of further requests is received while a streamed response is sent."""
 
-LINGER_S = 2.0
-"""How long a connection that ends early takes in what the client still sends, so that it can read the answer."""
-
 _LOGGER = logging.getLogger("dafka.web")
 
 
@@ -72,22 +69,20 @@ class HttpConnection:
         self._request: Request | None = None
 
     async def run(self) -> None:
-        """Serve the client until it or the broker closes the connection."""
+        """Serve the client until it or the broker ends the connection."""
         try:
             await self._shake_hands()
-            while await self._exchange():
+            while not self._web.service.stopping.has_begun and await self._exchange():
                 pass
         except DisconnectError as ended:
             self._web.counters.disconnected[str(ended)] += 1
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._web.counters.disconnected["gone"] += 1
-        finally:
-            await trio.aclose_forcefully(self._stream)
 
     async def _shake_hands(self) -> None:
         if not isinstance(self._stream, trio.SSLStream):
             return
-        with trio.move_on_after(self._settings.receive_ms / 1000) as scope:
+        with trio.move_on_after(self._settings.receive_ms / 1000) as scope, self._web.service.stopping.interrupting():
             try:
                 await self._stream.do_handshake()
             except (trio.BrokenResourceError, ssl.SSLError):
@@ -138,6 +133,8 @@ class HttpConnection:
             response = await answer_request(request)
         finally:
             body.release()
+        if body.failure and self._web.service.stopping.has_begun:  # only this broker knows why the rest is missing
+            raise DisconnectError("gone")
         body.skip_received()
         return await self._send_response(framing, head, response)
 
@@ -163,11 +160,13 @@ class HttpConnection:
         return head
 
     async def _receive(self, most: int = READ_BYTES) -> bytes | bytearray:
-        """Receive further bytes, at most so many, and return them; none if there are no others."""
+        """Receive further bytes, at most so many, and return them; none if there are no others or the broker stops."""
         if self._is_at_end:
             await trio.lowlevel.checkpoint()
             return b""
-        data = await self._stream.receive_some(most)
+        data: bytes | bytearray = b""
+        with self._web.service.stopping.interrupting():
+            data = await self._stream.receive_some(most)
         self._web.counters.received_bytes += len(data)
         self._received += data
         self._is_at_end = not data
@@ -186,7 +185,7 @@ class HttpConnection:
     async def _send_response(self, framing: h11.Connection, head: Head | None, response: AnyResponse) -> bool:
         """Send a response. Return whether the connection continues."""
         headers = response_headers(head, response, self._web.origins)
-        if framing.their_state in {h11.SEND_BODY, h11.ERROR} or self._is_at_end:
+        if framing.their_state in {h11.SEND_BODY, h11.ERROR} or self._is_at_end or self._web.service.stopping.has_begun:
             headers.append(("Connection", "close"))
         is_head = head is not None and head.method == "HEAD"
         self._web.counters.responses[int(response.status)] += 1
@@ -200,10 +199,7 @@ class HttpConnection:
                 parts.append(framing.send(h11.Data(data=response.body)))
             parts.append(framing.send(h11.EndOfMessage()))
             await self._send(b"".join(each for each in parts if each))
-        if framing.our_state is h11.DONE and framing.their_state is h11.DONE:
-            return True
-        await self._end_gracefully()
-        return False
+        return framing.our_state is h11.DONE and framing.their_state is h11.DONE
 
     async def _send_stream(
         self, framing: h11.Connection, headers: list[tuple[str, str]], response: StreamedResponse, *, is_head: bool
@@ -274,24 +270,13 @@ class HttpConnection:
                 await self._stream.send_all(part)
             if scope.cancelled_caught:
                 raise DisconnectError("slow reader")
+            self._client.sent_at = trio.current_time()
             self._web.counters.sent_bytes += len(part)
 
     @property
     def _held_bytes(self) -> int:
         """How much is kept for the client, besides what is being sent."""
         return 0 if self._request is None else self._request.held_bytes
-
-    async def _end_gracefully(self) -> None:
-        """End the connection so that the client can read the answer, whatever it still sends."""
-        with trio.move_on_after(LINGER_S):
-            if isinstance(self._stream, trio.abc.HalfCloseableStream):
-                await self._stream.send_eof()
-            while not self._is_at_end:
-                self._received.clear()
-                await self._receive()
-        if isinstance(self._stream, trio.SSLStream):
-            with trio.move_on_after(LINGER_S):
-                await self._stream.aclose()
 
 
 def _response_event(status: int, headers: list[tuple[str, str]]) -> h11.Response:

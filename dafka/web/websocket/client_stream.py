@@ -83,9 +83,11 @@ class ClientStream(trio.abc.HalfCloseableStream):
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Say that nothing else will be sent, where the connection can (TLS cannot)."""
+        """Say that nothing else will be sent. With TLS, which cannot, end the connection."""
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
             await self._stream.send_eof()
+        else:
+            await self._stream.aclose()
 
     async def aclose(self) -> None:
         """Close the connection, and give the room back."""

@@ -10,17 +10,20 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import trio
+from websockets.exceptions import ConnectionClosed
 from websockets.extensions import Extension
 from websockets.extensions.permessage_deflate import PerMessageDeflate, ServerPerMessageDeflateFactory
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.trio.server import Server, ServerConnection
 from websockets.typing import ExtensionParameter, Subprotocol
 
+from dafka.broker.accepting import LINGER_S
 from dafka.web.websocket.client_stream import ClientStream
 
 COMPRESSED_BYTES_MIN = 1024
@@ -110,7 +113,13 @@ class Connection(ServerConnection):
         stream.pending_bytes = lambda: len(protocol.reader.buffer) + (protocol.current_size or 0)
         # Keepalive is the session's: a client that is slow to read need not answer pings in time.
         super().__init__(
-            nursery, stream, protocol, Server([], _refuse_stream), ping_interval=None, close_timeout=5, max_queue=1
+            nursery,
+            stream,
+            protocol,
+            Server([], _refuse_stream),
+            ping_interval=None,
+            close_timeout=LINGER_S,
+            max_queue=1,
         )
 
     async def send_text(self, message: bytes) -> None:
@@ -150,6 +159,18 @@ class Connection(ServerConnection):
     def last_activity(self) -> float:
         """When the client has last sent something or taken a good part of what was sent to it, by Trio's clock."""
         return max(self._last_received, self._client.last_progress)
+
+    async def go_away(self, reason: str) -> None:
+        """Close the connection: the client may connect to another broker. What it still sends is discarded."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._discard)
+            await self.aclose(CloseCode.GOING_AWAY, reason)
+            nursery.cancel_scope.cancel()
+
+    async def _discard(self) -> None:
+        with suppress(ConnectionClosed):
+            while True:
+                await self.recv()
 
     async def end(self) -> None:
         """End the connection at once."""

@@ -52,7 +52,7 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
         reason = "unexpected error"
         try:
             await Session(connection, request).run()
-            reason = "no login"
+            reason = "closed" if web.service.stopping.has_begun else "no login"
         except* ConnectionClosed:
             reason = "closed" if connection.close_code in {1000, 1001} else "gone"
         except* Exception:

@@ -83,7 +83,7 @@ class Session:
         )
 
     async def run(self) -> None:
-        """Serve the client until the connection ends. Raises `ConnectionClosed` when it does."""
+        """Serve the client until the broker stops. Raises `ConnectionClosed` if the connection ends before."""
         if not self._access.is_known:
             self._login_scope.deadline = trio.current_time() + self._service.security.settings.login_ms / 1000
         user = self._access.user if self._access.is_known else None
@@ -95,19 +95,30 @@ class Session:
         )
         await self._connection.send_text(encode_message(welcome))
         with self._login_scope:
-            async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._answer_publishes)
-                self._nursery.start_soon(self._keep_alive)
-                while True:
-                    await self._receive()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_alive)
+                async with trio.open_nursery() as self._nursery, self._unanswered:
+                    self._nursery.start_soon(self._answer_publishes)
+                    while not self._service.stopping.has_begun:
+                        await self._receive()
+                    for subscription in self._subscriptions.values():
+                        subscription.stop()
+                    for watch in self._watches.values():
+                        watch.stop()
+                nursery.cancel_scope.cancel()
         if self._login_scope.cancelled_caught:
             await self._connection.aclose(_POLICY_VIOLATION, "expected a login in time")
+        else:
+            await self._connection.go_away("the broker stops")
 
     # Requests
 
     async def _receive(self) -> None:
-        received = await self._connection.recv()
-        identifier = None
+        identifier = received = None
+        with self._service.stopping.interrupting():
+            received = await self._connection.recv()
+        if received is None:
+            return
         try:
             if isinstance(received, bytes):
                 if not self._is_binary:
@@ -327,7 +338,7 @@ class Session:
             while True:
                 try:
                     identifier, publication = self._answers.receive_nowait()  # noqa: PLW2901
-                except trio.WouldBlock:
+                except (trio.WouldBlock, trio.EndOfChannel):
                     break
                 if ready and not publication.is_durable:
                     await self._connection.send_all_texts(ready)
