@@ -102,6 +102,7 @@ class ScriptedPeer:
         self._monitor = self._sockets.monitor(self._sub)
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._asked: dict[bytes, list[Message]] = {}
         self.endpoint: str = self._pub.bind(returning.endpoint) if returning else loopback.bind(self._pub)
         for prefix in self.own_subscriptions():
             self._sub.subscribe(prefix)
@@ -286,9 +287,26 @@ class ScriptedPeer:
         self.send_frames(batch_formats().encode(message, Dialect.RFC46), message.name, fault)
 
     def start_answer(self, message: Message) -> None:
-        """Answer a request in the background, unless the peer is closed."""
-        if self._nursery is not None:
-            self._nursery.start_soon(self.answer_request, message)
+        """Answer a request in the background, after those before it of the same node, unless the peer is closed.
+
+        A request takes the place of one that still waits and that it repeats: on a busy machine, a node may repeat its
+        FETCH many times while the peer sends the records of the first one.
+        """
+        if self._nursery is None:
+            return
+        requestor = message.get_bytes("address")
+        asked = self._asked.get(requestor)
+        if asked is not None:
+            asked[:] = [*(each for each in asked if not _repeats(message, each)), message]
+        else:
+            self._asked[requestor] = [message]
+            self._nursery.start_soon(self._answer_requests, requestor)
+
+    async def _answer_requests(self, requestor: bytes) -> None:
+        asked = self._asked[requestor]
+        while asked:
+            await self.answer_request(asked.pop(0))
+        del self._asked[requestor]
 
     async def answer_request(self, message: Message) -> None:
         """Answer the target's FETCH or GET-HEADS with the records or heads that the peer has."""
@@ -354,3 +372,16 @@ class ScriptedPeer:
 
     async def _receive_handshakes(self) -> None:
         await track_handshakes(self._monitor, self.connected, self._changed)
+
+
+def _repeats(request: Message, earlier: Message) -> bool:
+    """Return whether a request asks again for something that an earlier one of the same node asked for."""
+    if (request.name, request.topic, request.values.get("subject")) != (
+        earlier.name,
+        earlier.topic,
+        earlier.values.get("subject"),
+    ):
+        return False
+    first, before = request.get_number("sequence"), earlier.get_number("sequence")
+    is_apart = first >= before + earlier.get_number("count") or before >= first + request.get_number("count")
+    return request.name != "FETCH" or not is_apart
