@@ -29,6 +29,7 @@ Value: TypeAlias = int | bytes | tuple[bytes, ...]
 
 _CONTENT_RULE = "frame"
 _TOPIC_END = b"\0"
+_DIALECTS = tuple(Dialect)
 _VERSION_PLACE = 2
 _ID = "id"
 _LIBDAFKA_LACKS = {("ACK", "address")}
@@ -197,7 +198,8 @@ class MessageFormat:
 
     def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
         """Return the frames of a message."""
-        written = b"".join(codec.write(message.values.get(name, b"")) for name, codec in self._layouts[dialect])
+        values = message.values
+        written = b"".join([codec.write(values.get(name, b"")) for name, codec in self._layouts[dialect]])
         if dialect is Dialect.RFC46:
             frames = [self.id + message.topic, written]
         else:
@@ -309,7 +311,7 @@ class Formats:
             known = " ".join(sorted(known.decode("latin-1") for known in self.by_id))
             first = _hex(frames[0][:1]) if frames else ""
             raise FrameError("", "id", f"the topic frame begins with {first or 'nothing'}: expected an id of {known}")
-        for dialect in Dialect:
+        for dialect in _DIALECTS:
             if len(frames) == form.frame_count(dialect):
                 message, others = form.decode(frames, dialect)
                 return message, dialect, others

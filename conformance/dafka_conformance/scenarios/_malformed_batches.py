@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
 import cramjam
@@ -56,11 +56,14 @@ def malformed_batches(first: int) -> Iterator[tuple[str, bytes]]:
     yield "a negative base offset", b"\xff" + valid[1:]
 
 
-def bombs(first: int) -> Iterator[tuple[str, bytes]]:
-    """Yield batches of one record that have 512 MiB or more when decompressed, and the name of their compression."""
+@cache
+def bombs(first: int) -> Sequence[tuple[str, bytes]]:
+    """Return batches of one record that have 512 MiB or more when decompressed, and the name of their compression."""
     template = write_batch(first, [BatchRecord(b"")])[:HEADER_BYTES]
-    for compression, (name, make) in enumerate(_BOMBS.items(), 1):
-        yield name, _with(template + make(), _ATTRIBUTES, compression)
+    return [
+        (name, _with(template + make(), _ATTRIBUTES, compression))
+        for compression, (name, make) in enumerate(_BOMBS.items(), 1)
+    ]
 
 
 def _with(batch: bytes, place: slice, number: int) -> bytes:
@@ -73,17 +76,14 @@ def _with_byte(batch: bytes, place: int, value: int) -> bytes:
     return seal_batch(batch[:place] + bytes([value]) + batch[place + 1 :])
 
 
-@cache
 def _gzip_bomb() -> bytes:
     return gzip.compress(bytes(_PIECE_BYTES), 6) * _PIECES
 
 
-@cache
 def _lz4_bomb() -> bytes:
     return bytes(cramjam.lz4.compress(bytes(_PIECE_BYTES))) * _LZ4_PIECES
 
 
-@cache
 def _zstd_bomb() -> bytes:
     return bytes(cramjam.zstd.compress(bytes(_PIECE_BYTES))) * _PIECES
 
