@@ -25,9 +25,10 @@ test: .venv/dev ## Run the tests (about 12 minutes on 2 cores)
 test-long: .venv/dev ## Run the tests that `make test` leaves out because they are long
 	$(BIN)/pytest -m long --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 
-# Both dialects at once, each node as a process of its own, as for a target of anybody else. A busy machine takes longer.
+# Both dialects at once, each node as a process of its own, as for a target of anybody else. Most of ten targets wait. A busy
+# machine takes longer.
 conformance: .venv/dev ## Run the conformance suite against the command dafka (about 5 minutes)
-	$(BIN)/dafka-conformance run dafka --patience 3
+	$(BIN)/dafka-conformance run dafka --patience 3 --jobs 10
 
 # Changes the code in small ways, one at a time, where it differs from BASE; docs/contributing/mutation-testing.md.
 BASE ?= main
