@@ -249,8 +249,9 @@ class LogCompaction:
             part.partition, part.found.end_sequence, partial(superseded.find_removed, runs), compactor.throttle
         )
         compactor.note(part.partition, done)
-        following = log.index.sequence_from(part.address, superseded.end_offset)
-        clean_end = part.found.end_sequence if following is None else min(part.found.end_sequence, following)
+        noted = (run.first_sequence + superseded.end_offset - run.offset for run in runs)
+        ends = (min(end, run.end_sequence) for run, end in zip(runs, noted, strict=True) if end > run.first_sequence)
+        clean_end = min(max(ends, default=0), part.found.end_sequence)  # what is not in the index yet is not clean
         if clean_end > part.clean_end:
             await compactor.save_clean_end(part.partition, clean_end, _name(log))
 

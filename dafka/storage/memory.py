@@ -231,8 +231,7 @@ class MemoryStorage:
         log = self._logs.get(partition)
         if log is None:
             return None
-        sizes = [(run.first_sequence < clean_end, run.content_bytes) for run in log.runs]
-        clean = sum(size for is_clean, size in sizes if is_clean)
+        clean = sum(run.between(0, clean_end).content_bytes for run in log.runs if run.first_sequence < clean_end)
         return Compactable(max(log.end_sequence - 1, log.earliest_sequence), clean, log.content_bytes - clean)
 
     async def compact(

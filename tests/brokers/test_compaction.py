@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -12,7 +13,9 @@ from dafka.batches.decoding import decode_batch
 from dafka.broker.compaction import LogCompaction
 from dafka.config import Config
 from dafka.protocol.logs import LogState
+from dafka.records import Partition
 from dafka.roles import Broker
+from dafka.storage.base import Compactable, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy
 from tests.brokers.several import PATIENCE_S, open_several, wait_until
 
@@ -79,3 +82,25 @@ async def test_brokers_that_come_late_lead_what_is_left(tmp_path: Path, scheme: 
         again = await several.start("a")
         await wait_until(lambda: [len(log.leadership.in_sync) for _, log in several.logs("prices")] == [3])
         assert again.find_topic("prices") is not None
+
+
+async def test_records_that_are_not_in_the_index_yet_are_not_taken_for_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_several(tmp_path, "sqlite") as several:
+        broker = await several.start("a")
+        await broker.create_topic("prices", 1).wait()
+        ((_, log),) = await several.wait_led("prices")
+        await append(broker, log, 0, COUNT)
+        storage = broker.storage
+        assert isinstance(storage, CompactsPartitions)
+        find = storage.find_compactable
+
+        async def find_more(partition: Partition, clean_end: int) -> Compactable | None:
+            found = await find(partition, clean_end)
+            return None if found is None else attrs.evolve(found, end_sequence=COUNT + 20)
+
+        monkeypatch.setattr(storage, "find_compactable", find_more)
+        await compact(broker, log)
+        (clean_ends,) = [await storage.load_positions(each) for each in await storage.position_names()]
+        assert list(clean_ends.values()) == [COUNT]

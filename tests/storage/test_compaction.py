@@ -125,6 +125,18 @@ async def test_any_history_keeps_the_last_record_of_each_key(url: str, seed: int
                 await check(storage, expected, clean_end)
 
 
+async def test_what_follows_a_pass_that_ended_within_a_batch_is_compacted_later(storage: Storage) -> None:
+    await storage.append([make_batch(0, [b"a", b"b"] * 50)])
+    await storage.append([make_batch(100, [b"a"])])  # a file log compacts all but its last segment
+    policy = CompactionPolicy(dirty_ratio=0.1)
+    first = await compact_partition(storage, PARTITION, 0, policy, now_ms(), no_wait, end_max=50)
+    assert first is not None
+    assert first.clean_end == 50
+    second = await compact(storage, first.clean_end, policy)
+    assert second is not None
+    assert second.done.records_removed
+
+
 async def test_reads_of_any_size_add_up(storage: Storage) -> None:
     await fill(storage, 300, 7)
     await compact(storage)

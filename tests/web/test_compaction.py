@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from dafka import Config
+from dafka.storage import CompactsPartitions
 from tests.web.running import DEADLINE_S, RunningWeb, open_web
 from tests.web.test_streams import EventSource
 
@@ -46,3 +47,25 @@ async def test_last_records_are_read_at_their_offsets() -> None:
             async with source.connect(web, "/topics/prices/records?from=0") as stream:
                 await source.read(stream, len(found))
         assert [each["offset"] for each in source.records] == [each["offset"] for each in found]
+
+
+async def no_wait(_count: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_records_that_compaction_removes_are_not_read_for_long() -> None:
+    async with open_web("memory:", Config().with_store(compaction_interval_ms=3600_000)) as web:
+        settings = {"cleanup.policy": "compact"}
+        created = await web.request("POST", "/topics", document={"name": "prices", "settings": settings})
+        assert created.status == 201
+        body = "".join(json.dumps({"key": "key", "value": f"{number}"}) + "\n" for number in range(KEYS))
+        answer = await web.request("POST", "/topics/prices/records", body.encode(), Content_Type=LINES)
+        assert answer.status == 200, answer.body
+        assert len(await read_all(web)) == KEYS
+        storage = web.broker.broker.storage
+        assert isinstance(storage, CompactsPartitions)
+        (partition,) = await storage.partitions("prices")
+        await storage.compact(partition, KEYS - 1, lambda batch: b"\1" * (len(batch) - 1) + b"\0", no_wait)
+        with trio.fail_after(DEADLINE_S):
+            while len(await read_all(web)) > 1:  # noqa: ASYNC110 (reads are shared for a moment)
+                await trio.sleep(0.02)

@@ -35,6 +35,9 @@ RECORD_BYTES = 48
 KEPT_BYTES = 2**25
 """The size of all reads that are kept."""
 
+KEPT_S = 1.0
+"""For how long a read is shared, in seconds: after that, compaction may have removed some of its records."""
+
 LARGE_BYTES = 2**16
 """The size of a record whose text is not kept, but made while it is sent."""
 
@@ -140,10 +143,12 @@ class SharedRead:
 
     Attributes:
         read: The records.
+        read_at: When they were read.
     """
 
     def __init__(self, log: int, read: ReadRecords, room: Room) -> None:
         self.read = read
+        self.read_at = trio.current_time()
         self._log = log
         self._room = room
         self._taken = 0
@@ -362,7 +367,8 @@ class SharedReads:
         while (reading := self._reading.get(place)) is not None:
             await reading.ended.wait()
         found = self._kept.get(place)
-        if found is not None and offset >= log.index.start_offset and not log.is_gone:
+        is_recent = found is not None and trio.current_time() < found.read_at + KEPT_S
+        if found is not None and is_recent and offset >= log.index.start_offset and not log.is_gone:
             self._kept.move_to_end(place)
             self._drop_oldest()  # what is kept may have been unpacked meanwhile
             return found
