@@ -27,6 +27,8 @@ SCENARIOS = ScenarioRegistry()
 
 _TOPICS = 300
 _CATCH_UP_RECORDS = 250_000
+_ANSWERED_RECORDS = 110_000
+"""More than the 100,000 records that libdafka fetches at a time."""
 _LOAD_PRODUCERS = 4
 _LOAD_RECORDS = 20_000
 _LARGE_BYTES = 64 * 2**20
@@ -143,10 +145,10 @@ async def catch_up(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.answers-many", "direct-record.sent", "direct-record.ascending", runs_alone=True)
 async def answers_many(testbed: Testbed) -> None:
-    """A store answers a FETCH of 250,000 records with all of them in order."""
+    """A store answers a FETCH of 110,000 records with all of them in order."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     producer.answers_requests = True
-    last = _CATCH_UP_RECORDS - 1
+    last = _ANSWERED_RECORDS - 1
     await save(testbed, producer, 0, last, seconds=_VOLUME_S)
     await fetch_back(testbed, consumer, producer.partition, 0, last, seconds=_VOLUME_S)
 
