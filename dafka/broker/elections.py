@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+import attrs
 import trio
 
-from dafka.broker.post import Post
+from dafka.broker.post import Message, Post
 from dafka.kafka.errors import ErrorCode
 from dafka.protocol.logs import LogState, name_log
 from dafka.protocol.replication.replicated_logs import ReplicatedLog
@@ -15,6 +13,14 @@ from dafka.roles import Broker
 
 ASK_AGAIN_S = 0.5
 """How long the preferred replica may take until it is asked again."""
+
+
+@attrs.frozen
+class TakeOver(Message):
+    """Asks the preferred replica of a log to lead it."""
+
+    KIND = "take-over"
+    log: str
 
 
 class Elections:
@@ -28,7 +34,7 @@ class Elections:
     def __init__(self, broker: Broker, post: Post) -> None:
         self._broker = broker
         self._post = post
-        post.on("take-over", self._on_take_over)
+        post.on(TakeOver, lambda _sender, message: self._take_over(message.log))
 
     async def elect_preferred(self, log: LogState, timeout_s: float) -> ErrorCode:
         """Have the preferred replica of a log lead it, and wait until it does.
@@ -71,10 +77,7 @@ class Elections:
         if preferred == self._broker.address:
             self._take_over(name)
         else:
-            self._post.send(preferred, "take-over", {"log": name})
-
-    def _on_take_over(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        self._take_over(str(fields["log"]))
+            self._post.send(preferred, TakeOver(name))
 
     def _take_over(self, name: str) -> None:
         log = self._broker.cluster.logs.find(name)

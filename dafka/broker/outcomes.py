@@ -8,16 +8,16 @@ where each record is, by the partition that it is in and its sequence there, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import NamedTuple
 
 import attrs
 import trio
 
-from dafka.broker.post import Post
+from dafka.broker.post import Message, Post
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
-from dafka.protocol.logs import LogState, RunEntry, name_log
+from dafka.protocol.logs import LogState, name_log
 from dafka.roles import Broker
 from dafka.roles.appended import Appended
 
@@ -26,6 +26,49 @@ ASK_S = 0.1
 
 OUTCOME_S = 60.0
 """How long to look for records."""
+
+
+@attrs.frozen
+class Wanted:
+    """Records of a partition that a log may have: those from a sequence on, up to another one."""
+
+    log: str
+    address: str
+    first: int
+    end: int
+
+
+class Run(NamedTuple):
+    """Records that a log has: the sequence of the first one, their number, and the offset of the first one."""
+
+    first_sequence: int
+    record_count: int
+    offset: int
+
+
+@attrs.frozen
+class Found:
+    """Records of a partition that a log has."""
+
+    log: str
+    address: str
+    runs: tuple[Run, ...]
+
+
+@attrs.frozen
+class FindRecords(Message):
+    """Asks the leader of logs for records."""
+
+    KIND = "find-records"
+    records: tuple[Wanted, ...]
+
+
+@attrs.frozen
+class FoundRecords(Message):
+    """Says where they are."""
+
+    KIND = "found-records"
+    records: tuple[Found, ...]
 
 
 @attrs.define(eq=False)
@@ -43,7 +86,7 @@ class _Search:
     log: LogState
     wanted: defaultdict[int, int] = attrs.field(factory=lambda: defaultdict(int))
     end: int = 0
-    found: dict[int, RunEntry] = attrs.field(factory=dict)
+    found: dict[int, Run] = attrs.field(factory=dict)
     answered: trio.Event = attrs.field(factory=trio.Event)
 
     def find(self, first_sequence: int, count: int) -> int | None:
@@ -68,8 +111,8 @@ class Outcomes:
         self._post = post
         self._searches: dict[tuple[str, str], _Search] = {}
         self._has_searches = trio.Event()
-        post.on("find-records", self._on_question)
-        post.on("found-records", self._on_answer)
+        post.on(FindRecords, self._on_question)
+        post.on(FoundRecords, self._on_answer)
 
     async def find(self, appended: Appended, *, all_replicas: bool = True) -> int:
         """Return the offset of records, when it is known that enough replicas have them.
@@ -134,37 +177,34 @@ class Outcomes:
                 await trio.sleep(ASK_S)
 
     def _ask(self) -> None:
-        asked: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        asked: defaultdict[str, list[Wanted]] = defaultdict(list)
         for (name, address), search in self._searches.items():
             leader = search.log.leadership.leader
             if leader and leader != self._broker.address:
-                asked[leader].append(
-                    {"log": name, "address": address, "first": min(search.wanted), "end": search.end},
-                )
-        for leader, questions in asked.items():
-            self._post.send(leader, "find-records", {"records": questions})
+                asked[leader].append(Wanted(name, address, min(search.wanted), search.end))
+        for leader, wanted in asked.items():
+            self._post.send(leader, FindRecords(tuple(wanted)))
 
-    def _on_question(self, sender: str, fields: Mapping[str, Any]) -> None:
+    def _on_question(self, sender: str, message: FindRecords) -> None:
         answers = []
-        for each in fields["records"]:
-            found = self._broker.cluster.logs.find(str(each["log"]))
+        for each in message.records:
+            found = self._broker.cluster.logs.find(each.log)
             log = None if found is None else self._broker.order.find_log(found.topic, found.number)
             if log is None or not log.leadership.is_led:
                 continue
-            runs = log.index.placed(str(each["address"]), int(each["first"]), int(each["end"]), log.high_watermark)
+            runs = log.index.placed(each.address, each.first, each.end, log.high_watermark)
             if runs and self._broker.holds_lease(log):
-                places = [(run.first_sequence, run.record_count, run.offset) for run in runs]
-                answers.append({"log": each["log"], "address": each["address"], "runs": places})
+                places = tuple(Run(run.first_sequence, run.record_count, run.offset) for run in runs)
+                answers.append(Found(each.log, each.address, places))
         if answers:
-            self._post.send(sender, "found-records", {"records": answers})
+            self._post.send(sender, FoundRecords(tuple(answers)))
 
-    def _on_answer(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        for each in fields["records"]:
-            search = self._searches.get((str(each["log"]), str(each["address"])))
+    def _on_answer(self, _sender: str, message: FoundRecords) -> None:
+        for each in message.records:
+            search = self._searches.get((each.log, each.address))
             if search is None:
                 continue
-            for first, count, offset in each["runs"]:
-                search.found[int(first)] = RunEntry(int(offset), str(each["address"]), int(first), int(count))
+            search.found.update((run.first_sequence, run) for run in each.runs)
             search.answered.set()
             search.answered = trio.Event()
 

@@ -12,13 +12,15 @@ message never ends a later transaction.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
+import attrs
 import trio
 
 from dafka.broker.coordinators import Coordinators
-from dafka.broker.post import Post
+from dafka.broker.post import Message, Post
 from dafka.broker.producer_table import ProducerTable
 from dafka.broker.slots import CoordinatorError, Slot
 from dafka.errors import NotLeaderError
@@ -54,6 +56,68 @@ class Place(NamedTuple):
     number: int = -1
 
 
+@attrs.frozen
+class _OfCoordinator(Message):
+    """What the coordinator of a transaction tells the leader of a place.
+
+    Attributes:
+        slot: The number of the coordinator's slot.
+        slot_epoch: The leader epoch of its log.
+        producer: The producer.
+        place: The place.
+        place_epoch: The leader epoch of its log.
+    """
+
+    slot: int
+    slot_epoch: int
+    producer: Producer
+    place: Place
+    place_epoch: int
+
+
+@attrs.frozen
+class Begin(_OfCoordinator):
+    """The place takes part in the transaction."""
+
+    KIND = "begin"
+
+
+@attrs.frozen
+class Refuse(_OfCoordinator):
+    """The place does not take part in the transaction."""
+
+    KIND = "refuse"
+    error: ErrorCode
+
+
+@attrs.frozen
+class End(_OfCoordinator):
+    """The transaction ends; the answer is `Ended`."""
+
+    KIND = "end"
+    is_commit: bool
+    request: int
+
+
+@attrs.frozen
+class Ended(Message):
+    """The transaction has ended in a place."""
+
+    KIND = "ended"
+    request: int
+
+
+@attrs.frozen
+class Ask(Message):
+    """Asks the coordinator of a transaction whether a place takes part; the answer is `Begin` or `Refuse`."""
+
+    KIND = "ask"
+    transactional_id: str
+    producer: Producer
+    place: Place
+    place_epoch: int
+
+
 class _Begun:
     """Which producers' transactions a log or group takes part in, as far as this leader was told.
 
@@ -87,11 +151,11 @@ class Participants:
         self._slot_epochs: dict[int, int] = {}
         self._ended: dict[int, trio.Event] = {}
         self._requests = itertools.count()
-        post.on("begin", self._on_begin)
-        post.on("ask", self._on_ask)
-        post.on("refuse", self._on_refuse)
-        post.on("end", self._on_end)
-        post.on("ended", self._on_ended)
+        post.on(Begin, self._on_begin)
+        post.on(Ask, self._on_ask)
+        post.on(Refuse, self._on_refuse)
+        post.on(End, self._on_end)
+        post.on(Ended, self._on_ended)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer other brokers until cancelled."""
@@ -111,8 +175,8 @@ class Participants:
             if log.leadership.is_led:
                 self._note_begun(log, place, producer)
             elif log.leadership.leader:
-                fields = _fields(slot, producer, place, log.leadership.epoch)
-                self._post.send(log.leadership.leader, "begin", fields)
+                begin = Begin(slot.log.number, slot.epoch, producer, place, log.leadership.epoch)
+                self._post.send(log.leadership.leader, begin)
 
     async def end(self, slot: Slot, ending: WriteMarkers) -> None:
         """End a transaction in all logs and groups that take part, whoever leads them, and tell the coordinator."""
@@ -209,8 +273,7 @@ class Participants:
             if len(begun.asked) >= REFUSED_MAX:
                 begun.asked.clear()
             begun.asked[key] = now
-            fields = {"transactional_id": name, "producer": producer, "place": place, "place_epoch": begun.epoch}
-            self._post.send(coordinator.leadership.leader, "ask", fields)
+            self._post.send(coordinator.leadership.leader, Ask(name, producer, place, begun.epoch))
         return ErrorCode.NOT_ENOUGH_REPLICAS
 
     async def _end_at(self, slot: Slot, place: Place, ending: WriteMarkers) -> None:
@@ -235,8 +298,7 @@ class Participants:
         try:
             leader, epoch = log.leadership.leader, log.leadership.epoch
             if leader:
-                fields = _fields(slot, producer, place, epoch)
-                self._post.send(leader, "end", {**fields, "is_commit": is_commit, "request": request})
+                self._post.send(leader, End(slot.log.number, slot.epoch, producer, place, epoch, is_commit, request))
             with trio.move_on_after(RETRY_S):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._wait_change, log, nursery.cancel_scope)
@@ -291,66 +353,60 @@ class Participants:
         producers.add_marker(marker, time_ms)
         return written
 
-    def _on_begin(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        place, producer = _place(fields), _producer(fields)
-        log = self._log_of(place)
-        if log is not None and self._is_current(log, fields):
-            self._note_begun(log, place, producer)
+    def _on_begin(self, _sender: str, message: Begin) -> None:
+        log = self._log_of(message.place)
+        if log is not None and self._is_current(log, message):
+            self._note_begun(log, message.place, message.producer)
 
-    def _on_ask(self, sender: str, fields: Mapping[str, Any]) -> None:
+    def _on_ask(self, sender: str, message: Ask) -> None:
         """Tell a leader whether its log takes part in a transaction, when that is durable."""
-        name, place, producer = str(fields["transactional_id"]), _place(fields), _producer(fields)
-        slot, place_epoch = self._slot_of(name), int(fields["place_epoch"])
+        name, producer, place = message.transactional_id, message.producer, message.place
+        slot = self._slot_of(name)
         if slot is None:
             return
         if place.name:
             error = slot.transactions.check_group(name, producer, place.name)
         else:
             error = slot.transactions.check_partition(name, producer, TopicPartition(place.topic, place.number))
-        answer = _fields(slot, producer, place, place_epoch)
-        if error:
-            slot.carry_out([lambda: self._post.send(sender, "refuse", {**answer, "error": int(error)})])
-        else:
-            slot.carry_out([lambda: self._post.send(sender, "begin", answer)])
+        about = slot.log.number, slot.epoch, producer, place, message.place_epoch
+        slot.carry_out([partial(self._post.send, sender, Refuse(*about, error) if error else Begin(*about))])
 
-    def _on_refuse(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        place = _place(fields)
-        log = self._log_of(place)
-        if log is not None and self._is_current(log, fields):
-            begun, key = self._begun_in(log), (place, _producer(fields))
+    def _on_refuse(self, _sender: str, message: Refuse) -> None:
+        log = self._log_of(message.place)
+        if log is not None and self._is_current(log, message):
+            begun, key = self._begun_in(log), (message.place, message.producer)
             begun.asked.pop(key, None)
             if len(begun.refused) >= REFUSED_MAX:
                 begun.refused.clear()
-            begun.refused[key] = ErrorCode(fields["error"]), trio.current_time()
+            begun.refused[key] = message.error, trio.current_time()
 
-    def _on_end(self, sender: str, fields: Mapping[str, Any]) -> None:
-        place, request = _place(fields), int(fields["request"])
-        log = self._log_of(place)
-        if log is None or not self._is_current(log, fields):
+    def _on_end(self, sender: str, message: End) -> None:
+        log = self._log_of(message.place)
+        if log is None or not self._is_current(log, message):
             return
         try:
-            wait = self._begin_end(log, place, _producer(fields), is_commit=bool(fields["is_commit"]))
+            wait = self._begin_end(log, message.place, message.producer, is_commit=message.is_commit)
         except (NotLeaderError, CoordinatorError):
             return  # the coordinator asks again
-        self._nursery.start_soon(self._answer_end, sender, request, wait)
+        self._nursery.start_soon(self._answer_end, sender, message.request, wait)
 
     async def _answer_end(self, sender: str, request: int, wait: Callable[[], Awaitable[None]]) -> None:
         try:
             await wait()
         except (NotLeaderError, CoordinatorError):
             return
-        self._post.send(sender, "ended", {"request": request})
+        self._post.send(sender, Ended(request))
 
-    def _on_ended(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        ended = self._ended.get(int(fields["request"]))
+    def _on_ended(self, _sender: str, message: Ended) -> None:
+        ended = self._ended.get(message.request)
         if ended is not None:
             ended.set()
 
-    def _is_current(self, log: LogState, fields: Mapping[str, Any]) -> bool:
+    def _is_current(self, log: LogState, message: _OfCoordinator) -> bool:
         """Return whether a coordinator's message is of the present leaders of both logs."""
-        slot, epoch = int(fields["slot"]), int(fields["slot_epoch"])
+        slot, epoch = message.slot, message.slot_epoch
         latest = self._slot_epochs[slot] = max(self._slot_epochs.get(slot, epoch), epoch)
-        is_led = log.leadership.is_led and log.leadership.epoch == int(fields["place_epoch"])
+        is_led = log.leadership.is_led and log.leadership.epoch == message.place_epoch
         return is_led and epoch == latest
 
     def _note_begun(self, log: LogState, place: Place, producer: Producer) -> None:
@@ -380,23 +436,3 @@ class Participants:
 
 def _places(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[Place]:
     return [*(Place(log.topic, number=log.partition) for log in logs), *(Place(name=group) for group in groups)]
-
-
-def _fields(slot: Slot, producer: Producer, place: Place, place_epoch: int) -> dict[str, Any]:
-    return {
-        "slot": slot.log.number,
-        "slot_epoch": slot.epoch,
-        "producer": producer,
-        "place": place,
-        "place_epoch": place_epoch,
-    }
-
-
-def _place(fields: Mapping[str, Any]) -> Place:
-    topic, name, number = fields["place"]
-    return Place(str(topic), str(name), int(number))
-
-
-def _producer(fields: Mapping[str, Any]) -> Producer:
-    producer_id, epoch = fields["producer"]
-    return Producer(int(producer_id), int(epoch))

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -21,8 +23,36 @@ MESSAGE_VERSION = 1
 WAITING_MAX = 10_000
 """How many messages wait for a broker that has not said that it lives. Further ones are dropped."""
 
-Handler: TypeAlias = Callable[[str, Mapping[str, Any]], None]
-"""Handles a message: the address of its sender, and its fields."""
+
+@attrs.frozen
+class Message:
+    """A message between brokers.
+
+    Its fields are numbers, texts, truth values, named tuples and further classes of attrs, or tuples of one of these.
+
+    Attributes:
+        KIND: What the message is called.
+    """
+
+    KIND: ClassVar[str]
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+@attrs.frozen
+class _Life(Message):
+    """Says the number of the sender's present life."""
+
+    KIND = "life"
+    life: int
+
+
+@attrs.frozen
+class _LifeAsked(_Life):
+    """Says the same, and asks for the number of the receiver's present life."""
+
+    KIND = "life?"
 
 
 @attrs.define
@@ -35,7 +65,7 @@ class _Peer:
     """
 
     life: int | None = None
-    waiting: list[dict[str, Any]] = attrs.field(factory=list)
+    waiting: list[Message] = attrs.field(factory=list)
 
 
 class Post:
@@ -44,6 +74,9 @@ class Post:
     Args:
         address: The address of the broker.
         publish: Publishes a record in the broker's own partition of `$messages`.
+
+    Attributes:
+        discarded: How many records of other brokers could not be read.
     """
 
     def __init__(self, address: str, publish: Callable[[bytes], None]) -> None:
@@ -51,55 +84,89 @@ class Post:
         self._publish = publish
         self._life = secrets.randbits(63)
         self._peers: dict[str, _Peer] = {}
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, tuple[type[Message], Callable[[str, Any], None]]] = {}
         self.discarded = 0
+        self.on(_Life, self._meet)
+        self.on(_LifeAsked, self._meet)
 
-    def on(self, kind: str, handler: Handler) -> None:
-        """Set what handles messages of a kind."""
-        self._handlers[kind] = handler
+    def on(self, message: type[AnyMessage], handler: Callable[[str, AnyMessage], None]) -> None:
+        """Set what handles messages of a kind: it gets the address of the sender, and a message that is well-formed."""
+        self._handlers[message.KIND] = message, handler
 
     def introduce(self) -> None:
         """Tell all brokers that this one has begun a new life."""
-        self._put("", None, "life", {"life": self._life})
+        self._put("", None, _Life(self._life))
 
-    def send(self, address: str, kind: str, fields: Mapping[str, Any]) -> None:
-        """Send a message.
-
-        Args:
-            address: The address of another broker.
-            kind: What handles it there.
-            fields: What it says.
-        """
+    def send(self, address: str, message: Message) -> None:
+        """Send a message to another broker."""
         peer = self._peers.setdefault(address, _Peer())
         if peer.life is not None:
-            self._put(address, peer.life, kind, fields)
+            self._put(address, peer.life, message)
         elif len(peer.waiting) < WAITING_MAX:
             if not peer.waiting:
-                self._put(address, None, "life?", {"life": self._life})
-            peer.waiting.append({"kind": kind, "fields": fields})
+                self._put(address, None, _LifeAsked(self._life))
+            peer.waiting.append(message)
 
     def receive(self, sender: str, value: bytes | None) -> None:
         """Take a record of another broker's partition. What cannot be read is discarded and counted."""
         try:
-            message = json.loads(value or b"")
-            to, life, kind, fields = message["to"], message["life"], message["kind"], message["fields"]
-            if message["version"] > MESSAGE_VERSION or to not in {"", self._address}:
-                return
-            if kind in {"life", "life?"}:
-                self._meet(sender, int(fields["life"]), is_asked=kind == "life?")
-            elif life == self._life and kind in self._handlers:
-                self._handlers[kind](sender, fields)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            found = self._read(value or b"")
+        except (ValueError, KeyError, TypeError, RecursionError):
             self.discarded += 1
+            return
+        if found is not None:
+            message, handler = found
+            handler(sender, message)
 
-    def _meet(self, sender: str, life: int, *, is_asked: bool) -> None:
+    def _read(self, value: bytes) -> tuple[Message, Callable[[str, Any], None]] | None:
+        """Return a message and what handles it; None if it is for another broker or life, or of a newer version."""
+        envelope = json.loads(value)
+        version, to, kind = (
+            _check(*each) for each in ((int, envelope["version"]), (str, envelope["to"]), (str, envelope["kind"]))
+        )
+        if version > MESSAGE_VERSION or to not in {"", self._address} or kind not in self._handlers:
+            return None
+        message, handler = self._handlers[kind]
+        if not issubclass(message, _Life) and _check(int, envelope["life"]) != self._life:
+            return None
+        return _check(message, envelope["fields"]), handler
+
+    def _meet(self, sender: str, message: _Life) -> None:
         peer = self._peers.setdefault(sender, _Peer())
-        peer.life, waiting, peer.waiting = life, peer.waiting, []
-        if is_asked:
-            self._put(sender, None, "life", {"life": self._life})
+        peer.life, waiting, peer.waiting = message.life, peer.waiting, []
+        if isinstance(message, _LifeAsked):
+            self._put(sender, None, _Life(self._life))
         for each in waiting:
-            self._put(sender, life, each["kind"], each["fields"])
+            self._put(sender, peer.life, each)
 
-    def _put(self, to: str, life: int | None, kind: str, fields: Mapping[str, Any]) -> None:
-        message = {"version": MESSAGE_VERSION, "to": to, "life": life, "kind": kind, "fields": fields}
-        self._publish(json.dumps(message, separators=(",", ":")).encode())
+    def _put(self, to: str, life: int | None, message: Message) -> None:
+        envelope = {"version": MESSAGE_VERSION, "to": to, "life": life, "kind": message.KIND, "fields": message}
+        self._publish(json.dumps(envelope, default=_fields, separators=(",", ":")).encode())
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    return attrs.asdict(found, recurse=False)
+
+
+def _check(kind: Any, value: Any) -> Any:
+    """Return what JSON has of a type as that type. Raises `TypeError`, `ValueError` or `KeyError` if it is another."""
+    if attrs.has(kind):
+        return kind(**{name: _check(each, value[name]) for name, each in _hints(kind).items()})
+    is_named = hasattr(kind, "_fields")
+    if is_named or get_origin(kind) is tuple:
+        if type(value) is not list:
+            raise TypeError(value)
+        if is_named:
+            return kind(*(_check(*each) for each in zip(_hints(kind).values(), value, strict=True)))
+        return tuple(_check(get_args(kind)[0], each) for each in value)
+    if type(value) is not (int if issubclass(kind, IntEnum) else kind):
+        raise TypeError(value)
+    if kind is int and not -(2**63) <= value < 2**63:
+        raise ValueError(value)
+    return kind(value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a class of attrs or a named tuple."""
+    return {name: each for name, each in get_type_hints(kind).items() if get_origin(each) is not ClassVar}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
+import attrs
 import trio
 
 from dafka.broker.coordinators import Coordinators
 from dafka.broker.participants import Participants
-from dafka.broker.post import Post
+from dafka.broker.post import Message, Post
 from dafka.broker.slots import CoordinatorError, Step
 from dafka.kafka.actions import Action, Answer
 from dafka.kafka.errors import ErrorCode
@@ -25,6 +25,23 @@ ID_WAIT_S = 1.0
 
 DRAWN_IDS = 2**52
 """Ids from here on, of which there are as many, are drawn at random. Numbers of JavaScript have them exactly."""
+
+
+@attrs.frozen
+class IdAsked(Message):
+    """Asks a broker that serves a slot for the id of a producer."""
+
+    KIND = "producer-id?"
+    request: int
+
+
+@attrs.frozen
+class IdGiven(Message):
+    """Gives it."""
+
+    KIND = "producer-id"
+    request: int
+    producer_id: int
 
 
 class Transactions:
@@ -43,8 +60,8 @@ class Transactions:
         self._requests = itertools.count()
         self._given: dict[int, trio.Event] = {}
         self._ids: dict[int, int] = {}
-        post.on("producer-id?", self._on_id_asked)
-        post.on("producer-id", self._on_id_given)
+        post.on(IdAsked, self._on_id_asked)
+        post.on(IdGiven, self._on_id_given)
 
     async def init_producer_id(
         self, transactional_id: str | None, transaction_timeout_ms: int = 0, expected: Producer | None = None
@@ -148,7 +165,7 @@ class Transactions:
         request, given = next(self._requests), trio.Event()
         if leader:
             self._given[request] = given
-            self._post.send(leader, "producer-id?", {"request": request})
+            self._post.send(leader, IdAsked(request))
             with trio.move_on_after(ID_WAIT_S):
                 await given.wait()
             del self._given[request]
@@ -156,25 +173,23 @@ class Transactions:
             return InitProducerResult(ErrorCode.NONE, Producer(DRAWN_IDS + secrets.randbelow(DRAWN_IDS), 0))
         return InitProducerResult(ErrorCode.NONE, Producer(self._ids.pop(request), 0))
 
-    def _on_id_asked(self, sender: str, fields: Mapping[str, Any]) -> None:
+    def _on_id_asked(self, sender: str, message: IdAsked) -> None:
         """Give another broker an id, when it is durable that it was given."""
-        request = int(fields["request"])
         for slot in self._coordinators.served()[:1]:
             steps = list[Step]()
             for action in slot.transactions.init_producer_id(None, None, 0, None, now_ms()):
                 if isinstance(action, Answer):
                     assert isinstance(action.result, InitProducerResult)
-                    answer = {"request": request, "producer_id": action.result.producer.producer_id}
-                    steps.append(partial(self._post.send, sender, "producer-id", answer))
+                    given = IdGiven(message.request, action.result.producer.producer_id)
+                    steps.append(partial(self._post.send, sender, given))
                 else:
                     steps.append(action)
             slot.carry_out(steps)
 
-    def _on_id_given(self, _sender: str, fields: Mapping[str, Any]) -> None:
-        request, producer_id = int(fields["request"]), int(fields["producer_id"])
-        given = self._given.get(request)
+    def _on_id_given(self, _sender: str, message: IdGiven) -> None:
+        given = self._given.get(message.request)
         if given is not None:
-            self._ids[request] = producer_id
+            self._ids[message.request] = message.producer_id
             given.set()
 
     def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import random
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin, get_type_hints
 
+import attrs
+import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
 from dafka.broker import Service
 from dafka.broker.appending import append_batches
-from dafka.broker.post import WAITING_MAX, Post
+from dafka.broker.post import WAITING_MAX, Message, Post
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.topics import TopicPartition
 from dafka.kafka.transactions import Producer
@@ -20,17 +23,25 @@ from tests.web.services import open_broker_service
 DEADLINE_S = 60
 
 
+@attrs.frozen
+class Say(Message):
+    """A message of these tests."""
+
+    KIND = "say"
+    number: int
+
+
 class Network:
     """Posts of brokers, whose messages are delivered when the test says so."""
 
     def __init__(self, *addresses: str) -> None:
         self.sent: list[tuple[str, bytes]] = []
-        self.received: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.received: list[tuple[str, str, Say]] = []
         self.posts = {address: self.make(address) for address in addresses}
 
     def make(self, address: str) -> Post:
         post = Post(address, lambda value: self.sent.append((address, value)))
-        post.on("say", lambda sender, fields: self.received.append((address, sender, fields)))
+        post.on(Say, lambda sender, message: self.received.append((address, sender, message)))
         return post
 
     def deliver(self) -> None:
@@ -44,36 +55,36 @@ class Network:
 def test_messages_arrive_in_order_at_one_broker() -> None:
     network = Network("a", "b", "c")
     for number in range(3):
-        network.posts["a"].send("b", "say", {"number": number})
+        network.posts["a"].send("b", Say(number))
     network.deliver()
-    network.posts["a"].send("b", "say", {"number": 3})
-    network.posts["b"].send("a", "say", {"number": 4})
+    network.posts["a"].send("b", Say(3))
+    network.posts["b"].send("a", Say(4))
     network.deliver()
     assert network.received == [
-        *(("b", "a", {"number": number}) for number in range(4)),
-        ("a", "b", {"number": 4}),
+        *(("b", "a", Say(number)) for number in range(4)),
+        ("a", "b", Say(4)),
     ]
 
 
 def test_messages_to_a_former_life_do_not_count() -> None:
     network = Network("a", "b")
-    network.posts["a"].send("b", "say", {"number": 0})
+    network.posts["a"].send("b", Say(0))
     network.deliver()
-    network.posts["a"].send("b", "say", {"number": 1})
+    network.posts["a"].send("b", Say(1))
     network.posts["b"] = network.make("b")
     network.posts["b"].introduce()
     network.deliver()
-    network.posts["a"].send("b", "say", {"number": 2})
+    network.posts["a"].send("b", Say(2))
     network.deliver()
-    assert [fields["number"] for _, _, fields in network.received] == [0, 2]
+    assert [message.number for _, _, message in network.received] == [0, 2]
 
 
 def test_messages_do_not_wait_without_limit() -> None:
     network = Network("a", "b")
-    network.posts["a"].send("b", "say", {"number": -1})
+    network.posts["a"].send("b", Say(-1))
     network.sent.clear()  # the question whether it lives is lost
     for number in range(WAITING_MAX + 10):
-        network.posts["a"].send("b", "say", {"number": number})
+        network.posts["a"].send("b", Say(number))
     network.posts["b"].introduce()
     network.deliver()
     assert len(network.received) == WAITING_MAX
@@ -90,6 +101,7 @@ def test_what_cannot_be_read_is_discarded() -> None:
         b"{}",
         b'{"to":"a"}',
         b'{"to":"","life":1,"kind":"life","fields":{},"version":1}',
+        b"[" * 100_000,
     ]
     for value in values:
         post.receive("b", value)
@@ -97,6 +109,104 @@ def test_what_cannot_be_read_is_discarded() -> None:
     post.receive("b", b'{"to":"a","life":1,"kind":"say","fields":{},"version":2}')
     post.receive("b", b'{"to":"c","life":1,"kind":"say","fields":{},"version":1}')
     assert (post.discarded, network.received) == (len(values), [])
+
+
+def test_mistakes_of_a_handler_are_not_taken_for_malformed_messages() -> None:
+    network = Network("a", "b")
+    network.posts["a"].on(Say, lambda _sender, message: print([][message.number]))
+    network.posts["b"].send("a", Say(0))
+    with pytest.raises(IndexError):
+        network.deliver()
+    assert network.posts["a"].discarded == 0
+
+
+async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() -> None:
+    async with open_broker_service() as service:
+        post = service._post
+        received: list[Message] = []
+        tried = 0
+        for kind, (message, _) in list(post._handlers.items()):
+            post._handlers[kind] = message, lambda _sender, each: received.append(each)
+            sample = {"version": 1, "to": "", "life": post._life, "kind": kind, "fields": make_sample(message)}
+            post.receive("other", json.dumps(sample).encode())
+            for wrong in spoil(sample):
+                before = post.discarded
+                post.receive("other", json.dumps(wrong).encode())
+                assert post.discarded == before + 1, wrong
+                tried += 1
+        assert [each.KIND for each in received] == list(post._handlers)
+        assert tried > 100
+
+
+def make_sample(kind: Any) -> Any:
+    """Return what JSON has of some value of a type."""
+    if attrs.has(kind):
+        return {name: make_sample(each) for name, each in fields_of(kind).items()}
+    if hasattr(kind, "_fields"):
+        return [make_sample(each) for each in fields_of(kind).values()]
+    if get_origin(kind) is tuple:
+        return [make_sample(get_args(kind)[0])]
+    return {bool: True, int: 1, str: "x", ErrorCode: 3}[kind]
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    return {name: each for name, each in get_type_hints(kind).items() if name != "KIND"}
+
+
+def spoil(found: Any) -> Iterator[Any]:
+    """Yield a value with something in it that is missing, or of another type or size."""
+    wrong: list[Any] = [None, "y", 2, True, 1.5, [], {}, [{}], {"a": 1}, 2**63]
+    if isinstance(found, dict):
+        for name, each in found.items():
+            if name == "life" and "kind" in found and found["kind"].startswith("life"):
+                continue  # these two are for any life
+            yield {key: value for key, value in found.items() if key != name}
+            yield from ({**found, name: other} for other in spoil(each) if name != "kind" or not isinstance(other, str))
+    elif isinstance(found, list):
+        yield from (
+            [*found[:place], other, *found[place + 1 :]] for place, each in enumerate(found) for other in spoil(each)
+        )
+        yield from (each for each in wrong if each != [])
+    else:
+        yield from (each for each in wrong if type(each) is not type(found) or each == 2**63)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
+    draw = random.Random(seed)
+    async with open_broker_service() as service:
+        producer = await begin_transaction(service)
+        log = service.broker.find_log("orders", 0)
+        assert log is not None
+        texts = ["", "x", "orders", "payments", log.own.address, *(each.name for each in service.broker.cluster.logs)]
+        numbers = [-(2**63), -1, 0, 1, 3, log.leadership.epoch, *producer, 2**63 - 1]
+
+        def make(kind: Any) -> Any:
+            if attrs.has(kind):
+                return {name: make(each) for name, each in fields_of(kind).items()}
+            if kind is Producer and draw.random() < 0.5:
+                return list(producer)
+            if hasattr(kind, "_fields"):
+                return [make(each) for each in fields_of(kind).values()]
+            if get_origin(kind) is tuple:
+                return [make(get_args(kind)[0]) for _ in range(draw.randrange(3))]
+            values: Any = {bool: [True, False], int: numbers, str: texts, ErrorCode: list(ErrorCode)}[kind]
+            return draw.choice(values)
+
+        post = service._post
+        for _ in range(300):
+            kind, (message, _) = draw.choice(list(post._handlers.items()))
+            sent = {"version": 1, "to": "", "life": post._life, "kind": kind, "fields": make(message)}
+            service.broker.on_message("other", json.dumps(sent).encode())
+        assert post.discarded == 0
+        await service.broker.wait_durable()
+        with trio.fail_after(DEADLINE_S):
+            await append_batches(service, log, [make_batch(b"further")]).wait_offset()
+
+
+def make_batch(value: bytes) -> tuple[Any, bytes]:
+    data = encode_batch(0, [value], timestamps=1000)
+    return check_crc(data), data
 
 
 async def begin_transaction(service: Service) -> Producer:
@@ -127,7 +237,7 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         assert log is not None
         sent: list[dict[str, Any]] = []
         post: Any = service._post
-        post.send = lambda _to, kind, fields: sent.append({"kind": kind, **fields})
+        post.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
 
         def end(slot_epoch: int, place_epoch: int, request: int) -> None:
             fields = {
