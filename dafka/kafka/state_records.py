@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
 from dafka.protocol.logs import log_of_key
 
 COORDINATORS_TOPIC = "$coordinators"
@@ -145,13 +146,9 @@ def decode_fields(record: StateRecord, version_max: int) -> dict[str, Any]:
     return fields
 
 
-@contextmanager
-def field_errors(record: StateRecord) -> Iterator[None]:
+def field_errors(record: StateRecord) -> AbstractContextManager[None]:
     """Raise `StorageFormatError` where a field of a record is missing or has the wrong type."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise StorageFormatError(f"{record.topic}: {record.key!r} has a wrong or missing field: {error!r}") from error
+    return format_errors(f"the record {record.key!r} of {record.topic}")
 
 
 def encode_bytes(data: bytes) -> str:
@@ -171,5 +168,5 @@ def _encode(value: object) -> bytes:
 def _decode(record: StateRecord, data: bytes, what: str) -> object:
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageFormatError(f"{record.topic}: the {what} of {record.key!r} is not JSON: {error}") from error

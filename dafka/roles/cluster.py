@@ -172,28 +172,30 @@ class Cluster:
         writer = partition.address
         for key, value in records:
             try:
-                self._learn(partition.topic, writer, (key or b"").decode(), value)
+                name = (key or b"").decode()
+                found = None if value is None else _decode(partition, name, value)
             except (StorageFormatError, UnicodeDecodeError) as error:
                 _LOGGER.warning("a control record of the broker %s is ignored: %s", writer, error)
+                continue
+            if found is None:
+                self._own_control[name.partition("/")[2].rpartition("/")[0]].pop(name, None)
+            elif isinstance(found, BrokerDescription):
+                self._learn_broker(found)
+            elif isinstance(found, Topic | Deletion):
+                self._learn_topic(found, writer)
+            else:
+                self._learn_control(found, writer, name)
 
-    def _learn(self, topic: str, writer: str, key: str, value: bytes | None) -> None:
-        if value is None:
-            self._own_control[key.partition("/")[2].rpartition("/")[0]].pop(key, None)
-        elif topic == BROKERS_TOPIC:
-            self._learn_broker(decode_broker(writer, value))
-        elif topic == TOPICS_TOPIC:
-            self._learn_topic(decode_topic(key, value), writer)
-        else:
-            record = decode_control(value)
-            if record.log.partition("/")[0] in self.topic_table.deleted_ids:
-                return
-            if writer == self._broker.address:
-                self._own_control[record.log][key] = record
-            self.act(self.logs.note_control(writer, record))
-            log = self.logs.find(record.log)
-            if log is not None:
-                self.leading.note_held([log])
-                self.leading.heal_later([log])
+    def _learn_control(self, record: ControlRecord, writer: str, key: str) -> None:
+        if record.log.partition("/")[0] in self.topic_table.deleted_ids:
+            return
+        if writer == self._broker.address:
+            self._own_control[record.log][key] = record
+        self.act(self.logs.note_control(writer, record))
+        log = self.logs.find(record.log)
+        if log is not None:
+            self.leading.note_held([log])
+            self.leading.heal_later([log])
 
     def _learn_broker(self, broker: BrokerDescription) -> None:
         own = self.brokers.own
@@ -674,3 +676,9 @@ class Cluster:
 
 def _key_of(record: ControlRecord) -> str:
     return f"{type(record).__name__.lower()}/{record.log}/{record.branch.epoch}"
+
+
+def _decode(partition: Partition, key: str, value: bytes) -> BrokerDescription | Topic | Deletion | ControlRecord:
+    if partition.topic == BROKERS_TOPIC:
+        return decode_broker(partition.address, value)
+    return decode_topic(key, value) if partition.topic == TOPICS_TOPIC else decode_control(value)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
 from dafka.protocol.system_topics import GROUP_PREFIX
 from dafka.records import Partition
 
@@ -107,7 +108,7 @@ def decode_member_record(value: bytes) -> MemberRecord:
     Raises:
         StorageFormatError: The value is malformed, or a newer version of dafka has written it.
     """
-    try:
+    with format_errors("a record of a group"):
         fields = json.loads(value)
         if fields["version"] > GROUP_RECORD_VERSION:
             raise StorageFormatError("a record of a group has a newer version: update dafka on this machine")
@@ -125,8 +126,6 @@ def decode_member_record(value: bytes) -> MemberRecord:
             positions=_positions(fields.get("positions", {})),
             over=frozenset(map(str, fields.get("over", ()))),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StorageFormatError(f"a record of a group is malformed: {error!r}") from None
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[str]]:

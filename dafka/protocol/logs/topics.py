@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
 
 TOPICS_TOPIC = "$topics"
 """Where each broker keeps the topics that it has changed: a record for each, whose key is its name."""
@@ -144,7 +145,7 @@ def decode_topic(key: str, value: bytes) -> Topic | Deletion:
         StorageFormatError: The value is malformed, or a newer version of dafka has written it.
     """
     name = key.partition(_DELETED)[0]
-    try:
+    with format_errors(f"the record of the topic {name!r}"):
         fields = json.loads(value)
         version = int(fields["version"])
         if version > TOPIC_VERSION:
@@ -155,6 +156,8 @@ def decode_topic(key: str, value: bytes) -> Topic | Deletion:
         settings = {str(key): str(each) for key, each in fields["settings"].items()}
         placement = tuple(tuple(map(str, each)) for each in fields.get("placement", ()))
         count, revision = int(fields["log_count"]), int(fields.get("revision", 0))
+        if not 0 < count <= LOGS_MAX:
+            raise ValueError(f"{count} logs")
         replica_count, created_at = int(fields.get("replica_count", 0)), int(fields.get("created_at", 0))
         assigned = {int(number): tuple(map(str, each)) for number, each in fields.get("assignments", {}).items()}
         topic = Topic(
@@ -164,5 +167,3 @@ def decode_topic(key: str, value: bytes) -> Topic | Deletion:
             return topic
         ends = {str(address): int(end) for address, end in fields.get("native_ends", {}).items()}
         return Deletion(topic, ends)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageFormatError(f"the record of the topic {name!r} is malformed: {error!r}") from None

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
 from dafka.protocol.logs import Leadership
 
 BROKERS_TOPIC = "$brokers"
@@ -210,7 +211,7 @@ def decode_broker(address: str, value: bytes) -> BrokerDescription:
     Raises:
         StorageFormatError: The value is malformed, or a newer version of dafka has written it.
     """
-    try:
+    with format_errors("the record of a broker"):
         fields = json.loads(value)
         if fields.pop("version") > BROKER_VERSION:
             raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
@@ -220,5 +221,3 @@ def decode_broker(address: str, value: bytes) -> BrokerDescription:
         return BrokerDescription(
             address=address, **{name: kind(fields[name]) for name, kind in kinds.items() if name in fields}
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageFormatError(f"the record of a broker is malformed: {error!r}") from None

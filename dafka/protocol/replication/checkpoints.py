@@ -12,6 +12,7 @@ from typing import NamedTuple
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
 from dafka.records import Partition
 
 CHECKPOINTS_TOPIC = "$checkpoints"
@@ -82,7 +83,7 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
     Raises:
         StorageFormatError: The value is malformed, or another version of dafka has written it.
     """
-    try:
+    with format_errors("a checkpoint"):
         fields = json.loads(value)
         if fields["version"] != CHECKPOINT_VERSION:
             raise StorageFormatError("a checkpoint has another version")
@@ -94,5 +95,3 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
             None if restart is None else Restart(*map(int, restart)),
             {str(address): int(end) for address, end in needed.items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageFormatError(f"a checkpoint is malformed: {error!r}") from None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
 from dafka.protocol.logs import NamesReplicas
 
 BRANCHES_TOPIC = "$branches"
@@ -150,7 +151,7 @@ def decode_control(value: bytes) -> ControlRecord:
     Raises:
         StorageFormatError: The value is malformed, or a newer version of dafka has written it.
     """
-    try:
+    with format_errors("a control record"):
         fields = json.loads(value)
         if fields.pop("version") > CONTROL_VERSION:
             raise StorageFormatError("a control record has a newer version: update dafka on this broker")
@@ -167,8 +168,6 @@ def decode_control(value: bytes) -> ControlRecord:
         if kind == "row":
             return BranchRow(str(log), _branch(branch), tip, _texts(replicas), *map(_texts, further))
         raise StorageFormatError(f"a control record has the unknown kind {kind!r}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageFormatError(f"a control record is malformed: {error!r}") from None
 
 
 def _branch(found: Sequence[Any]) -> Branch:

@@ -1,0 +1,75 @@
+"""Records of brokers and groups that any node can publish: malformed ones are refused by one kind of error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from dafka.errors import StorageFormatError
+from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
+from dafka.protocol.logs import Deletion, Topic, decode_topic, encode_deletion, encode_topic
+from dafka.protocol.logs.topics import LOGS_MAX
+from dafka.protocol.replication import (
+    Branch,
+    BranchRow,
+    BrokerDescription,
+    Claim,
+    Promise,
+    Tip,
+    decode_broker,
+    decode_control,
+    encode_broker,
+    encode_control,
+)
+from dafka.protocol.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
+from dafka.records import Partition
+from tests.spoiled import spoil_fields
+
+BRANCH = Branch(3, "a")
+TIP = Tip(BRANCH, 5)
+TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, 2, {1: ("c",)})
+PARTITION = Partition("orders", "p")
+MEMBER = MemberRecord(
+    lease_ms=100, topics=("orders",), stores=2, claimed=frozenset([PARTITION]), positions={PARTITION: Position(1, 2)}
+)
+
+Decode = Callable[[bytes], object]
+SAMPLES: dict[str, tuple[bytes, Decode]] = {
+    "topic": (encode_topic(TOPIC), lambda value: decode_topic("orders", value)),
+    "deletion": (encode_deletion(Deletion(TOPIC, {"p": 3})), lambda value: decode_topic("orders", value)),
+    "broker": (encode_broker(BrokerDescription(address="a", number=1)), lambda value: decode_broker("a", value)),
+    "claim": (encode_control(Claim("1D/0", BRANCH, ("a", "b"), ("b",))), decode_control),
+    "promise": (encode_control(Promise("1D/0", BRANCH, TIP, (("a",),), BRANCH)), decode_control),
+    "row": (encode_control(BranchRow("1D/0", BRANCH, TIP, ("a", "b"))), decode_control),
+    "checkpoint": (encode_checkpoint(Checkpoint(1, 2, 3, Restart(1, 2), {"p": 3})), decode_checkpoint),
+    "member": (encode_member_record(MEMBER), decode_member_record),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_malformed_record_is_refused_or_read_without_any_other_error(kind: str) -> None:
+    sample, decode = SAMPLES[kind]
+    decode(sample)
+    wrong = [
+        b"",
+        b"\xff",
+        b"[]",
+        b"[" * 100_000,
+        *(json.dumps(each).encode() for each in spoil_fields(json.loads(sample))),
+    ]
+    refused = 0
+    for value in wrong:
+        try:
+            decode(value)
+        except StorageFormatError:
+            refused += 1
+    assert refused > 4
+
+
+def test_a_topic_with_an_impossible_number_of_logs_is_refused() -> None:
+    for count in (0, -1, LOGS_MAX + 1, 2**63):
+        value = json.dumps({**json.loads(encode_topic(TOPIC)), "log_count": count}).encode()
+        with pytest.raises(StorageFormatError):
+            decode_topic("orders", value)
