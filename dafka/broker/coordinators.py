@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TypeVar
 
 import trio
 
@@ -28,6 +29,8 @@ _LOGGER = logging.getLogger("dafka.broker")
 
 _RETRY_S = 1.0
 """How long to wait before a slot is loaded again that could not be."""
+
+_T = TypeVar("_T")
 
 _FORMER_TOPICS = (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
@@ -88,6 +91,68 @@ class Coordinators:
     def served(self) -> list[Slot]:
         """Return the slots that this broker serves."""
         return [slot for slot in self._slots if slot is not None and slot.loaded.is_set()]
+
+    async def ask_all(
+        self, ask: Callable[[Slot], Awaitable[_T]], slots: Collection[Slot]
+    ) -> dict[Slot, _T | ErrorCode]:
+        """Ask several slots at once, which takes no longer than for one.
+
+        Args:
+            ask: Asks a slot, and may raise `CoordinatorError`.
+            slots: The slots.
+
+        Returns:
+            What each has answered; the error code if it does not.
+        """
+        answers: dict[Slot, _T | ErrorCode] = {}
+
+        async def note(slot: Slot) -> None:
+            try:
+                answers[slot] = await ask(slot)
+            except CoordinatorError as error:
+                answers[slot] = error.error_code
+
+        async with trio.open_nursery() as nursery:
+            for slot in slots:
+                nursery.start_soon(note, slot)
+        return answers
+
+    async def read(self, read: Callable[[Slot], list[_T]]) -> list[_T]:
+        """Return what all slots here say, when it is durable.
+
+        Args:
+            read: Returns what a slot says.
+
+        Returns:
+            What those say that this broker still serves.
+
+        Raises:
+            CoordinatorError: The storage fails.
+        """
+
+        async def settle(slot: Slot) -> list[_T]:
+            said = read(slot)
+            await slot.settle()
+            return said
+
+        found: list[_T] = []
+        for said in (await self.ask_all(settle, self.served())).values():
+            if isinstance(said, list):
+                found += said
+            elif said is not ErrorCode.NOT_COORDINATOR:
+                raise CoordinatorError(said)
+        return found
+
+    def sort(self, names: Iterable[str]) -> tuple[dict[Slot, list[str]], dict[str, ErrorCode]]:
+        """Return groups or transactional ids by their slots, and why this broker does not serve the others."""
+        served: dict[Slot, list[str]] = {}
+        refused: dict[str, ErrorCode] = {}
+        for name in dict.fromkeys(names):
+            try:
+                served.setdefault(self.find(name), []).append(name)
+            except CoordinatorError as error:
+                refused[name] = error.error_code
+        return served, refused
 
     def any_leader(self) -> str:
         """Return the address of a broker that leads any slot; empty if none is known."""

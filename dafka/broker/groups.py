@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 import attrs
 
 from dafka.broker.coordinators import Coordinators
 from dafka.broker.group_positions import follow_branches, name_branch
 from dafka.broker.participants import Participants
-from dafka.broker.slots import CoordinatorError
+from dafka.broker.slots import CoordinatorError, Slot
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import (
     CommitRequest,
@@ -181,56 +182,53 @@ class Groups:
         return result
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
-        """Return the groups here, without their members; see `GroupCoordinator.list_groups`."""
-        found = list[DescribedGroup]()
-        for slot in self._coordinators.served():
-            listed = slot.groups.list_groups(states, types)
-            try:
-                await slot.settle()
-            except CoordinatorError:
-                continue
-            found += listed
-        return found
+        """Return the groups here, without their members; see `GroupCoordinator.list_groups`.
 
-    async def describe_group(self, group_id: str) -> DescribedGroup:
-        """Return everything about a group."""
-        try:
-            slot = self._coordinators.find(group_id)
-            found = slot.groups.describe_group(group_id)
+        Raises `CoordinatorError` if the storage fails.
+        """
+        return await self._coordinators.read(lambda slot: slot.groups.list_groups(states, types))
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, DescribedGroup]:
+        """Return everything about groups, by their names."""
+
+        async def describe(slot: Slot) -> list[DescribedGroup]:
+            found = [slot.groups.describe_group(each) for each in served[slot]]
             await slot.settle()
             slot.check_lease()
-        except CoordinatorError as error:
-            return DescribedGroup(group_id, error.error_code, GroupState.DEAD.value)
-        return found
+            return found
+
+        served, refused = self._coordinators.sort(group_ids)
+        described: dict[str, DescribedGroup] = {}
+        for slot, found in (await self._coordinators.ask_all(describe, served)).items():
+            if isinstance(found, ErrorCode):
+                refused.update(dict.fromkeys(served[slot], found))
+            else:
+                described.update((each.group_id, each) for each in found)
+        for group_id, error in refused.items():
+            described[group_id] = DescribedGroup(group_id, error, GroupState.DEAD.value)
+        return described
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Delete groups that have no members."""
-        errors = dict[str, ErrorCode]()
-        for group_id in group_ids:
-            if group_id not in errors:
-                errors[group_id] = await self._delete_group(group_id)
+
+        async def delete(slot: Slot) -> dict[str, ErrorCode]:
+            errors: dict[str, ErrorCode] = await slot.ask(lambda token: slot.groups.delete_groups(token, served[slot]))
+            return errors
+
+        served, errors = self._coordinators.sort(group_ids)
+        for slot, found in (await self._coordinators.ask_all(delete, served)).items():
+            errors.update(dict.fromkeys(served[slot], found) if isinstance(found, ErrorCode) else found)
         return errors
 
     async def settle(self) -> None:
-        """Wait until everything is durable that the groups here know."""
-        for slot in self._coordinators.served():
-            try:
-                await slot.settle()
-            except CoordinatorError:
-                continue
+        """Wait until everything is durable that the groups here know, or the storage fails."""
+        with suppress(CoordinatorError):
+            await self._coordinators.read(lambda _slot: [])
 
     def forget_topic(self, topic: Topic) -> None:
         """Begin to delete the offsets of a topic that is deleted."""
         for slot in self._coordinators.served():
             slot.carry_out(slot.groups.delete_topics({topic.topic_id}, topic.name))
-
-    async def _delete_group(self, group_id: str) -> ErrorCode:
-        try:
-            slot = self._coordinators.find(group_id)
-            errors: dict[str, ErrorCode] = await slot.ask(lambda token: slot.groups.delete_groups(token, [group_id]))
-        except CoordinatorError as error:
-            return error.error_code
-        return errors[group_id]
 
     def _id_of(self, name: str) -> str:
         topic = self._broker.find_topic(name)

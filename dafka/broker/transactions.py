@@ -144,16 +144,8 @@ class Transactions:
         return found
 
     async def list_transactions(self) -> list[Transaction]:
-        """Return the states of all transactional ids here."""
-        found = list[Transaction]()
-        for slot in self._coordinators.served():
-            listed = slot.transactions.list_transactions()
-            try:
-                await slot.settle()
-            except CoordinatorError:
-                continue
-            found += listed
-        return found
+        """Return the states of all transactional ids here. Raises `CoordinatorError` if the storage fails."""
+        return await self._coordinators.read(lambda slot: slot.transactions.list_transactions())
 
     def known(self) -> list[Transaction]:
         """Return the states of all transactional ids here, which may not be durable yet."""

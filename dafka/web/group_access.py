@@ -78,7 +78,7 @@ class GroupAccess:
         """
 
         async def here() -> Any:
-            group = await self._service.groups.describe_group(name)
+            group = (await self._service.groups.describe_groups([name]))[name]
             _check_here(group.error_code)
             if group.error_code:
                 raise group_not_found(name)
@@ -131,7 +131,7 @@ class GroupAccess:
             if error:
                 raise WebError("conflict", f"the group {name!r} has members: stop them first")
 
-        await self._reach(name, here, "DELETE", _path(name))
+        await self._reach(name, here, "DELETE", _path(name), done="group_not_found")
 
     async def commit(self, name: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Commit offsets of a group, which must not have members.
@@ -159,10 +159,21 @@ class GroupAccess:
         await self._reach(name, here, "PUT", f"{_path(name)}/offsets", document)
 
     async def _reach(
-        self, name: str, here: Callable[[], Awaitable[Any]], method: str, target: str, document: Any = None
+        self,
+        name: str,
+        here: Callable[[], Awaitable[Any]],
+        method: str,
+        target: str,
+        document: Any = None,
+        *,
+        done: str = "",
     ) -> Any:
-        """Ask the coordinator of a group, and again if it is another one meanwhile."""
+        """Ask the coordinator of a group, and again if it is another one meanwhile, or its answer is lost.
+
+        `done` is the code of the error with which it answers if it has carried the request out before.
+        """
         deadline = trio.current_time() + LEADER_WAIT_S
+        may_be_done = False
         while True:
             coordinator = self._service.coordinator_of(name)
             try:
@@ -173,17 +184,20 @@ class GroupAccess:
                 if self._client is None:
                     raise WebError("not_leader", f"another broker coordinates the group {name!r}")
                 return await self._client.request(coordinator, method, target, document)
-            except CoordinatorError:
-                problem = "is changing"
-            except BrokerError as error:
-                problem = str(error)
-            except WebError as error:
-                if error.code != "not_leader" or self._client is None:
-                    raise
-                problem = "is changing"
+            except (CoordinatorError, BrokerError, WebError) as error:
+                if may_be_done and isinstance(error, WebError) and error.code == done:
+                    return None
+                problem = self._find_problem(error)
+            may_be_done = coordinator is not None
             if trio.current_time() + RETRY_S >= deadline:
                 raise self._unavailable(name, coordinator, problem)
             await trio.sleep(RETRY_S)
+
+    def _find_problem(self, error: CoordinatorError | BrokerError | WebError) -> str:
+        """Return why a coordinator is asked again; raise the error if it is not."""
+        if isinstance(error, WebError) and (error.code != "not_leader" or self._client is None):
+            raise error
+        return str(error) if isinstance(error, BrokerError) else "is changing"
 
     def _unavailable(self, name: str, coordinator: BrokerDescription | None, problem: str) -> WebError:
         broker = self._service.broker

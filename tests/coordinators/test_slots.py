@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import trio
 from dafka.batches import check_crc, encode_batch
 from dafka.broker import CoordinatorError, Service, slot_log
 from dafka.broker.slot_log import SlotLog
+from dafka.broker.slots import Slot
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import CommitRequest, GroupCoordinator, GroupSettings, OffsetToCommit
 from dafka.kafka.state_records import (
@@ -34,6 +35,9 @@ from tests.web.services import STORAGES, open_broker_service
 PLACE = TopicPartition("orders", 0)
 
 GROUPS = [f"group-{number}" for number in range(40)]
+
+NAMES = [f"g{number}" for number in range(200)]
+"""Some for each slot."""
 
 
 def commit(group: str, offset: int, leader_epoch: int = -1) -> CommitRequest:
@@ -127,8 +131,61 @@ async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
             patch.setattr(service.broker, "holds_lease", lambda asked: asked is not log)
             with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
                 await service.groups.fetch_offsets("g")
-            assert (await service.groups.describe_group("g")).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            described = await service.groups.describe_groups(["g"])
+            assert described["g"].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await service.groups.fetch_offsets("g"))[PLACE].offset == 7
+
+
+async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_broker_service() as service:
+        waiting: list[object] = []
+        all_wait = trio.Event()
+
+        async def settle(slot: Slot, *_arguments: object) -> dict[str, ErrorCode]:
+            waiting.append(slot)
+            if len(waiting) == SLOTS:
+                all_wait.set()
+            await all_wait.wait()
+            return {}
+
+        calls: list[Callable[[], Awaitable[object]]] = [
+            service.groups.list_groups,
+            service.groups.settle,
+            service.transactions.list_transactions,
+            lambda: service.groups.describe_groups(NAMES),
+            lambda: service.groups.delete_groups(NAMES),
+        ]
+        monkeypatch.setattr(Slot, "settle", settle)
+        monkeypatch.setattr(Slot, "ask", settle)
+        for each in calls:
+            waiting.clear()
+            all_wait = trio.Event()
+            with trio.fail_after(60):
+                await each()
+            assert len(waiting) == SLOTS
+
+
+async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(slot: Slot) -> None:
+        if slot.log.number == 7:
+            raise CoordinatorError(code)
+
+    async with open_broker_service() as service:
+        for each in NAMES:
+            await service.groups.commit_offsets(commit(each, 1))
+        monkeypatch.setattr(Slot, "settle", fail)
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        reads: list[Callable[[], Awaitable[object]]] = [
+            service.groups.list_groups,
+            service.transactions.list_transactions,
+        ]
+        for read in reads:
+            with pytest.raises(CoordinatorError):
+                await read()
+        described = await service.groups.describe_groups(NAMES)
+        assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if slot_of(each) == 7}
+        code = ErrorCode.NOT_COORDINATOR
+        assert len(await service.groups.list_groups()) == sum(slot_of(each) != 7 for each in NAMES)
 
 
 @pytest.mark.parametrize("storage", STORAGES[1:])

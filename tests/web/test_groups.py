@@ -5,12 +5,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 from confluent_kafka import Consumer
 
 from dafka.kafka.groups.subscriptions import read_assignment
+from dafka.web.errors import WebError, group_not_found
+from dafka.web.forwarding.broker_client import BrokerError
+from dafka.web.group_access import GroupAccess
 from tests.web.running import DEADLINE_S, RunningWeb, open_web
 
 
@@ -142,3 +147,21 @@ def test_assignments_of_other_formats_are_not_understood() -> None:
         struct.pack(">hih1si", 0, 1, 1, b"a", -1),
     ):
         assert read_assignment(wrong) is None
+
+
+async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
+    """The coordinator is asked again, and then there is no such group: this request has deleted it."""
+    coordinator = SimpleNamespace(address="other")
+    broker = SimpleNamespace(address="own", waits=SimpleNamespace(problem=""))
+    service: Any = SimpleNamespace(coordinator_of=lambda _name: coordinator, broker=broker)
+    answers: list[Exception] = [BrokerError("does not answer"), group_not_found("g")]
+
+    async def request(*_arguments: object) -> None:
+        raise answers.pop(0)
+
+    client: Any = SimpleNamespace(request=request)
+    await GroupAccess(service, client).delete("g")
+    assert answers == []
+    answers = [group_not_found("g")]
+    with pytest.raises(WebError, match="there is no group"):
+        await GroupAccess(service, client).delete("g")

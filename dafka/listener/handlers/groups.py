@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dafka.broker import CoordinatorError
 from dafka.kafka.constants import GROUP_KEY, TRANSACTION_KEY
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.groups import (
@@ -171,7 +172,10 @@ async def leave_group(client: Client, request: LeaveGroupRequest) -> LeaveGroupR
 @handles(ListGroupsRequest)
 async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
-    groups = await client.service.groups.list_groups(request.states_filter, request.types_filter)
+    try:
+        groups = await client.service.groups.list_groups(request.states_filter, request.types_filter)
+    except CoordinatorError as error:
+        return ListGroupsResponse(error_code=error.error_code, groups=[])
     return ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=[
@@ -189,7 +193,8 @@ async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsR
 @handles(DescribeGroupsRequest)
 async def describe_groups(client: Client, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
-    found = [await client.service.groups.describe_group(each) for each in request.groups]
+    described = await client.service.groups.describe_groups(request.groups)
+    found = [described[each] for each in request.groups]
     hidden = ErrorCode.NONE if client.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
     return DescribeGroupsResponse(
         groups=[

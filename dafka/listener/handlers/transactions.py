@@ -131,6 +131,12 @@ async def list_transactions(client: Client, request: ListTransactionsRequest) ->
         return ListTransactionsResponse(
             throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
         )
+    try:
+        found = await client.service.transactions.list_transactions()
+    except CoordinatorError as error:
+        return ListTransactionsResponse(
+            throttle_time_ms=0, error_code=error.error_code, unknown_state_filters=[], transaction_states=[]
+        )
     time_ms = now_ms()
     states = [
         ListedTransactionState(
@@ -138,7 +144,7 @@ async def list_transactions(client: Client, request: ListTransactionsRequest) ->
             producer_id=each.producer_id,
             transaction_state=each.phase.value,
         )
-        for each in await client.service.transactions.list_transactions()
+        for each in found
         if (not request.state_filters or each.phase.value in request.state_filters)
         and (not request.producer_id_filters or each.producer_id in request.producer_id_filters)
         and (request.duration_filter < 0 or 0 <= each.started_at_ms <= time_ms - request.duration_filter)

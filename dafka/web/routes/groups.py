@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+from dafka.broker import CoordinatorError
 from dafka.kafka.groups import DescribedGroup, DescribedMember, GroupState
 from dafka.kafka.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
 from dafka.web.errors import WebError
@@ -121,7 +122,11 @@ async def list_groups(request: Request) -> AnyResponse:
 async def _list_here(request: Request) -> dict[str, Any]:
     """Return a page of the groups that this broker coordinates."""
     groups, query, permissions = request.service.groups, request.query, request.access.permissions
-    found = await groups.list_groups([] if query["state"] is None else [query["state"]])
+    try:
+        found = await groups.list_groups([] if query["state"] is None else [query["state"]])
+    except CoordinatorError:
+        problem = request.service.broker.waits.problem or "it takes too long"
+        raise WebError("storage_failed", f"the groups cannot be read: {problem}") from None
     names = sorted(
         each.group_id
         for each in found
@@ -129,7 +134,7 @@ async def _list_here(request: Request) -> dict[str, Any]:
     )
     first = bisect_right(names, query["after"]) if query["after"] else 0
     page = names[first : first + query["limit"]]
-    described = [await groups.describe_group(each) for each in page]
+    described = (await groups.describe_groups(page)).values()
     is_last = first + len(page) >= len(names)
     return {
         "groups": [
