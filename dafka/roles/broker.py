@@ -223,6 +223,7 @@ class Broker(Store):
             placement,
             assignments=dict(enumerate(placement)),
             created_at=now_ms(),
+            first_epoch=self.cluster.first_epoch(name),
         )
         return attrs.evolve(topic, placement=self.cluster.balancing.place_logs(topic))
 
@@ -273,8 +274,10 @@ class Broker(Store):
         marks = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
         native = {each.address: self._machine.next_sequence(each) for each in marks if self.order.is_native(each)}
         changes: list[tuple[bytes, bytes | None]] = []
+        epochs = [log.leadership.epoch for log in self.order.logs(name)]
         for topic in self.cluster.topic_table.living(name):
-            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), native)
+            last_epoch = max([topic.first_epoch, *epochs])
+            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), native, last_epoch)
             changes.append((deletion.key.encode(), encode_deletion(deletion)))
             self.cluster.topic_table.learn_deletion(deletion)
         changes.append((name.encode(), changes[0][1]))  # instead of the record of its creation

@@ -34,6 +34,7 @@ from dafka.protocol.machines.broker import answer_round, ask_round
 from dafka.protocol.replication import (
     BRANCHES_TOPIC,
     BROKERS_TOPIC,
+    EPOCH_STEP,
     Acknowledge,
     Availability,
     BrokerDescription,
@@ -50,6 +51,7 @@ from dafka.protocol.replication import (
     decode_control,
     encode_broker,
     encode_control,
+    next_epoch,
     rank_nodes,
 )
 from dafka.protocol.replication.replicated_logs import (
@@ -75,6 +77,9 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 
 FETCH_AGAIN_S = 1.0
 """Seconds after which what replicas lack is fetched again if it has not come. There may be thousands of partitions."""
+
+MISSED_EPOCHS = 8
+"""By how many changes of its leader a log may be further than the broker knows that deletes its topic."""
 
 LEAVING_S = 1.0
 """Seconds that others have to hear that a broker leaves, because another one has its number."""
@@ -244,6 +249,16 @@ class Cluster:
         self.settle_topics()
         return self._broker.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
 
+    def first_epoch(self, name: str) -> int:
+        """Return the leader epoch with which the logs of a new topic begin, behind those of a deleted one of its name.
+
+        Whoever has deleted that one may have missed some of its last leaders.
+        """
+        last = self.topic_table.last_epochs.get(name)
+        if last is None or (self.is_alone and not last):
+            return 0
+        return next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
+
     def settle_topics(self) -> None:
         """Have the topics here follow the table: forget the logs of those that are gone, and add or change the others.
 
@@ -270,7 +285,7 @@ class Cluster:
         for log in added:
             replicas = topic.placement[log.number] if log.number < len(topic.placement) else (own,)
             name = name_log(topic.topic_id, log.number)
-            if replicas == (own,) and self.is_alone and not self.logs.has_control(name):
+            if replicas == (own,) and self.is_alone and not topic.first_epoch and not self.logs.has_control(name):
                 log.leadership = Leadership(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
                 if self._nursery is not None:
                     self._order.catch_up(log, self._broker.ends(topic.name), self._broker.earliest(topic.name))

@@ -149,3 +149,33 @@ async def test_deletion_that_was_recorded_is_finished_at_the_next_start(
         await several.stop("a")
         async with open_storage(f"filelog:{tmp_path / 'a'}", read_only=True) as storage:
             assert await storage.partitions("orders") == {}
+
+
+async def test_leader_epochs_of_a_topic_go_on_behind_those_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
+    """Clients such as librdkafka know logs by names, and ignore a leader of an earlier epoch."""
+    async with open_several(tmp_path) as several:
+        await several.start_all(*NAMES)
+        for _ in range(2):
+            await several.brokers["a"].create_topic("orders").wait()
+            ((leader, _),) = await several.wait_led("orders")
+            await several.append("orders", 0, b"old")
+            first = several.name_of(leader)
+            await several.stop(first)
+            ((_, log),) = await several.wait_led("orders")
+            epoch = log.leadership.epoch
+            assert epoch > 0
+            await several.start(first)
+            await several.brokers["a"].delete_topic("orders")
+            await wait_until(lambda: not any(each.topics for each in several.brokers.values()))
+            await several.brokers["b"].create_topic("orders").wait()
+            ((leader, log),) = await several.wait_led("orders")
+            assert log.leadership.epoch > epoch
+            await several.append("orders", 0, b"new")
+            for name in NAMES:
+                await several.stop(name)
+            await several.start_all(*NAMES)
+            ((leader, log),) = await several.wait_led("orders")
+            assert log.leadership.epoch > epoch
+            assert await read(leader, log) == [b"new"]
+            await several.brokers["c"].delete_topic("orders")
+            await wait_until(lambda: not any(each.topics for each in several.brokers.values()))

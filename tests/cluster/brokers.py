@@ -54,7 +54,7 @@ class BrokerNode:
         number: Its number.
         node: Its process.
         place: Where it runs.
-        folder: The folder of its storage.
+        storage: The URL of its storage.
         servers: Where clients of Kafka reach it.
         url: Where HTTP clients reach it.
     """
@@ -62,7 +62,7 @@ class BrokerNode:
     number: int
     node: Node
     place: Place
-    folder: Path
+    storage: str
     servers: str
     url: str
 
@@ -70,11 +70,6 @@ class BrokerNode:
     def name(self) -> str:
         """Its name."""
         return self.node.name
-
-    @property
-    def storage(self) -> str:
-        """The URL of its storage."""
-        return f"filelog:{self.folder}"
 
 
 class BrokerCluster:
@@ -89,7 +84,13 @@ class BrokerCluster:
     """
 
     def __init__(
-        self, network: Network, folder: Path, timeline: Timeline, nursery: trio.Nursery, settings: Settings
+        self,
+        network: Network,
+        folder: Path,
+        timeline: Timeline,
+        nursery: trio.Nursery,
+        settings: Settings,
+        scheme: str = "filelog",
     ) -> None:
         """Create it. Tests call `open_cluster` instead."""
         self.network = network
@@ -98,6 +99,7 @@ class BrokerCluster:
         self.brokers: dict[str, BrokerNode] = {}
         self._nursery = nursery
         self._settings = settings
+        self._scheme = scheme
         self._tower_ports = (5556, 5557)
         self._tower_host = ""
 
@@ -124,13 +126,13 @@ class BrokerCluster:
         name = f"broker-{number}"
         place = await self.network.add(name)
         kafka, http = (9092, 8080) if self.network.can_split else free_ports(2)
-        storage = self.folder / name
+        storage = f"{self._scheme}:{self.folder / name}"
         own: Settings = {
             "node": {"bind": f"tcp://{place.host}:*", "tower_timeout_ms": 120_000},
             "beacon": {"tower": [":".join(map(str, (self._tower_host, *self._tower_ports)))], "advertise": place.host},
             "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
             "http": {"listen": f"{place.host}:{http}"},
-            "store": {"storage": f"filelog:{storage}"},
+            "store": {"storage": storage},
             "broker": {"number": number, "rack": rack},
             "clients": {"allow_unauthenticated": "on"},
         }
@@ -268,6 +270,7 @@ async def open_cluster(
     is_split: bool = False,
     racks: Sequence[str] = (),
     is_quick: bool = True,
+    scheme: str = "filelog",
     echo: TextIO | None = None,
     **settings: Mapping[str, Any],
 ) -> AsyncIterator[BrokerCluster]:
@@ -279,6 +282,7 @@ async def open_cluster(
         is_split: Whether its network can be split.
         racks: The racks of these brokers.
         is_quick: Whether the cluster is whole again sooner than by default.
+        scheme: The storages of the brokers.
         echo: Where to show what happens.
         settings: Settings of all brokers, by section.
     """
@@ -288,7 +292,7 @@ async def open_cluster(
         with single_exception():
             async with trio.open_nursery() as nursery:
                 common = merge(QUICK, settings) if is_quick else settings
-                cluster = BrokerCluster(network, folder, timeline, nursery, common)
+                cluster = BrokerCluster(network, folder, timeline, nursery, common, scheme)
                 await cluster.start_tower()
                 added = [await cluster.add(rack=racks[each] if racks else "") for each in range(brokers)]
                 await cluster.start(*added)

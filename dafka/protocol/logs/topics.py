@@ -51,6 +51,8 @@ class Topic:
         revision: How often the topic was changed.
         assignments: The replicas that an operator has named for logs, by number, the preferred leader first.
         created_at: When it was created, in ms since 1970; 0 if that is unknown.
+        first_epoch: The leader epoch with which its logs begin: larger than those of a deleted topic of the same name.
+            Clients know logs by the names of their topics, and some ignore leaders of an earlier epoch.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Topic:
     revision: int = 0
     created_at: int = 0
     assignments: Mapping[int, tuple[str, ...]] = attrs.field(factory=dict)
+    first_epoch: int = 0
 
 
 @attrs.frozen
@@ -72,10 +75,12 @@ class Deletion:
         topic: The topic as the broker that deleted it knew it.
         native_ends: By address of a producer's own partition, the sequence after the last record that was deleted. A
             producer goes on with the partition: further records belong to the next topic of that name.
+        last_epoch: The largest leader epoch of its logs that this broker knew.
     """
 
     topic: Topic
     native_ends: Mapping[str, int] = attrs.field(factory=dict)
+    last_epoch: int = 0
 
     @property
     def key(self) -> str:
@@ -103,7 +108,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 def encode_deletion(deletion: Deletion) -> bytes:
     """Return the value of the record of a deletion. It stays, so that all brokers learn of it."""
-    fields = _describe(deletion.topic) | {"is_deleted": True}
+    fields = _describe(deletion.topic) | {"is_deleted": True, "last_epoch": deletion.last_epoch}
     if deletion.native_ends:
         fields["native_ends"] = dict(deletion.native_ends)
     return _encode(fields)
@@ -124,6 +129,8 @@ def _describe(topic: Topic) -> dict[str, Any]:
         fields["placement"] = topic.placement
     if topic.assignments:
         fields["assignments"] = topic.assignments
+    if topic.first_epoch:
+        fields["first_epoch"] = topic.first_epoch
     return fields
 
 
@@ -161,9 +168,18 @@ def decode_topic(key: str, value: bytes) -> Topic | Deletion:
         replica_count, created_at = int(fields.get("replica_count", 0)), int(fields.get("created_at", 0))
         assigned = {int(number): tuple(map(str, each)) for number, each in fields.get("assignments", {}).items()}
         topic = Topic(
-            name, str(fields["topic_id"]), count, settings, replica_count, placement, revision, created_at, assigned
+            name,
+            str(fields["topic_id"]),
+            count,
+            settings,
+            replica_count,
+            placement,
+            revision,
+            created_at,
+            assigned,
+            int(fields.get("first_epoch", 0)),
         )
         if not fields.get("is_deleted"):
             return topic
         ends = {str(address): int(end) for address, end in fields.get("native_ends", {}).items()}
-        return Deletion(topic, ends)
+        return Deletion(topic, ends, int(fields.get("last_epoch", 0)))

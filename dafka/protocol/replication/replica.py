@@ -65,6 +65,7 @@ class Replica:
         number: The number of this broker, which no other one has.
         replicas: The replicas of the first branch, which needs no control record. The first one leads it.
         settings: How the log is replicated.
+        first_epoch: The leader epoch of the first branch.
 
     Attributes:
         table: The branch table.
@@ -72,9 +73,17 @@ class Replica:
         leading: The branch that this replica leads; None if it leads none.
     """
 
-    def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
+    def __init__(
+        self,
+        log: str,
+        broker: str,
+        number: int,
+        replicas: Iterable[str],
+        settings: ReplicaSettings,
+        first_epoch: int = 0,
+    ) -> None:
         found = tuple(replicas)
-        self._first = Branch(0, found[0])
+        self._first = Branch(first_epoch, found[0])
         self.table = BranchTable([BranchRow(log, self._first, NO_TIP, found)])
         self.leading: Branch | None = None
         self._log = log
@@ -88,7 +97,7 @@ class Replica:
         self.branches = HeldBranches(self.table, self._first)
         self._acknowledged = NO_TIP
         self._promises = Promises()
-        self._largest_epoch = 0
+        self._largest_epoch = first_epoch
         self._candidacy: Candidacy | None = None
         self._late: dict[str, Tip] = {}
         self._late_for = NO_BRANCH

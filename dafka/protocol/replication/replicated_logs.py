@@ -163,7 +163,7 @@ class ReplicatedLogs:
         availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
         settings = attrs.evolve(self._settings, availability=availability)
         name = name_log(topic.topic_id, number)
-        replica = Replica(name, self._address, self._number(), replicas, settings)
+        replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
         held = HeldLog(topic.name, topic.topic_id, number, self._durable_end)
         log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, held)
         control = self._control.get(name, ())
