@@ -29,7 +29,7 @@ from dafka.roles.sockets import open_sockets
 from dafka.roles.state_log import StateLogs
 from dafka.roles.store import describe_held
 from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
-from dafka.storage.base import read_range
+from dafka.storage.base import read_range, read_ranges
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
@@ -62,9 +62,7 @@ async def load_broker(
     await _drop_deleted(broker, held)
     cluster.note_indexes(held)
     cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
-    for log in order.all_logs():
-        if order.leads(log):
-            await _load_index(storage, order, log, held, restore_producer)
+    await _load_indexes(storage, order, held, restore_producer)
     visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
     for partition, info in visible.items():
         first = max(info.earliest_sequence, order.native_starts.get(partition, 0))
@@ -104,19 +102,20 @@ async def _drop_deleted(broker: Broker, held: dict[Partition, PartitionInfo]) ->
         await broker.trim_deleted(name)
 
 
-async def _load_index(
+async def _load_indexes(
     storage: Storage,
     order: LogOrder,
-    log: LogState,
     held: dict[Partition, PartitionInfo],
     restore_producer: Callable[[LogState, ProducerEntry], None],
 ) -> None:
-    info = held.get(log.index_partition)
-    if info is None:
-        return
-    log.index_end = info.end_sequence
-    log.index_first = log.index_trimmed = info.earliest_sequence
-    async for batch in read_range(storage, log.index_partition, info.earliest_sequence, info.end_sequence):
+    """Restore the logs that this broker leads. It reads many indexes at once: there may be thousands of short ones."""
+    led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in held}
+    for partition, log in led.items():
+        log.index_end = held[partition].end_sequence
+        log.index_first = log.index_trimmed = held[partition].earliest_sequence
+    ranges = {partition: (held[partition].earliest_sequence, held[partition].end_sequence) for partition in led}
+    async for batch in read_ranges(storage, ranges):
+        log = led[batch.partition]
         for sequence, value in enumerate(batch.values, batch.first_sequence):
             for entry in order.restore(log, sequence, value or b""):
                 restore_producer(log, entry)

@@ -27,6 +27,12 @@ from dafka.storage.tiers import has_tier
 READ_BYTES = 2**20
 """The default size of one read, in bytes: large enough to be fast, small enough for many concurrent readers."""
 
+SEVERAL = 256
+"""The number of partitions that `read_ranges` reads at once."""
+
+SEVERAL_BYTES = 2**16
+"""How much of each it reads at once, in bytes."""
+
 
 @attrs.frozen
 class PartitionInfo:
@@ -382,6 +388,28 @@ class DeletesPartitions(Protocol):
 
 
 @runtime_checkable
+class ReadsSeveral(Protocol):
+    """An optional part of a storage plugin, for storages that read several partitions at less cost than one by one."""
+
+    async def read_several(
+        self, ranges: Sequence[tuple[Partition, int, int]], bytes_max: int
+    ) -> list[RecordBatch | None]:
+        """Return what `Storage.read` returns for each of several partitions.
+
+        Args:
+            ranges: Partitions, each with the sequence of the first record to return, and the maximum number of records.
+            bytes_max: See `Storage.read`; it counts for each partition.
+
+        Returns:
+            The records of each partition.
+
+        Raises:
+            StorageCorruptError: If the first record of a range is held but damaged.
+            StorageError: If the medium fails.
+        """
+
+
+@runtime_checkable
 class KeepsRecordBatches(Protocol):
     """An optional part of a storage plugin, for storages that keep record batches as they came (`RecordBatch.encoded`).
 
@@ -561,6 +589,34 @@ async def read_range(
             return
         yield batch
         first_sequence = batch.end_sequence
+
+
+async def read_ranges(storage: Storage, ranges: Mapping[Partition, tuple[int, int]]) -> AsyncIterator[RecordBatch]:
+    """Read ranges of many partitions lazily, some partitions at a time.
+
+    Args:
+        storage: The storage to read.
+        ranges: By partition, the sequence of the first record, and the sequence after the last one.
+
+    Yields:
+        Batches, those of each partition as by `read_range`.
+
+    Raises:
+        StorageCorruptError: If a record in a range is damaged.
+        StorageError: If the medium fails.
+    """
+    left = [(partition, first, end) for partition, (first, end) in ranges.items() if first < end]
+    while left and isinstance(storage, ReadsSeveral):
+        some, left = left[:SEVERAL], left[SEVERAL:]
+        asked = [(partition, first, end - first) for partition, first, end in some]
+        for (partition, _, end), batch in zip(some, await storage.read_several(asked, SEVERAL_BYTES), strict=True):
+            if batch is not None:
+                yield batch
+                if batch.end_sequence < end:
+                    left.append((partition, batch.end_sequence, end))
+    for partition, first, end in left:
+        async for batch in read_range(storage, partition, first, end):
+            yield batch
 
 
 async def delete_partitions(storage: Storage, partitions: Collection[Partition]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 INDEX_TOPIC = "$logs"
@@ -38,6 +39,7 @@ def name_log(topic_id: str, log: int) -> str:
     return f"{topic_id}/{log}"
 
 
+@lru_cache(maxsize=2**15)
 def parse_address(address: str) -> BranchAddress | None:
     """Return what the address of a partition says; None if no broker has written the partition for a log."""
     parts = address.split("/")

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 OPEN_FILES_MAX = 256
 """The maximum number of open files: far below the usual limit of a process, which is 1,024."""
@@ -96,9 +97,8 @@ class FilePool:
                 self._close_when_unused(self._files.popitem()[1])
 
     def _evict(self) -> None:
-        for path in [path for path, file in self._files.items() if not file.users]:
-            if len(self._files) <= self._files_max:
-                return
+        unused = (path for path, file in self._files.items() if not file.users)
+        for path in list(islice(unused, len(self._files) - self._files_max)):
             self._close_when_unused(self._files.pop(path))
 
     def _close_when_unused(self, file: _File) -> None:

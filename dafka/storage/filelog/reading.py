@@ -253,7 +253,7 @@ class LogReader:
     def _locate(self, segment: Segment, buffer: ReadBuffer, sequence: int) -> Block | None:
         """Return the block with a sequence; if it is damaged, the next one, if any."""
         with self._lock:
-            position = self._cursors.pop((segment.path, sequence), None)
+            position = self._cursors.pop((segment.path, sequence), 0 if sequence == segment.base else None)
         block = None if position is None else segment.block_at(buffer, position, sequence)
         return segment.locate(buffer, sequence) if block is None else block
 

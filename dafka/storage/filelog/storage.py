@@ -184,14 +184,23 @@ class FilelogStorage:
         with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`."""
+        return await self._read(
+            lambda: self._read_records(partition, first_sequence, count, bytes_max, with_times=with_times)
+        )
 
-        def read() -> RecordBatch | None:
-            log = self._source.find_log(partition)
-            if log is None:
-                return None
-            return self._reader.read_records(log, first_sequence, count, bytes_max, with_times=with_times)
+    async def read_several(
+        self, ranges: Sequence[tuple[Partition, int, int]], bytes_max: int
+    ) -> list[RecordBatch | None]:
+        """See `ReadsSeveral.read_several`."""
+        return await self._read(lambda: [self._read_records(*each, bytes_max) for each in ranges])
 
-        return await self._read(read)
+    def _read_records(
+        self, partition: Partition, first_sequence: int, count: int, bytes_max: int, *, with_times: bool = False
+    ) -> RecordBatch | None:
+        log = self._source.find_log(partition)
+        if log is None:
+            return None
+        return self._reader.read_records(log, first_sequence, count, bytes_max, with_times=with_times)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""

@@ -163,15 +163,30 @@ class SqliteStorage:
         with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`."""
-        known = self._known_rows.get(partition)
+        return await self._read(
+            lambda reader: self._select(reader, partition, first_sequence, count, bytes_max, with_times=with_times)
+        )
 
-        def select(reader: sqlite3.Connection) -> RecordBatch | None:
-            row = known or self._table.select_one(reader, partition)
-            if row is None:
-                return None
-            return read_records(reader, self._table, partition, first_sequence, count, bytes_max, with_times, row.info)
+    async def read_several(
+        self, ranges: Sequence[tuple[Partition, int, int]], bytes_max: int
+    ) -> list[RecordBatch | None]:
+        """See `ReadsSeveral.read_several`."""
+        return await self._read(lambda reader: [self._select(reader, *each, bytes_max) for each in ranges])
 
-        return await self._read(select)
+    def _select(
+        self,
+        reader: sqlite3.Connection,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        row = self._known_rows.get(partition) or self._table.select_one(reader, partition)
+        if row is None:
+            return None
+        return read_records(reader, self._table, partition, first_sequence, count, bytes_max, with_times, row.info)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
