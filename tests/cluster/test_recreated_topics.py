@@ -38,11 +38,13 @@ class Expected:
         replicas: On how many brokers it is.
         is_writable: Whether it takes records, although a broker may be away.
         values: The acknowledged records of its newest creation.
+        given_up: Records of which the client does not know whether they are stored.
     """
 
     replicas: int
     is_writable: bool
     values: set[bytes] = attrs.field(factory=set)
+    given_up: set[bytes] = attrs.field(factory=set)
 
 
 class Campaign:
@@ -188,8 +190,9 @@ class Campaign:
                 self._number += len(values)
                 producer = self._draw.randrange(len(self._producers))
                 self._cluster.timeline.note(f"write {values[0].decode()} to {name} with producer {producer}")
-                await trio.to_thread.run_sync(write, self._producers[producer], name, values)
-                expected.values.update(values)
+                given_up = await trio.to_thread.run_sync(write, self._producers[producer], name, values)
+                expected.values.update(set(values) - given_up)
+                expected.given_up.update(given_up)
 
     def _note(self, what: str, *brokers: BrokerNode) -> None:
         self._cluster.timeline.note(f"{what} {' '.join(each.name for each in brokers)}")
@@ -206,7 +209,8 @@ class Campaign:
         await self._cluster.wait_until(is_known, f"not every broker has the topics {sorted(self._topics)}")
         for name, expected in self._topics.items():
             found = await trio.to_thread.run_sync(read, self._cluster.servers, name)
-            assert sorted(found, key=int) == sorted(expected.values, key=int), name
+            known = [each for each in found if each not in expected.given_up]
+            assert sorted(known, key=int) == sorted(expected.values, key=int), name
 
     async def _check_stored(self, broker: BrokerNode) -> None:
         """Check that a broker that has ended has nothing of deleted topics."""
@@ -219,27 +223,32 @@ class Campaign:
         assert len(ids) == len({topic for topic, _ in ids}), "partitions of a deleted topic are left"
 
 
-def write(producer: Producer, topic: str, values: list[bytes]) -> None:
-    """Write records until all are acknowledged. A producer takes a topic that was just made for missing."""
+def write(producer: Producer, topic: str, values: list[bytes]) -> set[bytes]:
+    """Write records until they are acknowledged. Return those that the client gives up, as their broker is gone.
+
+    A producer takes a topic that was just made for missing.
+    """
     deadline = time.monotonic() + DEADLINE_S
-    missing = list(values)
+    missing, given_up = list(values), set[bytes]()
     while missing:
         assert time.monotonic() < deadline, f"the producer does not go on with {topic}"
-        failed: list[tuple[bytes, KafkaError]] = []
+        failed: list[tuple[bytes, int]] = []
 
-        def note(error: KafkaError | None, message: Any, failed: list[tuple[bytes, KafkaError]] = failed) -> None:
+        def note(error: KafkaError | None, message: Any, failed: list[tuple[bytes, int]] = failed) -> None:
             if error is not None:
-                failed.append((message.value(), error))
+                failed.append((message.value(), error.code()))
 
         for value in missing:
             try:
                 producer.produce(topic, value, on_delivery=note)
             except KafkaException as error:
-                failed.append((value, error.args[0]))
+                failed.append((value, error.args[0].code()))
         assert producer.flush(DEADLINE_S) == 0, f"the producer does not go on with {topic}"
-        assert {error.code() for _, error in failed} <= MISSING, failed
-        missing = [value for value, _ in failed]
+        assert {code for _, code in failed} <= {*MISSING, KafkaError._DESTROY}, failed
+        given_up.update(value for value, code in failed if code == KafkaError._DESTROY)
+        missing = [value for value, code in failed if code in MISSING]
         time.sleep(0.05 if missing else 0)
+    return given_up
 
 
 def read(servers: str, topic: str) -> list[bytes]:
