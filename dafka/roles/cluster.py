@@ -161,6 +161,7 @@ class Cluster:
             self._hear_acknowledgements,
         )
         self._leaderships: dict[LogState, trio.Event] = {}
+        self._settled_number = trio.Event()
 
     @property
     def is_alone(self) -> bool:
@@ -378,7 +379,22 @@ class Cluster:
         """Wait until another broker with the number of this one would have been heard."""
         await self._broker.wait_settled()
         await trio.sleep(self._settings.leader_timeout_ms / 1000)
+        await self._check_number()
         self.describe(is_starting=False)
+        self._settled_number.set()
+
+    async def wait_number(self) -> None:
+        """Wait until the number of this broker is its own: nobody who was there before has it.
+
+        It does not wait for a tower that does not answer, as there may be none. If another broker has the number, this
+        one ends with an error instead.
+        """
+        with trio.move_on_after(SETTLE_S):
+            await self._settled_number.wait()
+        while not self._settled_number.is_set() and (  # noqa: ASYNC110
+            self.brokers.rivals() or not self._broker.unheard_towers()
+        ):
+            await trio.sleep(self._settings.heartbeat_ms / 1000)
 
     async def _check_number(self) -> None:
         """Find other brokers with the number of this one.

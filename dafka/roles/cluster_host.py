@@ -38,6 +38,9 @@ class Host(Protocol):
     async def wait_settled(self) -> None:
         """Wait until the node has found the nodes of a running cluster, and is connected to them."""
 
+    def unheard_towers(self) -> Sequence[str]:
+        """Return the towers that have not been heard yet."""
+
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """Send messages."""
 

@@ -31,11 +31,21 @@ def test_taken_port_is_named(dafka: Dafka) -> None:
     assert f"cannot listen to clients of Kafka at {servers}" in second.errors
 
 
+def test_a_broker_that_is_refused_for_its_number_invites_no_clients(dafka: Dafka) -> None:
+    dafka.start_tower()
+    first = dafka.start_node("broker", "--number", "1", "--kafka", "0", "--storage", "memory:")
+    servers = first.wait_output(2)[1].split()[-1]
+    second = dafka.node("broker", "--number", "1", "--kafka", "0", "--storage", "memory:")
+    assert second.status == 2
+    assert f" at {servers} has the number 1, too; start this broker with another one" in second.errors
+    assert second.output == b""
+
+
 @pytest.mark.parametrize("role", ["store", "broker"])
 def test_a_daemon_that_hears_no_tower_serves_and_finds_it_later(dafka: Dafka, role: str) -> None:
     sub, pub = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
     dafka.options = ["--tower-sub", sub, "--tower-pub", pub]
-    kafka = ["--kafka", "0"] if role == "broker" else []
+    kafka = ["--kafka", "0", "--number", "3"] if role == "broker" else []
     environment = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "100"}
     daemon = dafka.start_node(role, "--storage", "memory:", *kafka, environment=environment)
     daemon.wait_errors(f"No tower heard at {pub}")
