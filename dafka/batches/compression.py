@@ -142,6 +142,7 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
         try:
             count = function(data, output)
         except cramjam.DecompressionError as error:  # the result does not fit, or the data is malformed
+            del output  # the traceback of what is raised would keep it
             if size >= limit:
                 fail = _too_large if size == bytes_max and _DOES_NOT_FIT in str(error) else _failure
                 raise fail(f"{kind.name.lower()} data", bytes_max) from None

@@ -84,7 +84,7 @@ def decode_records(
 
 def decode_run(
     partition: Partition,
-    batches: Sequence[tuple[BatchHeader, bytes]],
+    batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
     *,
     bytes_max: int = BATCH_BYTES_LIMIT,
     stored_at: Sequence[int] | None = None,
@@ -118,11 +118,13 @@ def decode_run(
         headers=columns.headers,
         timestamps=None if _is_without_times(columns.timestamps) else columns.timestamps,
         stored_at=stored_at,
-        encoded=tuple([data for _, data in batches]) if is_kept else (),
+        encoded=tuple([bytes(data) for _, data in batches]) if is_kept else (),
     )
 
 
-def _decode_one(partition: Partition, header: BatchHeader, data: bytes, bytes_max: int, is_kept: bool) -> RecordBatch:
+def _decode_one(
+    partition: Partition, header: BatchHeader, data: bytes | memoryview, bytes_max: int, is_kept: bool
+) -> RecordBatch:
     if not header.is_compacted:
         return decode_run(partition, [(header, data)], bytes_max=bytes_max, is_kept=is_kept)
     columns, compacted = decode_sparse(header, data, bytes_max=bytes_max)
@@ -133,7 +135,7 @@ def _decode_one(partition: Partition, header: BatchHeader, data: bytes, bytes_ma
         keys=columns.keys,
         headers=columns.headers,
         timestamps=columns.timestamps,
-        encoded=(data,) if is_kept else (),
+        encoded=(bytes(data),) if is_kept else (),
         compacted=compacted,
     )
 

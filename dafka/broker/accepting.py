@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 
@@ -27,6 +28,9 @@ _BACKLOG = 0xFFFF
 
 LINGER_S = 2.0
 """How long a connection that has ended takes in what the client still sends, after the last answer."""
+
+_AT_ONCE_MAX = 100
+"""How many connections are accepted before other tasks run. One at a time, a crowd of clients would delay others."""
 
 _UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
@@ -77,9 +81,7 @@ class AcceptedClient:
 
 
 @asynccontextmanager
-async def open_listening(
-    listen: str, security: ListenerSecurity, clients: str
-) -> AsyncIterator[list[trio.socket.SocketType]]:
+async def open_listening(listen: str, security: ListenerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:
     """Keep an address at which to listen to clients for the duration of a block. `accept_clients` begins to listen.
 
     Args:
@@ -106,23 +108,24 @@ async def open_listening(
         yield sockets
 
 
-async def _bind(host: str, port: int, stack: ExitStack) -> list[trio.socket.SocketType]:
+async def _bind(host: str, port: int, stack: ExitStack) -> list[socket.socket]:
     """Return a bound socket for each address of a host."""
     found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM, flags=trio.socket.AI_PASSIVE)
     sockets = []
     for family, kind, protocol, _name, address in found:
-        socket = stack.enter_context(trio.socket.socket(family, kind, protocol))
+        listener = stack.enter_context(socket.socket(family, kind, protocol))
+        listener.setblocking(False)
         if os.name != "nt":  # there, it would take an address from another program
-            socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
-        if family == trio.socket.AF_INET6:
-            socket.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
-        await socket.bind(address)
-        sockets.append(socket)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        sockets.append(listener)
     return sockets
 
 
 async def accept_clients(
-    sockets: list[trio.socket.SocketType],
+    sockets: list[socket.socket],
     crowd: Crowd,
     stopping: Stopping,
     serve: Callable[[AcceptedClient], Awaitable[None]],
@@ -142,24 +145,24 @@ async def accept_clients(
     Raises:
         AddressInUseError: Another program has begun to listen at the address.
     """
-    for socket in sockets:
+    for listener in sockets:
         try:
-            socket.listen(_BACKLOG)
+            listener.listen(_BACKLOG)
         except OSError as error:
-            host, port = socket.getsockname()[:2]
+            host, port = listener.getsockname()[:2]
             raise AddressInUseError(f"cannot listen at {host}:{port}: {error.strerror}") from None
     task_status.started()
     async with trio.open_nursery() as nursery:
         with stopping.interrupting():
             async with trio.open_nursery() as accepting:
-                for socket in sockets:
-                    accepting.start_soon(_accept, trio.SocketListener(socket), crowd, serve, nursery)
-        for socket in sockets:
-            socket.close()
+                for listener in sockets:
+                    accepting.start_soon(_accept, listener, crowd, serve, nursery)
+        for listener in sockets:
+            listener.close()
 
 
 async def _accept(
-    listener: trio.SocketListener,
+    listener: socket.socket,
     crowd: Crowd,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     nursery: trio.Nursery,
@@ -178,17 +181,23 @@ async def _accept(
             stream.socket.close()
 
     while True:
-        try:
-            stream = await listener.accept()
-            host = str(stream.socket.getpeername()[0])
-        except OSError as error:
-            if error.errno in _GONE:
+        await trio.lowlevel.wait_readable(listener)
+        for _ in range(_AT_ONCE_MAX):
+            try:
+                accepted, address = listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                _LOGGER.warning("cannot accept a client: %s", error.strerror)
+                await trio.sleep(_ACCEPT_PAUSE_S)
+                break
+            host = str(address[0])
+            scope = crowd.admit(host)
+            if scope is None:
+                accepted.close()
                 continue
-            _LOGGER.warning("cannot accept a client: %s", error.strerror)
-            await trio.sleep(_ACCEPT_PAUSE_S)
-            continue
-        scope = crowd.admit(host)
-        if scope is None:
-            stream.socket.close()
-            continue
-        nursery.start_soon(serve_in, scope, stream, host)
+            accepted.setblocking(False)
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            nursery.start_soon(serve_in, scope, stream, host)

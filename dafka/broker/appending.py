@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from traceback import clear_frames
 from typing import Protocol, TypeAlias
 
 import attrs
+import trio
 
-from dafka.batches import BatchHeader, check_crc, iter_batches
+from dafka.batches import BatchHeader, Compression, check_crc, decode_run, iter_batches
 from dafka.broker.service import Service
 from dafka.broker.topic_settings import MAJORITY, availability_of, replicas_min_of
-from dafka.errors import BatchError, BatchTooLargeError, DafkaError, NotLeaderError, RecordError, TopicDeletedError
+from dafka.errors import (
+    BatchError,
+    BatchTooLargeError,
+    DafkaError,
+    NotLeaderError,
+    RecordError,
+    StorageError,
+    TopicDeletedError,
+)
 from dafka.kafka.errors import ErrorCode
 from dafka.kafka.transactions import AppendedBatch, LogProducers, Producer
 from dafka.protocol.logs import LogState
+from dafka.records import RecordBatch
 from dafka.storage.plugin_helpers import now_ms
 
 Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
 """The header of a record batch, and the record batch."""
+
+_REFUSALS: dict[type[DafkaError], ErrorCode] = {
+    BatchTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
+    RecordError: ErrorCode.MESSAGE_TOO_LARGE,
+    BatchError: ErrorCode.INVALID_RECORD,
+    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+INLINE_BYTES_MAX = 2**20
+"""Records up to this size, decompressed, are unpacked at once. More is unpacked in a thread."""
+
+_UNPACKING_FACTOR = 2
+"""How many copies of the records there are while they are unpacked."""
 
 
 class AppendRefusedError(DafkaError):
@@ -115,12 +141,71 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
     return found
 
 
+@asynccontextmanager
+async def unpacked(
+    service: Service, log: LogState, batches: Sequence[Batch], source: str
+) -> AsyncIterator[RecordBatch | None]:
+    """Unpack compressed record batches of a client, much of it in a thread, so that others are served meanwhile.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        batches: The batches.
+        source: The user, or the address of the client. The sources take turns.
+
+    Yields:
+        The records, to append them within the block, in which there is memory for them; None if the batches are not
+        compressed, or another broker leads the log: they are then read as they are appended.
+
+    Raises:
+        AppendRefusedError: They are malformed or too large, the storage fails, or the topic was deleted meanwhile.
+    """
+    if not log.leadership.is_led or all(header.compression is Compression.NONE for header, _ in batches):
+        yield None
+        return
+    bytes_max = decompressed_bytes_max(service, log)
+    decode = partial(decode_run, log.own, batches, is_kept=False)
+    with _refusing():
+        try:
+            records = decode(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
+        except BatchTooLargeError:
+            if bytes_max <= INLINE_BYTES_MAX:
+                raise
+        else:
+            bytes_max = 0
+    if not bytes_max:
+        yield records
+        return
+    async with service.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
+        with _refusing():
+            await service.broker.wait_room()  # what was unpacked and is not durable yet counts there
+            records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
+        if log.is_gone:
+            raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield records
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise `AppendRefusedError` for records that cannot be unpacked, or not be stored."""
+    try:
+        yield
+    except (BatchError, RecordError, StorageError) as error:
+        clear_frames(error.__traceback__)  # they have what was unpacked
+        message = str(error)
+        if isinstance(error, BatchTooLargeError):
+            message += " (max.decompressed.message.bytes)"
+        code = next(code for kind, code in _REFUSALS.items() if isinstance(error, kind))
+        raise AppendRefusedError(code, message) from None
+
+
 def append_batches(
     service: Service,
     log: LogState,
     batches: Sequence[Batch],
     transactional_id: str = "",
     *,
+    records: RecordBatch | None = None,
     all_replicas: bool = True,
 ) -> AppendedBatches:
     """Append record batches of a client to a log, unless its producer has appended them before.
@@ -130,6 +215,7 @@ def append_batches(
         log: The log.
         batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
         transactional_id: The name of the producer, if the batch belongs to a transaction.
+        records: What `unpacked` has returned.
         all_replicas: Whether the client waits for replicas, so that there must be enough of them.
 
     Returns:
@@ -147,7 +233,7 @@ def append_batches(
     if all_replicas:
         _check_replicas(service, log)
     if all(header.producer_id < 0 for header, _ in batches):
-        return _append(service, log, batches)
+        return _append(service, log, batches, records)
     if len(batches) > 1:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one batch of a producer with an id")
     header = batches[0][0]
@@ -161,7 +247,7 @@ def append_batches(
     if duplicate_of is not None:
         return _find_duplicate(service, log, duplicate_of.base_offset, header)
     sequence = service.broker.next_sequence(log)
-    appended = _append(service, log, batches)
+    appended = _append(service, log, batches, records)
     producers.add_batch(attrs.evolve(header, base_offset=sequence), now_ms())
     return appended
 
@@ -207,16 +293,10 @@ def _check_replicas(service: Service, log: LogState) -> None:
         )
 
 
-def _append(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches:
-    try:
-        appended = service.broker.append(log, batches, bytes_max=decompressed_bytes_max(service, log))
-    except BatchTooLargeError as error:
-        message = f"{error} (max.decompressed.message.bytes)"
-        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, message) from None
-    except RecordError as error:
-        raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
-    except BatchError as error:
-        raise AppendRefusedError(ErrorCode.INVALID_RECORD, str(error)) from None
+def _append(service: Service, log: LogState, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
+    bytes_max = decompressed_bytes_max(service, log)
+    with _refusing():
+        appended = service.broker.append(log, batches, records=records, bytes_max=bytes_max)
     is_plain = all(header.producer_id < 0 for header, _ in batches)
 
     async def wait_offset(*, all_replicas: bool = True) -> int:

@@ -277,7 +277,7 @@ class Room:
         if now < self._made_room_at + _AGAIN_S:
             return
         self._made_room_at = now
-        needed = sum(each.size for waiters in self._waiting.values() for each in waiters)
+        needed = min(sum(each.size for waiters in self._waiting.values() for each in waiters), self._bytes_max)
         missing = max((each.missing_bytes for each in self._begun), default=0)
         needed += max(missing - max(self.left_bytes, 0), 0)
         if self._memory.make_room(self, needed) < needed or not self._begun:

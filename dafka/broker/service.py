@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import attrs
 import trio
@@ -39,6 +40,12 @@ from dafka.roles import Broker, serve_broker
 from dafka.storage.plugin_helpers import now_ms
 
 _EXPIRY_INTERVAL_S = 600.0
+
+SOURCE_READS_MAX = 8
+"""How many reads of logs of one source are carried out at once. Others do not wait for more of them."""
+
+UNPACKING_BYTES_MAX = 2**26
+"""The memory for records that clients have sent while they are unpacked."""
 
 
 class ListenerCounters(Protocol):
@@ -75,6 +82,7 @@ class Service:
         producers: What its logs know of producers.
         listeners: Its listeners.
         memory: The memory of all clients.
+        unpacking: The part of it for records that clients have sent and that are being unpacked.
         logins: The logins of clients of all listeners.
         stopping: Whether it is stopping.
     """
@@ -86,6 +94,8 @@ class Service:
         self.security = security
         self.producers = producers
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
+        self.unpacking = self.memory.room(UNPACKING_BYTES_MAX)
+        self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
         broker.cluster.leading.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self.logins = Logins()
@@ -125,6 +135,13 @@ class Service:
             compaction = LogCompaction(self.broker, self.config, self.last_stable_offset, self.aborted_between)
             nursery.start_soon(compaction.run)
             task_status.started()
+
+    def reads_of(self, source: str) -> trio.CapacityLimiter:
+        """Return what limits the reads of logs of a source: a user, or the address of a client."""
+        found = self._reads.get(source)
+        if found is None:
+            found = self._reads[source] = trio.CapacityLimiter(SOURCE_READS_MAX)
+        return found
 
     def coordinator_of(self, name: str) -> BrokerDescription | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""

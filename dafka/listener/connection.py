@@ -269,7 +269,7 @@ class Connection:
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
-        client = Client(self._listener, header, self._host, self._endpoint)
+        client = Client(self._listener, header, self._host, self._endpoint, self._user or self._host)
         verdict = self._guard(client, request)
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)

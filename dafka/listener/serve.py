@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import trio
 
 from dafka.broker import AcceptedClient, accept_clients
@@ -14,7 +16,7 @@ from dafka.roles import Broker
 
 async def serve_kafka(
     listener: KafkaListener,
-    sockets: list[trio.socket.SocketType],
+    sockets: list[socket.socket],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:

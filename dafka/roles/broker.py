@@ -375,6 +375,7 @@ class Broker(Store):
         log: LogState,
         batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
         *,
+        records: RecordBatch | None = None,
         bytes_max: int | None = None,
     ) -> Appended:
         """Append record batches of a client to a log, which is done when `wait_offset` returns.
@@ -382,6 +383,7 @@ class Broker(Store):
         Args:
             log: The log.
             batches: The header of each record batch, whose CRC was checked, and the record batch.
+            records: The records in these batches, if they were unpacked before.
             bytes_max: The largest size of the records of a client, decompressed; None if the broker has made them.
 
         Returns:
@@ -399,7 +401,11 @@ class Broker(Store):
         for header, data in batches:
             moved.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
             sequence += header.count
-        records = decode_run(log.own, moved, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max)
+        if records is None:
+            records = decode_run(log.own, moved, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max)
+        else:
+            encoded = tuple([data for _, data in moved])
+            records = attrs.evolve(records, partition=log.own, first_sequence=first_sequence, encoded=encoded)
         if bytes_max is not None:
             check_sizes(records, self._record_bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))

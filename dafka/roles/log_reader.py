@@ -108,6 +108,7 @@ class LogReader:
                     found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
                     bytes_max -= header.size
             offset = part.end_offset
+            del part  # its records are not kept while the next ones are waited for
         return found, unpacked
 
     async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
@@ -183,6 +184,7 @@ class LogReader:
             if part.batch is not None:
                 yield offset, part.batch
             offset = part.end_offset
+            del part
 
     async def _read_part(
         self, log: LogState, offset: int, end_offset: int, bytes_max: int = READ_BYTES

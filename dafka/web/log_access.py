@@ -12,6 +12,7 @@ from dafka.broker.appending import Batch, append_batches
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.groups import single_exception
 from dafka.protocol.logs import LogState
+from dafka.records import RecordBatch
 from dafka.web.errors import WebError, topic_not_found
 from dafka.web.forwarding.broker_client import BrokerClient
 from dafka.web.forwarding.leaders import LEADER_WAIT_S
@@ -221,12 +222,13 @@ class LogAccess:
         if self._remote is not None:
             await self._remote.wait_room()
 
-    def append(self, log: LogState, batches: Sequence[Batch]) -> PendingAppend:
+    def append(self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None = None) -> PendingAppend:
         """Append record batches of a client to a log.
 
         Args:
             log: The log.
             batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
+            records: What `dafka.broker.appending.unpacked` has returned.
 
         Returns:
             The batches, to wait for.
@@ -238,14 +240,14 @@ class LogAccess:
         is_next = self._remote is None or not self._remote.is_appending(log)
         if log.leadership.is_led and is_next:
             try:
-                return self._append_here(log, batches)
+                return self._append_here(log, batches, records)
             except NotLeaderError:
                 pass  # its leadership has ended at this moment
         sent = self._forward(log).append(log, batches)
         return PendingAppend(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
 
-    def _append_here(self, log: LogState, batches: Sequence[Batch]) -> PendingAppend:
-        appended = append_batches(self.service, log, batches)
+    def _append_here(self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None) -> PendingAppend:
+        appended = append_batches(self.service, log, batches, records=records)
 
         async def wait_offset() -> int | None:
             try:

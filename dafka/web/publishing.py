@@ -20,10 +20,12 @@ from dafka.broker.appending import (
     append_batches,
     check_size,
     read_batches,
+    unpacked,
 )
 from dafka.errors import ConfigError, EncodingError, StorageError
 from dafka.kafka.errors import ErrorCode
 from dafka.protocol.logs import LogState, log_of_key
+from dafka.records import RecordBatch
 from dafka.roles.durable_waits import DurableWaits
 from dafka.web.errors import WebError, log_not_found, topic_not_found
 from dafka.web.log_access import LogAccess, PendingAppend
@@ -174,13 +176,14 @@ class Publisher:
         pending = [self._append(each, [batch]) for each, batch in encoded]
         return Publication(topic, pending, self._service.broker.waits)
 
-    def begin_batches(self, topic: str, log: int, data: bytes | memoryview) -> Publication:
+    async def begin_batches(self, topic: str, log: int, data: bytes | memoryview, source: str) -> Publication:
         """Append record batches as they are. See `begin`.
 
         Args:
             topic: The topic.
             log: The log.
             data: Whole record batches, one after the other. A batch of a producer with an id comes alone.
+            source: The user, or the address of the client.
 
         Returns:
             The records, to wait for.
@@ -192,11 +195,13 @@ class Publisher:
         self._check_size(found, len(data))
         try:
             batches = read_batches(data)
+            if not batches or any(header.is_transactional for header, _ in batches):
+                raise WebError("bad_request", "expected record batches that belong to no transaction")
+            async with unpacked(self._service, found, batches, source) as records:
+                appended = self._append(found, batches, records)
         except AppendRefusedError as refused:
             raise _as_web_error(found, refused) from None
-        if not batches or any(header.is_transactional for header, _ in batches):
-            raise WebError("bad_request", "expected record batches that belong to no transaction")
-        return Publication(topic, [self._append(found, batches)], self._service.broker.waits)
+        return Publication(topic, [appended], self._service.broker.waits)
 
     def _find_logs(self, topic: str) -> Sequence[LogState]:
         broker = self._service.broker
@@ -248,9 +253,11 @@ class Publisher:
         except AppendRefusedError as refused:
             raise _as_web_error(log, refused) from None
 
-    def _append(self, log: LogState, batches: Sequence[Batch]) -> PendingAppend | Published:
+    def _append(
+        self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None = None
+    ) -> PendingAppend | Published:
         try:
-            return self._access.append(log, batches)
+            return self._access.append(log, batches, records)
         except AppendRefusedError as refused:
             if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 return Published(log.number, None, sum(header.count for header, _ in batches))
@@ -303,6 +310,8 @@ _SEQUENCE_ERRORS = {
 
 def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
     """Return the error that a client gets for records that are refused."""
+    if refused.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return topic_not_found(log.topic)
     message = _SEQUENCE_ERRORS.get(refused.error_code)
     if message is not None:
         return WebError("conflict", f"log {log.number} of the topic {log.topic!r}: {message}")

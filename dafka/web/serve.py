@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from urllib.parse import urlsplit
 
 import trio
@@ -19,7 +20,7 @@ _LOGGER = logging.getLogger("dafka.web")
 
 async def serve_web(
     web: WebListener,
-    sockets: list[trio.socket.SocketType],
+    sockets: list[socket.socket],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:

@@ -187,7 +187,7 @@ class FakeCluster:
     def client(self, api: ApiKey, version: int) -> Client:
         """Return a client that sends a request."""
         header = RequestHeader(api, version, 1, "test")
-        return Client(self.listener, header, "127.0.0.1", ENDPOINT)
+        return Client(self.listener, header, "127.0.0.1", ENDPOINT, "127.0.0.1")
 
 
 def done() -> trio.Event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -111,3 +111,38 @@ async def test_connection_without_answers_on_their_way_ends_at_once(monkeypatch:
 
     async with open_stopped(serve) as stream:
         assert await stream.receive_some() == b""
+
+
+class Passes(trio.abc.Instrument):
+    """Counts how often the event loop looks for input and output."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_a_crowd_is_accepted_in_few_turns_of_the_event_loop() -> None:
+    """A turn may take long when much is to be done, and a client waits behind all that came before it."""
+    served: list[str] = []
+
+    async def serve(client: AcceptedClient) -> None:
+        served.append(client.host)
+        await trio.sleep_forever()
+
+    async with open_listening("127.0.0.1:0", SECURITY, "clients") as sockets:
+        sockets[0].listen(1000)
+        address = sockets[0].getsockname()
+        with ExitStack() as stack:
+            for _ in range(200):
+                stack.enter_context(socket.create_connection(address))
+            passes = Passes()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(accept_clients, sockets, Crowd(1000, 1000), Stopping(), serve)
+                trio.lowlevel.add_instrument(passes)
+                await trio.testing.wait_all_tasks_blocked()
+                trio.lowlevel.remove_instrument(passes)
+                assert len(served) == 200
+                assert passes.count < 20
+                nursery.cancel_scope.cancel()

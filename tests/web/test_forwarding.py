@@ -393,7 +393,8 @@ async def test_records_that_wait_to_be_sent_are_withdrawn_when_the_leader_change
 
         async def publish_both() -> None:
             try:
-                (place,) = await publisher.begin_batches(TOPIC, 0, batches).wait()
+                publication = await publisher.begin_batches(TOPIC, 0, batches, "127.0.0.1")
+                (place,) = await publication.wait()
                 found.append(place.offset)
             except WebError as error:
                 found.append(error.code)

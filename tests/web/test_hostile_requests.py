@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import struct
 
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config
 from tests.web.running import DEADLINE_S, open_web, read_all
@@ -122,6 +125,19 @@ async def test_a_large_body_is_refused_before_it_is_sent() -> None:
         assert error_of(await web.exchange(sent + chunk * 3 + b"0\r\n\r\n")) == "too_large"
         assert (await web.request("POST", target, b"x" * 10_000)).status == 200
         assert (await web.request("POST", target, b"x" * 1_000_000)).status == 413
+
+
+async def test_a_client_that_resets_its_connection_within_a_body_is_no_failure_of_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_web() as web:
+        stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await stream.send_all(head("Content-Length: 100000", target="/topics/orders/records", method="POST") + b"x")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        stream.socket.close()
+        assert await web.is_alive()
+    assert not [each for each in caplog.records if each.name == "dafka.web"]
 
 
 async def test_a_large_document_is_refused() -> None:

@@ -139,7 +139,8 @@ async def test_batches_are_appended_as_they_are(storage: str) -> None:
     async with open_broker_service(storage) as service:
         publisher = Publisher(LogAccess(service))
         batches = [encode_batch(0, [b"a", b"b"], timestamps=5), encode_batch(0, [b"c"], timestamps=6)]
-        assert await publisher.begin_batches("orders", 0, b"".join(batches)).wait() == [Published(0, 0, 3)]
+        publication = await publisher.begin_batches("orders", 0, b"".join(batches), "127.0.0.1")
+        assert await publication.wait() == [Published(0, 0, 3)]
         (log,) = find_logs(service, "orders")
         assert await values_of(service, log) == ["a", "b", "c"]
 
@@ -158,7 +159,7 @@ async def test_batches_are_appended_as_they_are(storage: str) -> None:
 async def test_batches_that_are_none_are_refused(data: bytes) -> None:
     async with open_broker_service() as service:
         with pytest.raises(WebError) as caught:
-            Publisher(LogAccess(service)).begin_batches("orders", 0, data)
+            await Publisher(LogAccess(service)).begin_batches("orders", 0, data, "127.0.0.1")
         assert caught.value.code == "bad_request"
         assert find_logs(service, "orders")[0].high_watermark == 0
 

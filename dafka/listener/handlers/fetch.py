@@ -182,10 +182,11 @@ async def _read_log(
     if limit <= 0 or offset >= end:
         return part
     try:
-        if client.header.api_version < _BATCHES_VERSION:
-            batches = await _read_messages(client, log, offset, end, limit)
-        else:
-            batches = await client.service.broker.reader.read(log, offset, end, limit)
+        async with client.service.reads_of(client.source):
+            if client.header.api_version < _BATCHES_VERSION:
+                batches = await _read_messages(client, log, offset, end, limit)
+            else:
+                batches = await client.service.broker.reader.read(log, offset, end, limit)
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part

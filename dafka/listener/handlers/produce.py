@@ -17,6 +17,7 @@ from dafka.broker.appending import (
     check_size,
     decompressed_bytes_max,
     read_batches,
+    unpacked,
 )
 from dafka.errors import (
     BatchError,
@@ -66,7 +67,7 @@ async def begin_produce(client: Client, request: ProduceRequest) -> Callable[[],
         appended: list[Pending] = []
         for each in topic.partition_data:
             problem = await _wait_room(client)
-            appended.append(_append(client, request, topic.name, each, problem))
+            appended.append(await _append(client, request, topic.name, each, problem))
         pending.append((topic.name, appended))
 
     async def wait() -> ProduceResponse | None:
@@ -110,7 +111,9 @@ async def _wait_room(client: Client) -> str:
     return ""
 
 
-def _append(client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str) -> Pending:
+async def _append(
+    client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
+) -> Pending:
     log = client.service.broker.find_log(topic, data.index)
     if log is None:
         return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -119,7 +122,8 @@ def _append(client: Client, request: ProduceRequest, topic: str, data: Partition
     try:
         _check_request(request, problem)
         batches = _read_batches(client, log, data.records)
-        appended = append_batches(client.service, log, batches, name, all_replicas=waits_for_all)
+        async with unpacked(client.service, log, batches, client.source) as records:
+            appended = append_batches(client.service, log, batches, name, records=records, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
         return _refuse(data.index, refused)
     except NotLeaderError:

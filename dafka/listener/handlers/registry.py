@@ -32,12 +32,14 @@ class Client:
         header: The header of the request that is handled.
         host: The address of the client.
         endpoint: The host and port at which the client reaches the broker.
+        source: The user, or the address of the client.
     """
 
     listener: KafkaListener
     header: RequestHeader
     host: str
     endpoint: tuple[str, int]
+    source: str
 
     @property
     def service(self) -> Service:

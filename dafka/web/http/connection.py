@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ class HttpConnection:
             await trio.lowlevel.checkpoint()
             return b""
         data: bytes | bytearray = b""
-        with self._web.service.stopping.interrupting():
+        with self._web.service.stopping.interrupting(), suppress(trio.BrokenResourceError):  # the client has gone
             data = await self._stream.receive_some(most)
         self._web.counters.received_bytes += len(data)
         self._received += data

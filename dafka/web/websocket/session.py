@@ -187,7 +187,8 @@ class Session:
     async def _publish_batches(self, message: BinaryPublish) -> None:
         self._access.check_write(message.topic)
         await self._request.publisher.wait_room()
-        publication = self._request.publisher.begin_batches(message.topic, message.log, message.batches)
+        source = self._access.user or self._request.host
+        publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += publication.record_count
 
