@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from traceback import clear_frames
 from typing import TYPE_CHECKING, TypeAlias
 
 from dafka.batches.header import HEADER_BYTES, Compression
@@ -91,14 +92,18 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
         if len(data) > bytes_max:
             raise _too_large("records", bytes_max)
         return bytes(data)
-    if kind is Compression.SNAPPY:
-        return _decompress_snappy(data, bytes_max)
     functions: dict[Compression, DecompressInto] = {
         Compression.GZIP: cramjam.gzip.decompress_into,
         Compression.LZ4: cramjam.lz4.decompress_into,
         Compression.ZSTD: cramjam.zstd.decompress_into,
     }
-    return _decompress_stream(functions[kind], kind, data, bytes_max)
+    try:
+        if kind is Compression.SNAPPY:
+            return _decompress_snappy(data, bytes_max)
+        return _decompress_stream(functions[kind], kind, data, bytes_max)
+    except BatchError as error:
+        clear_frames(error.__traceback__)  # they have what was unpacked
+        raise
 
 
 def unpacked_bytes_max(kind: Compression, data: bytes | memoryview) -> int:
@@ -142,7 +147,6 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
         try:
             count = function(data, output)
         except cramjam.DecompressionError as error:  # the result does not fit, or the data is malformed
-            del output  # the traceback of what is raised would keep it
             if size >= limit:
                 fail = _too_large if size == bytes_max and _DOES_NOT_FIT in str(error) else _failure
                 raise fail(f"{kind.name.lower()} data", bytes_max) from None

@@ -128,6 +128,20 @@ def test_malformed_data_is_refused(kind: Compression) -> None:
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
+def test_error_does_not_keep_what_was_unpacked(kind: Compression) -> None:
+    data = compress(kind, bytes(2 * BYTES_MAX))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BatchTooLargeError) as refused:
+            decompress(kind, data, BYTES_MAX)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < BYTES_MAX // 2
+    assert refused.value.field == "records"
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
 def test_records_that_are_too_large_are_told_from_malformed_ones(kind: Compression) -> None:
     data = bytes(100_000)
     compressed = compress(kind, data)

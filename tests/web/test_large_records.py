@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config
 from dafka.batches import Compression, check_crc, encode_batch
 from dafka.broker import Service
-from dafka.broker.appending import AppendRefusedError, append_batches
+from dafka.broker.appending import AppendRefusedError, append_batches, unpacked
 from dafka.kafka.errors import ErrorCode
 from dafka.protocol.logs import LogState
 from dafka.web.log_access import LogAccess
@@ -107,6 +108,36 @@ async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
                 append_batches(service, log, [(check_crc(each), each) for each in batches])
             assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
         await append_batches(service, log, [(check_crc(half), half)]).wait_offset()
+
+
+async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> None:
+    config = Config().with_broker(memory=32 * MIB)
+    async with open_broker_service("memory:", config) as service:
+        service.broker.create_topic("zeros")
+        (log,) = find_logs(service, "zeros")
+        data = encode_batch(0, [bytes(3 * MIB)], timestamps=1, compression=Compression.GZIP)
+        batches = [(check_crc(data), data)]
+        order: list[str] = []
+
+        async def publish(source: str) -> None:
+            async with unpacked(service, log, batches, source) as records:
+                assert records is not None
+                assert 0 < service.memory.used_bytes <= service.memory.bytes_max
+                order.append(source)
+                appended = append_batches(service, log, batches, records=records)
+            await appended.wait_offset()
+
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(6):
+                    nursery.start_soon(publish, "mallory")
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(publish, "alice")
+        assert len(order) == 7
+        assert order.index("alice") <= 2
+        assert service.memory.used_bytes == 0
+        read = await read_committed(service, log, 0)
+        assert [len(value or b"") for _, part in read.columns() for value in part.values] == [3 * MIB]
 
 
 async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
