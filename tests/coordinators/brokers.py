@@ -62,6 +62,12 @@ class Brokers:
             return
         raise AssertionError(message)
 
+    def have_joined(self) -> bool:
+        """Return whether all brokers count for majorities of all slots, as far as each of them knows."""
+        logs = [log for each in self.running.values() for log in each.broker.order.logs("$coordinators")]
+        wanted = SLOTS * len(self.running)
+        return len(logs) == wanted and all(len(log.leadership.voters) == len(self.running) for log in logs)
+
     def _is_settled(self) -> bool:
         found = [number for each in self.running.values() for number in served(each)]
         if sorted(found) != list(range(SLOTS)):
@@ -98,6 +104,7 @@ async def open_brokers(folder: Path, *names: str) -> AsyncIterator[Brokers]:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         brokers = Brokers(cluster.config, folder, nursery)
         await brokers.start(*names)
+        await brokers.wait_until(brokers.have_joined, "brokers still join logs")  # two replicas need each other
         await brokers.settle()
         yield brokers
         nursery.cancel_scope.cancel()
