@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dafka import wire
 from dafka.config import Config
@@ -12,7 +16,7 @@ from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPositio
 from dafka.protocol.events import StorageFailed, StorageRecovered
 from dafka.protocol.machines.commits import DELETED_TOGETHER, CommitQueue, DeletePartitions
 from dafka.records import Partition
-from tests.protocol.helpers import HELLO, live, run
+from tests.protocol.helpers import HELLO, direct, live, run
 
 OTHER = Partition("hello", "OTHER")
 ME = "STORE"
@@ -216,3 +220,32 @@ def test_what_waits_is_appended_between_the_deletions_of_many_partitions() -> No
     assert not store.queue.is_deleting
     assert not store.queue
     assert store.machine.pending_bytes == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), part_count=st.integers(1, 20))
+def test_memory_is_limited_while_the_storage_does_nothing(seed: int, part_count: int) -> None:
+    """Whatever comes: in order or ahead of gaps, live or fetched, many runs at once or one by one."""
+    random, limit = Random(seed), 5000
+    config = Config().with_store(pending_bytes_max=limit).with_fetch(ahead_bytes_max=limit)
+    machine = StoreMachine(ME, config, {})
+    machine.start(0.0)
+    queue = CommitQueue(machine)
+    sent = dict.fromkeys((HELLO, OTHER), 0)
+    largest = 0
+    for _ in range(200):
+        messages = []
+        for _ in range(part_count):
+            partition = random.choice(list(sent))
+            first = max(sent[partition], machine.next_sequence(partition)) + random.choice((0, 0, 0, 3))
+            end = first + random.randrange(1, 10)
+            sent[partition] = end if random.random() < 0.9 else 0
+            is_live = random.random() < 0.5
+            messages.append(live(first, end, partition) if is_live else direct(first, end, ME, partition))
+            largest = max(largest, messages[-1].batch.memory_bytes)
+        for action in machine.receive(messages, 0.1):
+            if isinstance(action, Append):
+                queue.put_records(action.batch)
+        # What arrives together is looked at before any of it is queued: transports limit how much that is.
+        assert machine.pending_bytes <= 2 * limit + part_count * largest + limit
+        assert machine.reassembler.ahead_bytes <= limit
