@@ -66,9 +66,6 @@ async def serve_listeners(
     Then it handles no further requests. It stops when those that it has received are answered and what other nodes have
     sent is written, within `[node] grace_ms`.
 
-    Then it handles no further requests, and stops when the requests that it has received are answered, and what other
-    nodes have sent is written, or after `[node] grace_ms`.
-
     It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens to clients of Kafka at
     `DEFAULT_KAFKA_LISTEN`.
 
@@ -114,7 +111,7 @@ async def serve_listeners(
                 await nursery.start(serve_web, web, http_sockets)
             task_status.started(ListeningBroker(service, kafka, web))
             cancelled.start_soon(service.stopping.begin_when_cancelled)
-            running.shield = True
+            running.shield = True  # from here on, being cancelled only begins the stop
             await service.stopping.begun.wait()
             grace_s = config.node.grace_ms / 1000
             service.broker.finish_by = trio.current_time() + grace_s
