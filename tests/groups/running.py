@@ -48,10 +48,16 @@ class Faults:
         return [each for each in self.processes if each.is_alive]
 
     def strike(self) -> None:
-        """Let something go wrong, and go on."""
+        """Let something go wrong once all processes know how many stores there are, and go on."""
         world = self._world
         if world.is_calm:
             return
+        if all(map(self._knows_stores, self.living())):
+            self._strike()
+        world.later(world.draw.expovariate(1 / world.plan.fault_s), self.strike)
+
+    def _strike(self) -> None:
+        world = self._world
         draw, living = world.draw, self.living()
         kind = draw.choice(["kill", "leave", "freeze", "hang", "cut", "cut", "isolate", "split", "store", "start"])
         heal_s = draw.choice([0.3, 2.0, 5.0, 9.0])
@@ -75,9 +81,8 @@ class Faults:
             store = draw.choice(world.stores)
             store.is_up = False
             world.later(heal_s, lambda: setattr(store, "is_up", True))
-        if len(self.living()) < world.plan.members and draw.random() < 0.7:
+        if len(self.living()) < world.plan.members and draw.random() < 0.7 and self._are_seen():
             self.start_process()
-        world.later(draw.expovariate(1 / world.plan.fault_s), self.strike)
 
     def heal(self) -> None:
         """Let nothing be wrong any more."""
@@ -98,6 +103,15 @@ class Faults:
         if is_cut_off:
             cut_s = heal_s + self._world.draw.uniform(-1.0, 1.0)
             self._cut([(process.host, store.name) for store in self._world.stores], cut_s)
+
+    def _are_seen(self) -> bool:
+        """Return whether a process that starts sees enough stores: all, if it is not told how many there are."""
+        return bool(self._world.plan.required) or all(store.is_up for store in self._world.stores)
+
+    def _knows_stores(self, process: Process) -> bool:
+        """Return whether a process knows how many stores there are, if it is not told how many must confirm."""
+        known = max(process.view.own_stores, process.view.stores)
+        return bool(self._world.plan.required) or known >= len(self._world.stores)
 
     def _names(self) -> list[str]:
         return [each.host for each in self.living()] + [each.name for each in self._world.stores]
