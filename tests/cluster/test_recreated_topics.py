@@ -69,7 +69,6 @@ class Campaign:
             "socket.timeout.ms": 10_000,
         }
         self._producers = [Producer(common), Producer({**common, "enable.idempotence": True})]
-        self._admin = AdminClient({"bootstrap.servers": cluster.servers, **SILENT, "socket.timeout.ms": 10_000})
 
     async def run(self, rounds: int) -> None:
         """Run some rounds."""
@@ -155,7 +154,7 @@ class Campaign:
         self._topics[name] = Expected(replicas, is_writable=True)
         try:
             await self._ask(
-                lambda: self._admin.create_topics([NewTopic(name, LOGS, replicas)])[name],
+                lambda admin: admin.create_topics([NewTopic(name, LOGS, replicas)])[name],
                 KafkaError.TOPIC_ALREADY_EXISTS,
             )
         except KafkaException as error:
@@ -166,14 +165,23 @@ class Campaign:
     async def _delete(self, name: str) -> None:
         del self._topics[name]
         self._cluster.timeline.note(f"delete {name}")
-        await self._ask(lambda: self._admin.delete_topics([name])[name], KafkaError.UNKNOWN_TOPIC_OR_PART)
+        await self._ask(lambda admin: admin.delete_topics([name])[name], KafkaError.UNKNOWN_TOPIC_OR_PART)
 
-    async def _ask(self, ask: Callable[[], Any], done: int) -> None:
-        """Ask until it is done. An answer may be lost when a broker is stopped."""
+    async def _ask(self, ask: Callable[[AdminClient], Any], done: int) -> None:
+        """Ask until it is done. An answer may be lost when a broker is stopped.
+
+        Each attempt has a client of its own: one that knows a controller waits for it to come back.
+        """
+
+        def attempt() -> None:
+            client = AdminClient(settings)
+            ask(client).result(DEADLINE_S)
+
+        settings = {"bootstrap.servers": self._cluster.servers, **SILENT, "socket.timeout.ms": 10_000}
         deadline = trio.current_time() + DEADLINE_S
         while True:
             try:
-                await trio.to_thread.run_sync(lambda: ask().result(DEADLINE_S))
+                await trio.to_thread.run_sync(attempt)
                 return
             except KafkaException as error:
                 code = error.args[0].code()
