@@ -1,4 +1,4 @@
-"""The whole suite against this project's own roles."""
+"""The whole suite against this project's own roles. `make conformance` runs it against the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.model import Dialect, Role, Run
 from dafka_conformance.runner import run
-from dafka_conformance.targets import open_target
 from dafka_conformance.targets.embedded import EmbeddedTarget
 
 TIMEOUT_S = 900
@@ -23,9 +22,6 @@ SAMPLE_EVERY = 5
 
 PATIENCE = 3.0
 """The factor for all time limits, so that a busy machine does not fail a test."""
-
-PROCESS_PATIENCE = 5.0
-"""The factor for the time limits of processes. Several start at once, which takes long on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -91,20 +87,6 @@ async def test_embedded_roles_conform_in_a_sample() -> None:
     catalog = Catalog.load()
     names = [*list(catalog.scenarios)[::SAMPLE_EVERY], "consumer.batch*", "consumer.envelopes*"]
     expect_conforming(await run(catalog, LineTarget(), dialects=[Dialect.RFC46], patterns=names, patience=PATIENCE))
-
-
-@pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize(
-    "dialect",
-    [pytest.param(Dialect.RFC46, id="rfc46"), pytest.param(Dialect.LIBDAFKA, id="libdafka", marks=pytest.mark.long)],
-)
-async def test_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
-    """Test processes: their options, their input and output, and a kill."""
-    patterns = ["*.beacons", "store.durable*", "*.grammar.publish.*", "tower.*welcome*"]
-    target = open_target("dafka", {})
-    expect_conforming(
-        await run(Catalog.load(), target, dialects=[dialect], patterns=patterns, patience=PROCESS_PATIENCE)
-    )
 
 
 def expect_conforming(finished: Run) -> None:
