@@ -114,7 +114,7 @@ class FakeBroker:
         """Wait for nothing: every record is durable at once."""
         await trio.lowlevel.checkpoint()
 
-    def append(self, log: LogState, _batches: Sequence[tuple[BatchHeader, bytes]]) -> SimpleNamespace:
+    def append(self, log: LogState, _batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> SimpleNamespace:
         async def wait_offset(*, all_replicas: bool = True) -> int:
             assert self.appended is not None
             return await self.appended(all_replicas)
@@ -164,6 +164,7 @@ class FakeCluster:
             listeners=[],
             outcomes=SimpleNamespace(find=self.broker.find_outcome),
             last_stable_offset=lambda log: log.high_watermark,
+            reads_of=lambda _source: trio.CapacityLimiter(1),
         )
         self.listener = KafkaListener(cast(Any, service))
 

@@ -221,11 +221,11 @@ def test_idle_client_is_disconnected() -> None:
 def test_small_requests_are_served_while_large_ones_fill_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_room, "PATIENCE_S", 60)  # no client is too slow
     with run(receiving_bytes_max=LARGE) as running, ExitStack() as stack:
+        honest = stack.enter_context(Wire(running))
         hostile = [stack.enter_context(Wire(running)) for _ in range(5)]
         for each in hostile:
             each.socket.sendall(frame_of(LARGE)[: SMALL_BYTES + 1])
-        honest = stack.enter_context(Wire(running))
-        assert is_served(honest)
+            assert is_served(honest)  # by then, the broker has seen what came before: they ask for room in this order
         hostile[0].socket.sendall(frame_of(LARGE)[SMALL_BYTES + 1 :])
         for each in hostile:  # one after the other has the room
             each.socket.sendall(frame_of(LARGE)[SMALL_BYTES + 1 :] if each is not hostile[0] else b"")

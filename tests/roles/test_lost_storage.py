@@ -132,7 +132,8 @@ async def test_a_loss_that_retention_notices_ends_the_store(monkeypatch: pytest.
         raise StorageLostError("the storage was removed")
 
     monkeypatch.setattr(MemoryStorage, "apply_retention", fail)
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_store(storage="memory:", retention_records=5)
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        config = cluster.config.with_store(storage="memory:", retention_records=5, retention_interval_ms=20)
+        await producer.send(b"0")
         with trio.fail_after(DEADLINE_S), pytest.raises(StorageLostError, match="the storage was removed"):
             await serve_store(config)
