@@ -34,8 +34,8 @@ MUTANTS: dict[str, Mutant] = {
 
 CATALOG = Catalog.load()
 
-PATIENCES = (0.5, 3.0)
-"""The factors for time limits of a first and a second attempt. Most mutants are detected by a missing message, so the
+PATIENCES = (0.5, 3.0, 10.0)
+"""The factors for time limits of the attempts. Most mutants are detected by a missing message, so the
 first one halves the time of the tests. On a busy machine, more than that message may be missing."""
 
 PROCESS_PATIENCES = (3.0, 10.0)

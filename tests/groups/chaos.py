@@ -202,8 +202,8 @@ async def run(plan: Plan, folder: Path) -> tuple[Verdict, Members]:
         async with trio.open_nursery() as faults:
             with trio.move_on_after(plan.seconds):
                 while True:
-                    await trio.sleep(random.expovariate(1 / plan.fault_s))
                     faults.start_soon(members.strike)
+                    await trio.sleep(random.expovariate(1 / plan.fault_s))
         ends = await producers.stop()
         with trio.move_on_after(QUIET_S):
             while _reached(members) != ends:  # noqa: ASYNC110 (the ledgers are files)

@@ -132,9 +132,10 @@ async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> N
                 for _ in range(6):
                     nursery.start_soon(publish, "mallory")
                 await trio.testing.wait_all_tasks_blocked()
+                before = len(order)
                 nursery.start_soon(publish, "alice")
         assert len(order) == 7
-        assert order.index("alice") <= 2
+        assert order.index("alice") <= before + 2
         assert service.memory.used_bytes == 0
         read = await read_committed(service, log, 0)
         assert [len(value or b"") for _, part in read.columns() for value in part.values] == [3 * MIB]
