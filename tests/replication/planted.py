@@ -350,7 +350,7 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, CountsHalf, 0),
     (Availability.MAJORITY, ContinuesTheLongest, 583),
     (Availability.MAJORITY, ContinuesTheShortest, 0),
-    (Availability.MAJORITY, ContinuesItsOwn, 11),
+    (Availability.MAJORITY, ContinuesItsOwn, 15),
     (Availability.MAJORITY, ForgetsPromises, 59),
     (Availability.MAJORITY, ForgetsWhatItHolds, 0),
     (Availability.MAJORITY, LeadsDespitePromise, 0),
@@ -361,17 +361,17 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, PromisesOnlyOnce, 3),
     (Availability.MAJORITY, AsksTheNewReplicas, 35),
     (Availability.MAJORITY, ForgetsOtherReplicas, 1371),
-    (Availability.MAJORITY, CountsOldAcknowledgements, 17),
-    (Availability.MAJORITY, KeepsOldPromises, 1),
-    (Availability.MAJORITY, AppendsTooEarly, 2),
-    (Availability.MAJORITY, NeverResigns, 57),
-    (Availability.MAJORITY, NeverClaimsAgain, 112),
+    (Availability.MAJORITY, CountsOldAcknowledgements, 18),
+    (Availability.MAJORITY, KeepsOldPromises, 2),
+    (Availability.MAJORITY, AppendsTooEarly, 3),
+    (Availability.MAJORITY, NeverResigns, 94),
+    (Availability.MAJORITY, NeverClaimsAgain, 114),
     (Availability.MAJORITY, WaitsForNobody, 0),
     (Availability.MAJORITY, ForgetsFormerReplicas, 1620),
     (Availability.MAJORITY, LetsReadersReadBeyondItsEnd, 0),
-    (Availability.MAJORITY, ResumesDespitePromise, 0),
+    (Availability.MAJORITY, ResumesDespitePromise, 45),
     (Availability.MAJORITY, CountsTheDead, 0),
-    (Availability.MAJORITY, IgnoresRows, 0),
+    (Availability.MAJORITY, IgnoresRows, 2),
     (Availability.MAJORITY, StaysWithFullLeaders, 0),
     (Availability.MAJORITY, CountsJoiningReplicas, 0),
     (Availability.BRANCH, StaysWithFullLeaders, 0),
@@ -379,6 +379,9 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.BRANCH, PromisesOnlyOnce, 15),
 ]
 """Each bug, under which policy it shows, and a seed from which on it was found."""
+
+RARE = (ContinuesTheLongest, ForgetsOtherReplicas)
+"""Bugs that show in so few seeds that their tests are long."""
 
 
 def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
