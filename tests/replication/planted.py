@@ -373,9 +373,9 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, CountsTheDead, 0),
     (Availability.MAJORITY, IgnoresRows, 2),
     (Availability.MAJORITY, StaysWithFullLeaders, 0),
-    (Availability.MAJORITY, CountsJoiningReplicas, 0),
+    (Availability.MAJORITY, CountsJoiningReplicas, 35),
     (Availability.BRANCH, StaysWithFullLeaders, 0),
-    (Availability.BRANCH, SharesEpochs, 0),
+    (Availability.BRANCH, SharesEpochs, 1),
     (Availability.BRANCH, PromisesOnlyOnce, 15),
 ]
 """Each bug, under which policy it shows, and a seed from which on it was found."""
