@@ -96,7 +96,7 @@ class Balancing:
         placed = list(topic.placement[: topic.log_count])
         names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
         brokers, now = self._brokers, trio.current_time()
-        logs = [*self._place_all(), *self._place_unknown()]
+        logs = [] if brokers.is_alone else [*self._place_all(), *self._place_unknown()]  # alone, it keeps them all
         chosen = self._balancer.place(brokers.all(), brokers.alive, logs, names, count, now, brokers.unwritable)
         placed += [tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)]
         return tuple(placed)
