@@ -44,8 +44,6 @@ def open_portal() -> Iterator[BlockingPortal]:
     atexit.register(cancel)
     try:
         yield portal
-    finally:
+    finally:  # also when what has opened the block is forgotten: then tasks of it may be left
         atexit.unregister(cancel)
-        with suppress(RuntimeError):  # the program has ended, and with it the thread
-            portal.start_task_soon(portal.stop)
-        thread.join()
+        cancel()

@@ -1,13 +1,19 @@
-"""Readers that a program has not stopped do not keep its interpreter alive."""
+"""Readers that a program has not stopped keep neither its interpreter alive, nor the thread that drops them."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
+from dafka.spark.portal import open_portal
 from tests.spark.stores import A, batch, fill
 
 HANG_S = 100
@@ -48,3 +54,22 @@ def test_the_interpreter_ends_though_a_reader_is_not_stopped(tmp_path: Path, pro
     command = [sys.executable, "-c", f"import sys\n{program}\nprint('done')\n", str(tmp_path / "orders")]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=HANG_S)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+@asynccontextmanager
+async def open_forever() -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def test_a_portal_that_is_forgotten_ends_with_what_runs_in_it() -> None:
+    before = set(threading.enumerate())
+    block = open_portal()
+    opened = block.__enter__().wrap_async_context_manager(open_forever())
+    opened.__enter__()
+    (thread,) = [each for each in threading.enumerate() if each not in before and each.name == "dafka"]
+    del block
+    gc.collect()
+    assert not thread.is_alive()
