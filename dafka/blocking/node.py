@@ -224,12 +224,6 @@ class EventFeed:
         except Exception as error:
             self._node._hosted.closed.exception()
             kept = self._feed.kept_event(seen)
-            if kept is not None:
-                return kept
-            if not isinstance(error, trio.ClosedResourceError):
-                raise
-            # The events of a node that ends by itself are over before it is known why it has ended.
-            ended = self._node._hosted.ended_error()
-            if not isinstance(ended, trio.ClosedResourceError):
-                raise ended from None
-            return None
+            if kept is None:
+                self._node._hosted.check_end_of_events(error)
+            return kept

@@ -199,6 +199,20 @@ class HostedNode(Generic[_NodeT]):
         error = self.closed.exception() if self.closed.done() else None
         return error or trio.ClosedResourceError(f"this {self._noun} is closed")
 
+    def check_end_of_events(self, error: Exception) -> None:
+        """Raise why the events of a node that is closed are over, unless the program has closed it.
+
+        The events of a node that ends by itself are over before it is known why it has ended.
+
+        Args:
+            error: What waiting for an event has raised.
+        """
+        if not isinstance(error, trio.ClosedResourceError):
+            raise error
+        ended = self.ended_error()
+        if not isinstance(ended, trio.ClosedResourceError):
+            raise ended from None
+
     def _start(
         self,
         function: Callable[[], Awaitable[_T]],
