@@ -16,11 +16,11 @@ from dafka.groups import single_exception
 from dafka.listener import KafkaListener, serve_kafka
 from dafka.roles import Broker
 
-ANSWERING_SHARE = 0.5
-"""The part of `[node] grace_ms` for requests that were received. The rest is left for the storage."""
-
 if TYPE_CHECKING:
     from dafka.web import WebListener
+
+ANSWERING_SHARE = 0.5
+"""The part of `[node] grace_ms` for requests that were received. The rest is left for the storage."""
 
 
 @attrs.frozen(eq=False)
@@ -63,8 +63,8 @@ async def serve_listeners(
 ) -> None:
     """Run a broker that listens to clients until cancelled.
 
-    Then it handles no further requests. It stops when those that it has received are answered and what other nodes have
-    sent is written, within `[node] grace_ms`.
+    After that, it handles no further requests. It answers those that it has received, and writes what other nodes have
+    sent, within `[node] grace_ms`.
 
     It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens to clients of Kafka at
     `DEFAULT_KAFKA_LISTEN`.

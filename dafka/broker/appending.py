@@ -33,7 +33,6 @@ Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
 """The header of a record batch, and the record batch."""
 
 _REFUSALS: dict[type[DafkaError], ErrorCode] = {
-    BatchTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
     RecordError: ErrorCode.MESSAGE_TOO_LARGE,
     BatchError: ErrorCode.INVALID_RECORD,
     StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
@@ -165,15 +164,14 @@ async def unpacked(
         return
     bytes_max = decompressed_bytes_max(service, log)
     decode = partial(decode_run, log.own, batches, is_kept=False)
+    records = None
     with _refusing():
         try:
             records = decode(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
         except BatchTooLargeError:
             if bytes_max <= INLINE_BYTES_MAX:
                 raise
-        else:
-            bytes_max = 0
-    if not bytes_max:
+    if records is not None:
         yield records
         return
     async with service.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
@@ -192,11 +190,15 @@ def _refusing() -> Iterator[None]:
         yield
     except (BatchError, RecordError, StorageError) as error:
         clear_frames(error.__traceback__)  # they have what was unpacked
-        message = str(error)
         if isinstance(error, BatchTooLargeError):
-            message += " (max.decompressed.message.bytes)"
+            raise too_large(error) from None
         code = next(code for kind, code in _REFUSALS.items() if isinstance(error, kind))
-        raise AppendRefusedError(code, message) from None
+        raise AppendRefusedError(code, str(error)) from None
+
+
+def too_large(error: BatchTooLargeError) -> AppendRefusedError:
+    """Return the refusal of records that take more than a topic allows, decompressed."""
+    return AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} (max.decompressed.message.bytes)")
 
 
 def append_batches(

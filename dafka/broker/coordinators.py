@@ -92,31 +92,6 @@ class Coordinators:
         """Return the slots that this broker serves."""
         return [slot for slot in self._slots if slot is not None and slot.loaded.is_set()]
 
-    async def ask_all(
-        self, ask: Callable[[Slot], Awaitable[_T]], slots: Collection[Slot]
-    ) -> dict[Slot, _T | ErrorCode]:
-        """Ask several slots at once, which takes no longer than for one.
-
-        Args:
-            ask: Asks a slot, and may raise `CoordinatorError`.
-            slots: The slots.
-
-        Returns:
-            What each has answered; the error code if it does not.
-        """
-        answers: dict[Slot, _T | ErrorCode] = {}
-
-        async def note(slot: Slot) -> None:
-            try:
-                answers[slot] = await ask(slot)
-            except CoordinatorError as error:
-                answers[slot] = error.error_code
-
-        async with trio.open_nursery() as nursery:
-            for slot in slots:
-                nursery.start_soon(note, slot)
-        return answers
-
     async def read(self, read: Callable[[Slot], list[_T]]) -> list[_T]:
         """Return what all slots here say, when it is durable.
 
@@ -136,7 +111,7 @@ class Coordinators:
             return said
 
         found: list[_T] = []
-        for said in (await self.ask_all(settle, self.served())).values():
+        for said in (await ask_slots(settle, self.served())).values():
             if isinstance(said, list):
                 found += said
             elif said is not ErrorCode.NOT_COORDINATOR:
@@ -242,3 +217,27 @@ class Coordinators:
         """Delete the state of a former version, which all slots have."""
         for topic in _FORMER_TOPICS:
             self._broker.write_state(topic, [(key, None) for key in list(self._broker.state(topic))])
+
+
+async def ask_slots(ask: Callable[[Slot], Awaitable[_T]], slots: Collection[Slot]) -> dict[Slot, _T | ErrorCode]:
+    """Ask several slots at once, which takes no longer than for one.
+
+    Args:
+        ask: Asks a slot, and may raise `CoordinatorError`.
+        slots: The slots.
+
+    Returns:
+        What each has answered; the error code if it does not.
+    """
+    answers: dict[Slot, _T | ErrorCode] = {}
+
+    async def note(slot: Slot) -> None:
+        try:
+            answers[slot] = await ask(slot)
+        except CoordinatorError as error:
+            answers[slot] = error.error_code
+
+    async with trio.open_nursery() as nursery:
+        for slot in slots:
+            nursery.start_soon(note, slot)
+    return answers

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import attrs
 
-from dafka.broker.coordinators import Coordinators
+from dafka.broker.coordinators import Coordinators, ask_slots
 from dafka.broker.group_positions import follow_branches, name_branch
 from dafka.broker.participants import Participants
 from dafka.broker.slots import CoordinatorError, Slot
@@ -199,7 +199,7 @@ class Groups:
 
         served, refused = self._coordinators.sort(group_ids)
         described: dict[str, DescribedGroup] = {}
-        for slot, found in (await self._coordinators.ask_all(describe, served)).items():
+        for slot, found in (await ask_slots(describe, served)).items():
             if isinstance(found, ErrorCode):
                 refused.update(dict.fromkeys(served[slot], found))
             else:
@@ -216,7 +216,7 @@ class Groups:
             return errors
 
         served, errors = self._coordinators.sort(group_ids)
-        for slot, found in (await self._coordinators.ask_all(delete, served)).items():
+        for slot, found in (await ask_slots(delete, served)).items():
             errors.update(dict.fromkeys(served[slot], found) if isinstance(found, ErrorCode) else found)
         return errors
 

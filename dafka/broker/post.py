@@ -121,9 +121,8 @@ class Post:
     def _read(self, value: bytes) -> tuple[Message, Callable[[str, Any], None]] | None:
         """Return a message and what handles it; None if it is for another broker or life, or of a newer version."""
         envelope = json.loads(value)
-        version, to, kind = (
-            _check(*each) for each in ((int, envelope["version"]), (str, envelope["to"]), (str, envelope["kind"]))
-        )
+        version, to = _check(int, envelope["version"]), _check(str, envelope["to"])
+        kind = _check(str, envelope["kind"])
         if version > MESSAGE_VERSION or to not in {"", self._address} or kind not in self._handlers:
             return None
         message, handler = self._handlers[kind]

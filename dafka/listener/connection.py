@@ -170,6 +170,11 @@ class Connection:
             async with self._outgoing:
                 await self._receive_all()
 
+    @property
+    def _source(self) -> str:
+        """Whom the limits by source count: the user, or the address of a client that has not said who it is."""
+        return self._user or self._host
+
     async def _receive_all(self) -> None:
         """Receive requests and handle them, until the client ends the connection or the broker stops."""
         idle_s = self._kafka.idle_ms / 1000
@@ -184,8 +189,7 @@ class Connection:
                 await self._take_in(data)
                 is_open = bool(data) and not self._ending
             else:
-                source = self._user or self._host
-                with Upload(self._listener.receiving, source, size, self._kafka.receive_ms) as upload:
+                with Upload(self._listener.receiving, self._source, size, self._kafka.receive_ms) as upload:
                     is_open = await self._receive_rest(size, upload)
 
     async def _receive_rest(self, size: int, upload: Upload) -> bool:
@@ -269,7 +273,7 @@ class Connection:
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
-        client = Client(self._listener, header, self._host, self._endpoint, self._user or self._host)
+        client = Client(self._listener, header, self._host, self._endpoint, self._source)
         verdict = self._guard(client, request)
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)

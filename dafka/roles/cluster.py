@@ -391,7 +391,7 @@ class Cluster:
         """
         with trio.move_on_after(SETTLE_S):
             await self._settled_number.wait()
-        while not self._settled_number.is_set() and (  # noqa: ASYNC110
+        while not self._settled_number.is_set() and (  # noqa: ASYNC110 (nothing tells that a tower is heard)
             self.brokers.rivals() or not self._broker.unheard_towers()
         ):
             await trio.sleep(self._settings.heartbeat_ms / 1000)

@@ -599,7 +599,7 @@ async def read_ranges(storage: Storage, ranges: Mapping[Partition, tuple[int, in
         ranges: By partition, the sequence of the first record, and the sequence after the last one.
 
     Yields:
-        Batches, those of each partition as by `read_range`.
+        The batches of each partition as `read_range` yields them.
 
     Raises:
         StorageCorruptError: If a record in a range is damaged.

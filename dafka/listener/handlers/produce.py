@@ -17,6 +17,7 @@ from dafka.broker.appending import (
     check_size,
     decompressed_bytes_max,
     read_batches,
+    too_large,
     unpacked,
 )
 from dafka.errors import (
@@ -166,8 +167,7 @@ def _read_batches(client: Client, log: LogState, records: bytes | memoryview | N
         try:
             data = convert_message_set(records, bytes_max=decompressed_bytes_max(client.service, log))
         except BatchTooLargeError as error:
-            message = f"{error} (max.decompressed.message.bytes)"
-            raise AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, message) from None
+            raise too_large(error) from None
         except (BatchError, EncodingError) as error:
             raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         return [(check_crc(data), data)]

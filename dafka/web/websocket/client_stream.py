@@ -83,7 +83,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Say that nothing else will be sent. With TLS, which cannot, end the connection."""
+        """Tell the client that nothing else comes. TLS has no sign for that: end the connection instead."""
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
             await self._stream.send_eof()
         else:

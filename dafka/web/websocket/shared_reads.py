@@ -342,7 +342,6 @@ class SharedReads:
 
     def __init__(self, access: LogAccess, room: Room, kept_bytes: int = KEPT_BYTES) -> None:
         self._access = access
-        self._service = access.service
         self._room = room
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[_Place, SharedRead] = OrderedDict()
