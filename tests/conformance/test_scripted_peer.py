@@ -56,7 +56,7 @@ def fetch(peer: ScriptedPeer, sequence: int, count: int = 100, requestor: bytes 
 
 
 async def test_repeated_requests_are_answered_once_and_in_turn() -> None:
-    """A peer that answered each repetition at once would send a store on a busy machine the same records for ever."""
+    """A peer that answered each repetition at once would never stop sending a busy store the same records."""
     peer = SlowPeer()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.run)
