@@ -305,7 +305,8 @@ class Checks:
     def _missing(self, consumer: SimulatedConsumer, partition: Partition, end: int) -> str | None:
         if partition.topic not in consumer.machine.topics:
             return None
-        position = self._given.get((consumer.address, partition)) or self._begin_of(consumer, partition)
+        given = self._given.get((consumer.address, partition), 0)
+        position = given or self._begin_of(consumer, partition)
         position = max(position, self._gone.get((consumer.address, partition), 0))
         waits_for_stores = partition in consumer.machine.timed_start and not self._cluster.stores
         if position >= end or waits_for_stores:
@@ -316,7 +317,7 @@ class Checks:
             is_expected = consumer.machine.reassembler.gap_resolver.has_node(partition.address)
             return f"{consumer.name} still expects {partition.address}" if is_expected else None
         may_begin_late = not consumer.is_earliest or (consumer.since is not None and not self._is_stored(partition))
-        if may_begin_late and cursor is not None and position == 0 and cursor.next_sequence >= end:
+        if may_begin_late and cursor is not None and not given and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
             return None
