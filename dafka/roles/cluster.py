@@ -436,8 +436,9 @@ class Cluster:
     def _ask_round(self) -> None:
         """Ask the other brokers whether they hear this one, which it needs to serve readers."""
         if not self.is_alone:
-            number = self._rounds.begin(lease_time())
-            self._broker.publish([ask_round(self._broker.address, number, can_write=self._broker.can_write)])
+            can_write = self._broker.can_write
+            number = self._rounds.begin(lease_time(), can_write=can_write)
+            self._broker.publish([ask_round(self._broker.address, number, can_write=can_write)])
         self._note_answered()  # those who wait look again: another broker may lead
 
     def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int]]) -> None:

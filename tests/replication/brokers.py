@@ -418,6 +418,7 @@ class Broker:
         self.brokers = Brokers(self.describe(), ALIVE_S)
         self.balancer = Balancer(self.name, BALANCING)
         self.rounds = Rounds(self.generation * 10**6)
+        self.heard_rounds: dict[str, int] = {}
         self.stopped_until = 0.0
         for other in self.world.brokers.values() if self.generation > 1 else ():
             self.brokers.note(other.describe())
@@ -469,13 +470,11 @@ class Broker:
         world.later(HEARTBEAT_S * world.draw.uniform(0.8, 1.2), lambda: self._tick(generation))
 
     def _show_life(self, others: list[Broker]) -> None:
-        self.brokers.own = self.describe()
+        own = self.brokers.own = self.describe()
+        can_write = not self.is_full
+        number = self.rounds.begin(self.world.now, can_write=can_write)
         for other in others:
-            self.world.send(self, other, partial(other.hear, self.brokers.own, can_write=not self.is_full))
-        if self.world.has_leases:
-            number = self.rounds.begin(self.world.now)
-            for other in others:
-                self.world.send(self, other, partial(other.answer_round, self, number))
+            self.world.send(self, other, partial(other.hear, self, own, number, can_write=can_write))
 
     def _balance(self) -> None:
         placed = [each.placed() for each in self.logs.values()]
@@ -484,11 +483,17 @@ class Broker:
             kept = self.logs[change.log]
             kept.act(kept.wake_up().change_replicas(change.replicas))
 
-    def hear(self, other: BrokerDescription, *, can_write: bool) -> None:
-        """Take in a sign of life."""
-        self.brokers.note(other)
-        self.brokers.heard(other.address, self.clock)
-        self.brokers.note_storage(other.address, can_write=can_write)
+    def hear(self, other: Broker, description: BrokerDescription, number: int, *, can_write: bool) -> None:
+        """Take in a sign of life, which is a round: answer it, unless promises are being written."""
+        self.brokers.note(description)
+        self.brokers.heard(other.name, self.clock)
+        if number < self.heard_rounds.get(other.name, 0):
+            return  # a connection keeps the order of rounds
+        self.heard_rounds[other.name] = number
+        self.brokers.note_storage(other.name, can_write=can_write)
+        if self.world.has_leases and not self.writing_control:
+            answer = RoundAnswer(number, len(self.control.get(self.name, ())))
+            self.world.send(self, other, partial(other.take_answer, self.name, answer))
 
     def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
         """Take in an acknowledgement."""
@@ -496,13 +501,6 @@ class Broker:
         kept.act(kept.wake_up().acknowledged(broker, branch, end_offset))
 
     # Leases
-
-    def answer_round(self, asker: Broker, number: int) -> None:
-        """Answer another broker that asks whether this one hears it, unless promises are being written."""
-        self.brokers.heard(asker.name, self.clock)
-        if not self.writing_control:
-            answer = RoundAnswer(number, len(self.control.get(self.name, ())))
-            self.world.send(self, asker, partial(asker.take_answer, self.name, answer))
 
     def take_answer(self, broker: str, answer: RoundAnswer) -> None:
         """Take in an answer to a round of this broker."""

@@ -39,9 +39,22 @@ class Rounds:
         self._heard_since: dict[str, float] = {}
         self._waiting: dict[str, RoundAnswer] = {}
 
-    def begin(self, now: float) -> int:
-        """Begin a round, and return its number. It is sent now or later, never earlier."""
-        self._sent.append((self._next, now))
+    def begin(self, now: float, *, can_write: bool) -> int:
+        """Begin a round, and return its number. It is sent now or later, never earlier.
+
+        Brokers that hear that the storage takes no records may elect another leader at once. So such a round takes the
+        worth of all answers: of those to earlier rounds, too, should the storage take records again.
+
+        Args:
+            now: The time.
+            can_write: Whether the storage of this broker takes records, which the round says.
+        """
+        if can_write:
+            self._sent.append((self._next, now))
+        else:
+            self._sent.clear()
+            self._heard_since.clear()
+            self._waiting.clear()
         self._next += 1
         return self._next - 1
 
