@@ -88,6 +88,9 @@ class Cluster:
                 assert log.leader == broker
                 assert broker in change.replicas
                 assert len(set(change.replicas)) == len(change.replicas)
+                if set(change.replicas) < set(log.replicas):
+                    living = self.alive.intersection(change.replicas, log.in_sync)
+                    assert 2 * len(living) > len(change.replicas), "nothing more is acknowledged"
                 for each in set(change.replicas) - set(log.replicas):
                     self.copied[log.name, each] = self.now + self.copy_s
                 made.append((log.name, log.replicas, change.replicas))
@@ -185,6 +188,18 @@ def test_the_only_replica_of_a_log_can_be_drained() -> None:
     cluster.describe("b0", is_draining=True)
     cluster.run(50)
     assert cluster.logs["log"].replicas == ("b1",)
+
+
+def test_a_broker_that_is_drained_keeps_its_replica_while_a_dead_one_would_be_half_of_the_rest() -> None:
+    cluster = Cluster(3, 3, 6)
+    cluster.alive.remove("b1")
+    cluster.run(100)
+    cluster.describe("b2", is_draining=True)
+    cluster.run(100)
+    assert cluster.loads() == {"b0": 6, "b1": 6, "b2": 6}
+    added = cluster.add_broker()
+    cluster.run(100)
+    assert cluster.loads() == {"b0": 6, added: 6}
 
 
 def test_the_last_broker_keeps_its_logs_though_it_is_drained() -> None:

@@ -359,7 +359,11 @@ class Balancer:
     # Steps
 
     def _without_surplus(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
-        """Return the replicas of a log without those that have a successor."""
+        """Return the replicas of a log without those that have a successor.
+
+        It keeps all of them until the living ones in sync are more than half of the rest: without those that are
+        drained, a dead one could be half of all, and nothing more would be acknowledged.
+        """
         staying = cluster.staying(log.replicas)
         removed: set[str] = set()
         if len(staying) >= log.wanted:
@@ -367,7 +371,9 @@ class Balancer:
         if self._is_synced(staying, log) and not self._missing(log, cluster):
             removed.update(cluster.leaving)
             removed.update(cluster.surplus.get(log.name, ()))
-        return tuple(each for each in log.replicas if each not in removed or each == self._own)
+        kept = tuple(each for each in log.replicas if each not in removed or each == self._own)
+        in_sync = cluster.alive.intersection(kept, log.in_sync)
+        return kept if 2 * len(in_sync) > len(kept) else log.replicas
 
     @staticmethod
     def _is_synced(replicas: tuple[str, ...], log: PlacedLog) -> bool:
