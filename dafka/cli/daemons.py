@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -302,7 +303,8 @@ async def _run_broker(
     from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
 
     log_silent_towers()
-    found: ListeningBroker = await nursery.start(serve_listeners, config)
+    with _collection_paused():
+        found: ListeningBroker = await nursery.start(serve_listeners, config)
     if url is not None:
         from dafka.operations.broker_metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
@@ -326,6 +328,20 @@ async def _run_broker(
             click.echo(f"HTTP, WebSocket and the console at {found.url}")
         _announce_metrics(url)
         await trio.sleep_forever()
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Pause the search for garbage in cycles, and leave what is there then out of it.
+
+    A broker that starts makes lasting objects for all its logs, which would be searched again and again.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 async def serve_store_with_restarts(
