@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ NAMES = ("orders", "visits", "stock", "trips")
 LOGS = 2
 DEADLINE_S = 120.0
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+PLAIN = 0
+"""Which of the producers numbers no records."""
 FAULTS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP)
 
 
@@ -39,12 +42,15 @@ class Expected:
         is_writable: Whether it takes records, although a broker may be away.
         values: The acknowledged records of its newest creation.
         given_up: Records of which the client does not know whether they are stored.
+        repeatable: Records that may be there twice: a stopped broker had not answered a client that does not number
+            them, and may store them, too, when it goes on.
     """
 
     replicas: int
     is_writable: bool
     values: set[bytes] = attrs.field(factory=set)
     given_up: set[bytes] = attrs.field(factory=set)
+    repeatable: set[bytes] = attrs.field(factory=set)
 
 
 class Campaign:
@@ -61,6 +67,7 @@ class Campaign:
         self._draw = random.Random(seed)
         self._topics: dict[str, Expected] = {}
         self._number = 0
+        self._is_one_stopped = False
         common = {
             "bootstrap.servers": cluster.servers,
             "acks": "all",
@@ -135,6 +142,7 @@ class Campaign:
         fault = self._draw.choice(FAULTS)
         self._note(fault.name, broker)
         if fault == signal.SIGSTOP:
+            self._is_one_stopped = True
             self._cluster.stop(broker)
         elif fault == signal.SIGKILL:
             await self._cluster.kill(broker)
@@ -146,6 +154,7 @@ class Campaign:
             self._cluster.go_on(broker)
         else:
             await self._cluster.start(broker)
+        self._is_one_stopped = False
         await self._cluster.wait_members()
 
     async def _create(self, name: str, replicas: int) -> None:
@@ -201,6 +210,8 @@ class Campaign:
                 given_up = await trio.to_thread.run_sync(write, self._producers[producer], name, values)
                 expected.values.update(set(values) - given_up)
                 expected.given_up.update(given_up)
+                if producer == PLAIN and self._is_one_stopped:
+                    expected.repeatable.update(values)
 
     def _note(self, what: str, *brokers: BrokerNode) -> None:
         self._cluster.timeline.note(f"{what} {' '.join(each.name for each in brokers)}")
@@ -217,8 +228,9 @@ class Campaign:
         await self._cluster.wait_until(is_known, f"not every broker has the topics {sorted(self._topics)}")
         for name, expected in self._topics.items():
             found = await trio.to_thread.run_sync(read, self._cluster.servers, name)
-            known = [each for each in found if each not in expected.given_up]
+            known = Counter(each for each in found if each not in expected.given_up)
             assert sorted(known, key=int) == sorted(expected.values, key=int), name
+            assert {each for each, count in known.items() if count > 1} <= expected.repeatable, name
 
     async def _check_stored(self, broker: BrokerNode) -> None:
         """Check that a broker that has ended has nothing of deleted topics."""
