@@ -82,13 +82,6 @@ class CountsHalf(_Candidate):
             return True
 
 
-class ContinuesTheLongest(Replica):
-    """Continues the longest tip, whatever its branch."""
-
-    def _choose_parent(self, tips: list[Tip]) -> Tip:
-        return max(tips, key=lambda each: each.end_offset)
-
-
 class ContinuesTheShortest(Replica):
     """Continues the shortest tip."""
 
@@ -188,13 +181,6 @@ class AsksTheNewReplicas(_Candidate):
     class Kind(Candidacy):
         def has_former_followers(self, table: BranchTable) -> bool:
             return True
-
-
-class ForgetsOtherReplicas(Replica):
-    """Promises without saying which other replicas a branch may have."""
-
-    def _possible_replica_sets(self) -> tuple[tuple[str, ...], ...]:
-        return ()
 
 
 class SharesEpochs(Replica):
@@ -348,7 +334,6 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, AcknowledgesDespitePromise, 0),
     (Availability.MAJORITY, HidesItsTip, 0),
     (Availability.MAJORITY, CountsHalf, 0),
-    (Availability.MAJORITY, ContinuesTheLongest, 583),
     (Availability.MAJORITY, ContinuesTheShortest, 0),
     (Availability.MAJORITY, ContinuesItsOwn, 15),
     (Availability.MAJORITY, ForgetsPromises, 59),
@@ -360,7 +345,6 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.MAJORITY, PromisesBackwards, 700),
     (Availability.MAJORITY, PromisesOnlyOnce, 3),
     (Availability.MAJORITY, AsksTheNewReplicas, 35),
-    (Availability.MAJORITY, ForgetsOtherReplicas, 1371),
     (Availability.MAJORITY, CountsOldAcknowledgements, 18),
     (Availability.MAJORITY, KeepsOldPromises, 2),
     (Availability.MAJORITY, AppendsTooEarly, 3),
@@ -379,9 +363,6 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
     (Availability.BRANCH, PromisesOnlyOnce, 15),
 ]
 """Each bug, under which policy it shows, and a seed from which on it was found."""
-
-RARE = (ContinuesTheLongest, ForgetsOtherReplicas)
-"""Bugs that show in so few seeds that their tests are long."""
 
 
 def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from dafka.protocol.replication import Availability, Replica
 from tests.replication.brokers import KeptLog
 from tests.replication.history import Violation
-from tests.replication.planted import PLANTED, PLANTED_IN_LEASES, PLANTED_IN_LOGS, RARE
+from tests.replication.planted import PLANTED, PLANTED_IN_LEASES, PLANTED_IN_LOGS
 from tests.replication.running import run_seed
 from tests.replication.world import LEASES_EVERY, TRANSACTIONS_EVERY
 
@@ -27,7 +27,6 @@ NOTICED = (Violation, AssertionError)
             bug,
             first,
             id=f"{bug.__name__}-{availability.value}",
-            marks=[pytest.mark.long] if bug in RARE else [],
         )
         for availability, bug, first in PLANTED
     ],

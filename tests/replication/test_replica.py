@@ -549,6 +549,27 @@ def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
     assert promises(replica.receive("b2", promise)) == [claim.record.branch]
 
 
+def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
+    replica, claim = claim_after("b0", "b1")
+    replica.written(claim.record)
+    latest = Branch(1024, "b0")
+    replica.receive("b0", BranchRow("log", latest, Tip(FIRST, 4), REPLICAS))
+    promised = replica.receive("b2", Promise("log", claim.record.branch, Tip(latest, 5), (REPLICAS,), latest))
+    (promise,) = [each for each in promised if isinstance(each, WriteControl)]
+    rows = [each.record for each in replica.written(promise.record) if isinstance(each, WriteControl)]
+    assert rows == [BranchRow("log", claim.record.branch, Tip(latest, 5), REPLICAS)]
+
+
+def test_a_promise_names_the_voters_of_every_branch_that_may_have_begun() -> None:
+    replica = follow("b0", "b1")
+    replica.set_alive(("b1", "b2", "b3"), 5.0)
+    replica.receive("b2", Claim("log", Branch(1026, "b2"), ("b1", "b2", "b3")))
+    (written,) = replica.receive("b3", Claim("log", Branch(2051, "b3"), REPLICAS))
+    assert isinstance(written, WriteControl)
+    assert isinstance(written.record, Promise)
+    assert set(written.record.replica_sets) == {REPLICAS, ("b1", "b2", "b3")}
+
+
 def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
     replica, claim = claim_after("b0", "b1")
     replica.written(claim.record)
