@@ -62,6 +62,7 @@ class Size:
     rate: float = 20_000
     value_bytes: int = 100
     availability: str = "majority"
+    storage: str = "filelog"
     is_split: bool = True
 
 
@@ -95,6 +96,7 @@ class Run:
             size.brokers,
             is_split=size.is_split,
             echo=self._echo,
+            scheme=size.storage,
             broker={"replicas": size.replicas},
         )
         async with opened as cluster:
