@@ -1,6 +1,8 @@
 """Compares the storages of stopped brokers: all that keep a log must hold the same records of it.
 
-python -m tests.cluster.replicas TOPIC FOLDER...
+python -m tests.cluster.replicas TOPIC STORAGE...
+
+A storage is a URL, such as sqlite:broker-0, or the path of a file log.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import attrs
 import trio
@@ -77,14 +78,14 @@ def describe(held: Mapping[str, Held | None]) -> str:
     )
 
 
-async def read_all(topic: str, folders: Sequence[Path]) -> dict[str, Holding]:
-    """Return what each folder holds."""
-    return {each.name: await read_holding(f"filelog:{each}", topic) for each in folders}
+async def read_all(topic: str, storages: Mapping[str, str]) -> dict[str, Holding]:
+    """Return what the storage of each broker holds, by its name."""
+    return {name: await read_holding(url, topic) for name, url in storages.items()}
 
 
 def main() -> int:
-    topic, *names = sys.argv[1:]
-    holdings = trio.run(read_all, topic, [Path(each).absolute() for each in names])
+    topic, *storages = sys.argv[1:]
+    holdings = trio.run(read_all, topic, {each: each if ":" in each else f"filelog:{each}" for each in storages})
     logs = {key[0] for holding in holdings.values() for key in holding}
     keepers = {log: [each for each in holdings if any(key[0] == log for key in holdings[each])] for log in logs}
     problems = compare(holdings, keepers)

@@ -201,7 +201,7 @@ class Run:
         self.problems += summarize(await trio.to_thread.run_sync(find))
         self._report_pauses(pauses)
         names = sorted({name for brokers in self._replicas.values() for name in brokers})
-        holdings = await read_all(TOPIC, [self._folder / name for name in names])
+        holdings = await read_all(TOPIC, {name: f"{self._size.storage}:{self._folder / name}" for name in names})
         self.problems += compare(holdings, self._replicas)
         self.result |= {"records": counts, "checked_s": round(time.monotonic() - begun, 1)}
 
