@@ -40,7 +40,7 @@ class Rounds:
         self._waiting: dict[str, RoundAnswer] = {}
 
     def begin(self, now: float, *, can_write: bool) -> int:
-        """Begin a round, and return its number. It is sent now or later, never earlier.
+        """Begin a round. It is sent now or later, never earlier.
 
         Brokers that hear that the storage takes no records may elect another leader at once. So such a round takes the
         worth of all answers: of those to earlier rounds, too, should the storage take records again.
@@ -48,6 +48,9 @@ class Rounds:
         Args:
             now: The time.
             can_write: Whether the storage of this broker takes records, which the round says.
+
+        Returns:
+            The number of the round.
         """
         if can_write:
             self._sent.append((self._next, now))
