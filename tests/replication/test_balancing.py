@@ -89,8 +89,8 @@ class Cluster:
                 assert broker in change.replicas
                 assert len(set(change.replicas)) == len(change.replicas)
                 if set(change.replicas) < set(log.replicas):
-                    living = self.alive.intersection(change.replicas, log.in_sync)
-                    assert 2 * len(living) > len(change.replicas), "nothing more is acknowledged"
+                    acknowledging = self.alive.intersection(change.replicas, log.in_sync)
+                    assert 2 * len(acknowledging) > len(change.replicas), "nothing more is acknowledged"
                 for each in set(change.replicas) - set(log.replicas):
                     self.copied[log.name, each] = self.now + self.copy_s
                 made.append((log.name, log.replicas, change.replicas))
