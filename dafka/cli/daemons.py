@@ -332,7 +332,7 @@ async def _run_broker(
 
 @contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Pause the search for garbage in cycles, and leave what is there then out of it.
+    """Collect no garbage during the block, and never search the objects that exist at its end.
 
     A broker that starts makes lasting objects for all its logs, which would be searched again and again.
     """

@@ -437,7 +437,7 @@ class Cluster:
         """Ask the other brokers whether they hear this one, which it needs to serve readers."""
         if not self.is_alone:
             can_write = self._broker.can_write
-            number = self._rounds.begin(lease_time(), can_write=can_write)
+            number = self._rounds.begin(lease_time(), is_replaceable=self.brokers.is_replaceable(can_write=can_write))
             self._broker.publish([ask_round(self._broker.address, number, can_write=can_write)])
         self._note_answered()  # those who wait look again: another broker may lead
 

@@ -472,7 +472,7 @@ class Broker:
     def _show_life(self, others: list[Broker]) -> None:
         own = self.brokers.own = self.describe()
         can_write = not self.is_full
-        number = self.rounds.begin(self.world.now, can_write=can_write)
+        number = self.rounds.begin(self.world.now, is_replaceable=self.brokers.is_replaceable(can_write=can_write))
         for other in others:
             self.world.send(self, other, partial(other.hear, self, own, number, can_write=can_write))
 

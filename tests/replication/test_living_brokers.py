@@ -86,3 +86,14 @@ def test_a_broker_that_has_left_is_no_rival_and_not_listed() -> None:
     assert [each.address for each in brokers.all()] == ["a", "b", "c"]
     assert brokers.find_number(0) == brokers.own
     assert not brokers.is_alone
+
+
+def test_a_broker_that_cannot_write_is_replaceable_if_two_others_can() -> None:
+    brokers = know_two()
+    for each in ("b", "c"):
+        brokers.heard(each, 10.0)
+    brokers.check_alive(10.1)
+    assert brokers.is_replaceable(can_write=False)
+    assert not brokers.is_replaceable(can_write=True)
+    brokers.note_storage("c", can_write=False)
+    assert not brokers.is_replaceable(can_write=False), "with a full disk everywhere, leaders go on serving readers"

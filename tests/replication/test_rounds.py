@@ -7,7 +7,7 @@ from dafka.protocol.replication.rounds import ROUNDS_MAX, RoundAnswer, Rounds
 
 def test_an_answer_counts_from_when_the_round_began() -> None:
     rounds = Rounds(100)
-    first, second = rounds.begin(1.0, can_write=True), rounds.begin(2.0, can_write=True)
+    first, second = rounds.begin(1.0, is_replaceable=False), rounds.begin(2.0, is_replaceable=False)
     assert rounds.heard_since("b") == float("-inf")
     assert rounds.answered("b", RoundAnswer(second, 0), 0)
     assert rounds.answered("b", RoundAnswer(first, 0), 0), "a late answer"
@@ -16,7 +16,7 @@ def test_an_answer_counts_from_when_the_round_began() -> None:
 
 def test_an_answer_waits_for_the_control_records_that_were_made_before_it() -> None:
     rounds = Rounds(0)
-    number = rounds.begin(1.0, can_write=True)
+    number = rounds.begin(1.0, is_replaceable=False)
     assert not rounds.answered("b", RoundAnswer(number, 7), 5)
     assert not rounds.learned("b", 6)
     rounds.answered("b", RoundAnswer(number, 7), 6)
@@ -28,22 +28,22 @@ def test_an_answer_waits_for_the_control_records_that_were_made_before_it() -> N
 def test_answers_to_unknown_rounds_count_for_nothing() -> None:
     rounds = Rounds(10)
     assert not rounds.answered("b", RoundAnswer(3, 0), 0), "a round before a restart"
-    first = rounds.begin(1.0, can_write=True)
+    first = rounds.begin(1.0, is_replaceable=False)
     for number in range(ROUNDS_MAX):
-        rounds.begin(2.0 + number, can_write=True)
+        rounds.begin(2.0 + number, is_replaceable=False)
     assert not rounds.answered("b", RoundAnswer(first, 0), 0)
 
 
-def test_a_broker_that_cannot_write_takes_the_worth_of_all_answers() -> None:
+def test_no_answer_counts_when_others_may_elect_another_leader() -> None:
     rounds = Rounds(0)
-    first, second = rounds.begin(1.0, can_write=True), rounds.begin(2.0, can_write=True)
+    first, second = rounds.begin(1.0, is_replaceable=False), rounds.begin(2.0, is_replaceable=False)
     rounds.answered("b", RoundAnswer(first, 0), 0)
     rounds.answered("c", RoundAnswer(second, 5), 4)
-    unwritable = rounds.begin(3.0, can_write=False)
-    assert not any(rounds.answered(each, RoundAnswer(unwritable, 0), 0) for each in "bc")
+    replaceable = rounds.begin(3.0, is_replaceable=True)
+    assert not any(rounds.answered(each, RoundAnswer(replaceable, 0), 0) for each in "bc")
     assert not rounds.answered("b", RoundAnswer(second, 0), 0), "a late answer"
     assert not rounds.learned("c", 5)
     assert {rounds.heard_since(each) for each in "bc"} == {float("-inf")}
-    again = rounds.begin(4.0, can_write=True)
+    again = rounds.begin(4.0, is_replaceable=False)
     assert rounds.answered("b", RoundAnswer(again, 0), 0)
     assert rounds.heard_since("b") == 4.0

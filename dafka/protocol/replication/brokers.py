@@ -158,6 +158,19 @@ class Brokers:
         """
         self._heard.setdefault(address, now)
 
+    def is_replaceable(self, *, can_write: bool) -> bool:
+        """Return whether others may elect leaders in place of this broker as soon as they hear that it cannot write.
+
+        At least two others have to vote: a log with two voters has no quorum without this broker.
+
+        Args:
+            can_write: Whether the storage of this broker takes records.
+
+        Returns:
+            Whether they may.
+        """
+        return not can_write and len(self.alive - self._failing - {self.own.address}) >= 2
+
     def note_storage(self, address: str, *, can_write: bool) -> None:
         """Note whether the storage of a broker takes records."""
         if can_write:

@@ -39,25 +39,23 @@ class Rounds:
         self._heard_since: dict[str, float] = {}
         self._waiting: dict[str, RoundAnswer] = {}
 
-    def begin(self, now: float, *, can_write: bool) -> int:
+    def begin(self, now: float, *, is_replaceable: bool) -> int:
         """Begin a round. It is sent now or later, never earlier.
-
-        Brokers that hear that the storage takes no records may elect another leader at once. So such a round takes the
-        worth of all answers: of those to earlier rounds, too, should the storage take records again.
 
         Args:
             now: The time.
-            can_write: Whether the storage of this broker takes records, which the round says.
+            is_replaceable: Whether others may elect another leader as soon as they hear the round; see
+                `Brokers.is_replaceable`. Then the answers to this round and to all earlier ones do not count.
 
         Returns:
             The number of the round.
         """
-        if can_write:
-            self._sent.append((self._next, now))
-        else:
+        if is_replaceable:
             self._sent.clear()
             self._heard_since.clear()
             self._waiting.clear()
+        else:
+            self._sent.append((self._next, now))
         self._next += 1
         return self._next - 1
 
