@@ -450,7 +450,8 @@ class Cluster:
         for asker, (number, can_write) in rounds.items():
             self.brokers.heard(asker, now)
             self.brokers.note_storage(asker, can_write=can_write)
-            if not self._control and not self._writing:
+            may_answer = self.brokers.may_answer(asker, can_write=can_write)
+            if may_answer and not self._control and not self._writing:
                 end = self._broker.durable_end_of(Partition(BRANCHES_TOPIC, own))
                 self._broker.publish([answer_round(asker, own, number, end)])
         counted = [

@@ -491,7 +491,8 @@ class Broker:
             return  # a connection keeps the order of rounds
         self.heard_rounds[other.name] = number
         self.brokers.note_storage(other.name, can_write=can_write)
-        if self.world.has_leases and not self.writing_control:
+        may_answer = self.brokers.may_answer(other.name, can_write=can_write)
+        if self.world.has_leases and may_answer and not self.writing_control:
             answer = RoundAnswer(number, len(self.control.get(self.name, ())))
             self.world.send(self, other, partial(other.take_answer, self.name, answer))
 

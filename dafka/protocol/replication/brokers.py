@@ -171,6 +171,18 @@ class Brokers:
         """
         return not can_write and len(self.alive - self._failing - {self.own.address}) >= 2
 
+    def may_answer(self, address: str, *, can_write: bool) -> bool:
+        """Return whether replicas know already what the round of a broker says: until then they may elect another.
+
+        Args:
+            address: The broker.
+            can_write: Whether its storage takes records, which the round says.
+
+        Returns:
+            Whether they do, as of the last `check_alive`.
+        """
+        return address in self._alive and can_write is (address not in self._unwritable)
+
     def note_storage(self, address: str, *, can_write: bool) -> None:
         """Note whether the storage of a broker takes records."""
         if can_write:
