@@ -139,7 +139,8 @@ class Cluster:
         self._lease_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
         self._rounds = Rounds(secrets.randbits(40))
         self._round_answered = trio.Event()
-        self._learned_ends: dict[str, int] = {}
+        self._learned_ends: dict[Partition, int] = {}
+        self._topic_ends: dict[str, int] = {}
         self._heard_acknowledging: set[str] = set()
         self._row_counts: dict[str, int] = {}
         self._rivals: set[str] = set()
@@ -330,8 +331,7 @@ class Cluster:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.describe()
-            held = self._broker.ends(BRANCHES_TOPIC)
-            self._learned_ends = {partition.address: end for partition, end in held.items()}
+            self._learned_ends = self._broker.ends(BRANCHES_TOPIC) | self._broker.ends(TOPICS_TOPIC)
             nursery.start_soon(self._begin_nothing_when_cancelled)
             if not self.is_alone:
                 self._join()
@@ -441,7 +441,7 @@ class Cluster:
             self._broker.publish([ask_round(self._broker.address, number, can_write=can_write)])
         self._note_answered()  # those who wait look again: another broker may lead
 
-    def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int]]) -> None:
+    def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]) -> None:
         """Answer other brokers that have asked whether this one hears them, and take in what they answer.
 
         While promises are being written, this broker answers nothing: the answer would not tell of them.
@@ -452,20 +452,24 @@ class Cluster:
             self.brokers.note_storage(asker, can_write=can_write)
             may_answer = self.brokers.may_answer(asker, can_write=can_write)
             if may_answer and not self._control and not self._writing:
-                end = self._broker.durable_end_of(Partition(BRANCHES_TOPIC, own))
-                self._broker.publish([answer_round(asker, own, number, end)])
-        counted = [
-            self._rounds.answered(broker, RoundAnswer(*answer), self._learned_ends.get(broker, 0))
-            for broker, answer in answers.items()
-        ]
-        if any(counted):
+                ends = (self._broker.durable_end_of(Partition(topic, own)) for topic in (BRANCHES_TOPIC, TOPICS_TOPIC))
+                self._broker.publish([answer_round(asker, own, number, *ends)])
+        has_counted = False
+        for broker, (number, control_end, topics_end) in answers.items():
+            self._topic_ends[broker] = topics_end
+            has_counted |= self._rounds.answered(
+                broker, RoundAnswer(number, control_end), self._learned_end(BRANCHES_TOPIC, broker)
+            )
+        if has_counted:
             self._note_answered()
 
+    def _learned_end(self, topic: str, broker: str) -> int:
+        return self._learned_ends.get(Partition(topic, broker), 0)
+
     def _note_learned(self, partition: Partition, end: int) -> None:
-        if partition.topic == BRANCHES_TOPIC:
-            self._learned_ends[partition.address] = end
-            if self._rounds.learned(partition.address, end):
-                self._note_answered()
+        self._learned_ends[partition] = end
+        if partition.topic == BRANCHES_TOPIC and self._rounds.learned(partition.address, end):
+            self._note_answered()
 
     def _note_answered(self) -> None:
         answered, self._round_answered = self._round_answered, trio.Event()
@@ -478,6 +482,20 @@ class Cluster:
         if log is None:
             return float("inf")
         return log.replica.heard_since(self._rounds.heard_since) + self._lease_s
+
+    async def wait_topics(self) -> None:
+        """Wait until this broker knows what the living others have done with topics: it may have been stopped.
+
+        It goes on without those that do not answer for twice `leader_timeout_ms`, though they live.
+        """
+        own = self._broker.address
+        with trio.move_on_after(2 * self._settings.leader_timeout_ms / 1000):
+            while not all(self._knows_topics_of(each) for each in self.brokers.alive if each != own):
+                await self.wait_round()
+
+    def _knows_topics_of(self, broker: str) -> bool:
+        is_heard = lease_time() < self._rounds.heard_since(broker) + self._lease_s
+        return is_heard and self._learned_end(TOPICS_TOPIC, broker) >= self._topic_ends.get(broker, 0)
 
     async def wait_round(self) -> None:
         """Wait until more is known of who hears this broker, or until some time has passed."""

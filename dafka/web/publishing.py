@@ -126,12 +126,18 @@ class Publisher:
 
     async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
         """Publish records, and wait until they are durable. See `begin`."""
-        await self.wait_room()
+        await self.prepare(topic)
         return await self.begin(topic, records, log=log).wait()
 
-    async def wait_room(self) -> None:
-        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
+    async def prepare(self, topic: str) -> None:
+        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
+
+        If this broker may create the topic, it then waits until it knows what others have done with topics.
+        """
         await self._access.wait_room()
+        broker = self._service.broker
+        if self._creates_topics and broker.find_topic(topic) is None:
+            await broker.cluster.wait_topics()
 
     def ensure_topic(self, topic: str) -> None:
         """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
@@ -145,7 +151,7 @@ class Publisher:
         log: int | None = None,
         producer: ProducerSequence | None = None,
     ) -> Publication:
-        """Append records. The caller has waited for room, and has checked that the client may write to the topic.
+        """Append records. The caller has called `prepare`, and has checked that the client may write to the topic.
 
         Args:
             topic: The topic. If there is none, it is created if `[kafka] auto_create_topics` allows it.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
+import socket
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -30,6 +33,7 @@ DEADLINE_S = 120.0
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 PLAIN = 0
 """Which of the producers numbers no records."""
+LEADER_TIMEOUT_S = 1.0
 FAULTS = (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP)
 
 
@@ -156,8 +160,6 @@ class Campaign:
             await self._cluster.start(broker)
         self._is_one_stopped = False
         await self._cluster.wait_members()
-        # A broker deletes the topic that it knows by a name. One that was away must first hear of what has happened.
-        await self._wait_known()
 
     async def _create(self, name: str, replicas: int) -> None:
         """Create a topic, on fewer brokers if that many do not live."""
@@ -330,3 +332,77 @@ async def test_acknowledged_records_are_those_of_the_newest_topic(
     async with open_cluster(tmp_path, brokers, scheme=scheme, kafka={"auto_create_topics": "off"}) as cluster:
         await Campaign(cluster, seed).run(rounds)
         assert cluster.timeline.problems == []
+
+
+class WaitingRequests:
+    """HTTP requests that are sent to a broker while it is stopped, and answered when it goes on.
+
+    Args:
+        broker: The broker, which still answers.
+        count: How many requests there will be.
+    """
+
+    def __init__(self, broker: BrokerNode, count: int) -> None:
+        self._host = broker.url.removeprefix("http://")
+        host, port = self._host.rsplit(":", 1)
+        self._free = [socket.create_connection((host, int(port)), DEADLINE_S) for _ in range(count)]
+        self._waiting: list[socket.socket] = []
+
+    def send(self, method: str, path: str, body: str = "") -> None:
+        """Send a request."""
+        each = self._free.pop()
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nConnection: close\r\n"
+        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+        each.sendall(f"{head}{length}\r\n{body}".encode())
+        self._waiting.append(each)
+
+    def statuses(self) -> list[int]:
+        """Return the statuses of the answers, in the order of the requests."""
+        found = []
+        for each in self._waiting:
+            with each, each.makefile("rb") as stream:
+                found.append(int(stream.readline().split()[1]))
+        return found
+
+
+@pytest.mark.timeout(300)
+async def test_a_broker_that_was_stopped_changes_the_topics_that_exist_now(tmp_path: Path) -> None:
+    broker, kafka = {"leader_timeout_ms": int(1000 * LEADER_TIMEOUT_S)}, {"auto_create_topics": "off"}
+    async with open_cluster(tmp_path, 3, broker=broker, kafka=kafka) as cluster:
+        for name in ("orders", "visits"):
+            await cluster.create_topic(name, LOGS)
+        *others, stopped = cluster.brokers.values()
+        servers = ",".join(each.servers for each in others)
+        requests = WaitingRequests(stopped, 4)
+        cluster.stop(stopped)
+        await trio.to_thread.run_sync(recreate, servers, ["orders", "visits"], ["stock"])
+        await trio.sleep(2 * LEADER_TIMEOUT_S)  # what it has heard before counts no more
+        requests.send("DELETE", "/topics/orders")
+        requests.send("POST", "/topics", '{"name": "stock"}')
+        requests.send("PATCH", "/topics/visits", '{"settings": {"retention.ms": "86400000"}}')
+        requests.send("DELETE", "/topics/trips")
+        cluster.go_on(stopped)
+        assert await trio.to_thread.run_sync(requests.statuses) == [204, 409, 200, 404]
+        expected = {name: each for name, each in topic_ids(servers).items() if name != "orders"}
+        assert expected.keys() == {"visits", "stock"}
+        await cluster.wait_until(
+            lambda: all(topic_ids(each.servers) == expected for each in cluster.running()),
+            f"not every broker has the topics {expected}",
+        )
+        assert {retention_ms(each, "visits") for each in cluster.running()} == {"86400000"}
+
+
+def retention_ms(broker: BrokerNode, topic: str) -> str:
+    """Return how long a broker keeps the records of a topic."""
+    with urllib.request.urlopen(f"{broker.url}/topics/{topic}", timeout=DEADLINE_S) as answer:
+        settings = json.load(answer)["settings"]
+    return str(next(each["value"] for each in settings if each["name"] == "retention.ms"))
+
+
+def recreate(servers: str, again: list[str], new: list[str]) -> None:
+    """Delete some topics, and make them again, and others."""
+    admin = AdminClient({"bootstrap.servers": servers, **SILENT})
+    for each in admin.delete_topics(again).values():
+        each.result(DEADLINE_S)
+    for each in admin.create_topics([NewTopic(name, LOGS, 2) for name in again + new]).values():
+        each.result(DEADLINE_S)

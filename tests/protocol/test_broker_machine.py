@@ -61,11 +61,12 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
 
 
 def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
-    asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12)
-    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1), ask_round(OWN, 3, can_write=True)
-    machine.receive([asked, answered, elsewhere, own, wire.Ack(f"{OWN}/x", "$rounds", 9, OTHER)], 0.0)
+    asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12, 5)
+    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1, 1), ask_round(OWN, 3, can_write=True)
+    malformed = [wire.Ack(f"{OWN}/{ends}", "$rounds", 9, OTHER) for ends in ("1", "x/1", "1/x", "1/2/3", "/1")]
+    machine.receive([asked, answered, elsewhere, own, *malformed], 0.0)
     signs = machine.take_signs()
-    assert (signs.rounds, signs.answers) == ({OTHER: (7, True)}, {OTHER: (8, 12)})
+    assert (signs.rounds, signs.answers) == ({OTHER: (7, True)}, {OTHER: (8, 12, 5)})
     assert not signs.acknowledgements
 
 

@@ -97,3 +97,30 @@ def test_a_broker_that_cannot_write_is_replaceable_if_two_others_can() -> None:
     assert not brokers.is_replaceable(can_write=True)
     brokers.note_storage("c", can_write=False)
     assert not brokers.is_replaceable(can_write=False), "with a full disk everywhere, leaders go on serving readers"
+
+
+def test_a_round_is_answered_when_replicas_know_what_it_says() -> None:
+    """Until then they may vote for another leader, while the answer prolongs the lease of the one that asks."""
+    brokers = know_two()
+    brokers.heard("b", 10.0)
+    assert not brokers.may_answer("b", can_write=True)
+    brokers.check_alive(10.1)
+    assert brokers.may_answer("b", can_write=True)
+    brokers.note_storage("b", can_write=False)
+    assert not brokers.may_answer("b", can_write=False)
+    brokers.check_alive(10.2)
+    assert brokers.may_answer("b", can_write=False)
+    assert not brokers.may_answer("b", can_write=True)
+    brokers.check_alive(11.2)
+    assert not brokers.may_answer("b", can_write=False)
+
+
+def test_a_broker_is_replaceable_when_two_others_can_vote() -> None:
+    brokers = know_two()
+    for each in ("b", "c"):
+        brokers.heard(each, 10.0)
+    brokers.check_alive(10.1)
+    assert brokers.is_replaceable(can_write=False)
+    assert not brokers.is_replaceable(can_write=True)
+    brokers.note_storage("c", can_write=False)
+    assert not brokers.is_replaceable(can_write=False)

@@ -119,7 +119,7 @@ def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConf
     )
 
 
-@handles(AlterConfigsRequest)
+@handles(AlterConfigsRequest, changes_topics=True)
 async def alter_configs(client: Client, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics."""
     responses = []
@@ -131,7 +131,7 @@ async def alter_configs(client: Client, request: AlterConfigsRequest) -> AlterCo
     return AlterConfigsResponse(throttle_time_ms=0, responses=responses)
 
 
-@handles(IncrementalAlterConfigsRequest)
+@handles(IncrementalAlterConfigsRequest, changes_topics=True)
 async def alter_configs_incrementally(
     client: Client, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

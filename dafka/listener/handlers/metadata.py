@@ -60,8 +60,10 @@ async def _find(client: Client, asked: MetadataRequestTopic, *, may_create: bool
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create:
+            await broker.cluster.wait_topics()
             try:
-                await broker.create_topic(name).wait()
+                if broker.find_topic(name) is None:
+                    await broker.create_topic(name).wait()
             except StorageError:
                 return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
             topic = broker.find_topic(name)

@@ -20,7 +20,7 @@ from dafka.listener.handlers.registry import Client, handles
 from dafka.protocol.logs import LogState
 
 
-@handles(AlterPartitionReassignmentsRequest)
+@handles(AlterPartitionReassignmentsRequest, changes_topics=True)
 async def alter_reassignments(
     client: Client, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:

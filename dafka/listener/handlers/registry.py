@@ -63,11 +63,24 @@ def uuid_of(topic: Topic) -> uuid.UUID:
     return uuid.UUID(int=int(topic.topic_id, 16))
 
 
-def handles(request: type[Request]) -> Callable[[_H], _H]:
-    """Register the function that handles a request."""
+def handles(request: type[Request], *, changes_topics: bool = False) -> Callable[[_H], _H]:
+    """Register the function that handles a request.
+
+    Args:
+        request: The request.
+        changes_topics: Whether it creates, changes or deletes topics, so that the broker has to know what others have
+            done with them.
+
+    Returns:
+        What registers it.
+    """
 
     def register(handler: _H) -> _H:
-        HANDLERS[request.API_KEY] = handler
+        async def handle_when_topics_are_known(client: Client, asked: Any) -> Response | None:
+            await client.service.broker.cluster.wait_topics()
+            return await handler(client, asked)
+
+        HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
         return handler
 
     return register

@@ -29,7 +29,7 @@ from dafka.listener.handlers.registry import Client, handles, uuid_of
 from dafka.protocol.logs import Topic, find_name_problem
 
 
-@handles(CreateTopicsRequest)
+@handles(CreateTopicsRequest, changes_topics=True)
 async def create_topics(client: Client, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     results = [await _create(client, each, request.validate_only) for each in request.topics]
@@ -101,7 +101,7 @@ def _count_replicas(client: Client, topic: Topic, asked: int) -> int:
     return asked or min(client.service.config.broker.replicas, len(cluster.nodes))
 
 
-@handles(DeleteTopicsRequest)
+@handles(DeleteTopicsRequest, changes_topics=True)
 async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics, and the offsets that groups have committed for them."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
@@ -124,7 +124,7 @@ async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteT
     return DeleteTopicsResponse(responses=responses)
 
 
-@handles(CreatePartitionsRequest)
+@handles(CreatePartitionsRequest, changes_topics=True)
 async def create_partitions(client: Client, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Give topics further logs."""
     results = [await _add_logs(client, each, request.validate_only) for each in request.topics]

@@ -49,14 +49,14 @@ class ClusterSigns:
         rounds: The brokers that have asked who hears them, each with the number of its round and whether its storage
             takes records.
         answers: The brokers that have answered such a round of this broker, each with the number of the round and the
-            sequence after its last control record.
+            sequences after its last records of leaderships and of topics.
     """
 
     heard: set[str] = attrs.field(factory=set)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     repeats: set[Partition] = attrs.field(factory=set)
     rounds: dict[str, tuple[int, bool]] = attrs.field(factory=dict)
-    answers: dict[str, tuple[int, int]] = attrs.field(factory=dict)
+    answers: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.heard or self.acknowledgements or self.repeats or self.rounds or self.answers)
@@ -76,9 +76,20 @@ def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
     return wire.Ack(ROUNDS_TOPIC if can_write else UNWRITABLE, ROUNDS_TOPIC, number, broker)
 
 
-def answer_round(asker: str, broker: str, number: int, control_end: int) -> wire.Ack:
-    """Return the message that answers `ask_round`."""
-    return wire.Ack(f"{asker}{BRANCH_MARK}{control_end}", ROUNDS_TOPIC, number, broker)
+def answer_round(asker: str, broker: str, number: int, control_end: int, topics_end: int) -> wire.Ack:
+    """Return the message that answers `ask_round`.
+
+    Args:
+        asker: The address of the broker that has asked.
+        broker: The address of this broker.
+        number: The number of the round.
+        control_end: The sequence after its last record of leaderships.
+        topics_end: The sequence after its last record of topics.
+
+    Returns:
+        The message.
+    """
+    return wire.Ack(f"{asker}{BRANCH_MARK}{control_end}{BRANCH_MARK}{topics_end}", ROUNDS_TOPIC, number, broker)
 
 
 BRANCH_MARK = "/"
@@ -241,11 +252,12 @@ class BrokerMachine(StoreMachine):
         return False
 
     def _note_round(self, message: wire.Ack) -> None:
-        asker, _, control_end = message.partition.partition(BRANCH_MARK)
+        asker, *ends = message.partition.split(BRANCH_MARK)
         if message.partition in {ROUNDS_TOPIC, UNWRITABLE}:
             self.signs.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
-        elif asker == self.address and control_end.isdecimal():
-            self.signs.answers[message.address] = message.sequence, int(control_end)
+        elif asker == self.address and len(ends) == 2 and all(map(str.isdecimal, ends)):
+            control_end, topics_end = map(int, ends)
+            self.signs.answers[message.address] = message.sequence, control_end, topics_end
 
     def _is_left_to_leader(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message asks for records that the leader of their log has like this broker, and sends.

@@ -94,7 +94,7 @@ async def publish_records(request: Request) -> AnyResponse:
     publisher = request.publisher
     pending: list[Publication] = []
     for part in parts:
-        await publisher.wait_room()
+        await publisher.prepare(topic)
         pending.append(publisher.begin(topic, part, log=log))
         await trio.lowlevel.checkpoint()  # large bodies do not hold up other clients
     places = [place for each in pending for place in await each.wait()]
@@ -136,7 +136,7 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
     pending: list[Publication] = []
     try:
         for part in split_records(join_rest_records(records), _batch_bytes_max(request, topic)):
-            await publisher.wait_room()
+            await publisher.prepare(topic)
             pending.append(publisher.begin(topic, part, log=log))
         error = None
     except WebError as refused:

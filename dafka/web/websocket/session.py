@@ -179,14 +179,14 @@ class Session:
                 raise WebError("bad_request", "publish: producer_id needs producer_epoch and base_sequence")
             producer = ProducerSequence(message.producer_id, message.producer_epoch, message.base_sequence)
         records = parse_records(message.records, now_ms())
-        await self._request.publisher.wait_room()
+        await self._request.publisher.prepare(message.topic)
         publication = self._request.publisher.begin(message.topic, records, log=message.log, producer=producer)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += len(records)
 
     async def _publish_batches(self, message: BinaryPublish) -> None:
         self._access.check_write(message.topic)
-        await self._request.publisher.wait_room()
+        await self._request.publisher.prepare(message.topic)
         source = self._access.user or self._request.host
         publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
         await self._unanswered.send((message.id, publication))
@@ -211,6 +211,7 @@ class Session:
         self._access.check_see(message.topic)
         if message.create:
             self._access.check_write(message.topic)
+            await self._request.publisher.prepare(message.topic)
             self._request.publisher.ensure_topic(message.topic)
         found = find_logs(self._service, message.topic)
         is_forwarded = self._request.is_forwarded
