@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from dafka.listeners import ListeningBroker, serve_listeners
+from dafka.server import ListeningBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 REQUESTS = 2000

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import click
 import zmq
 
-from dafka.contents import pack
+from dafka.packed_bytes import pack
 from dafka.records import Partition, RecordBatch
 from dafka.transport.loops import Loops, PureLoops, load_compiled
 from dafka.wire import BatchDecoder, BatchEncoder, Dialect, RecordRun

@@ -42,9 +42,9 @@ from websockets.uri import parse_uri
 
 from dafka.batches import Compression, encode_batch, iter_batches
 from dafka.batches.decoding import decode_batches
-from dafka.listeners import ListeningBroker, serve_listeners
+from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
+from dafka.server import ListeningBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
-from dafka.web.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 
 CONTENT_BYTES = 100
 NATS_RECORD_BYTES = len(b"MSG orders 1 %d\r\n" % CONTENT_BYTES) + CONTENT_BYTES + 2

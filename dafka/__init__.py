@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from dafka.errors import DafkaError
     from dafka.events import Event
-    from dafka.protocol.observing.cluster_survey import (
+    from dafka.protocol.observer.cluster_survey import (
         ClusterSurvey,
         HolderView,
         NodeState,

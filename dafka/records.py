@@ -17,15 +17,8 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from dafka.contents import (
-    Repeated,
-    content_ends,
-    count_bytes,
-    has_null,
-    join_contents,
-    join_numbers,
-)
 from dafka.errors import EncodingError
+from dafka.packed_bytes import Repeated, content_ends, count_bytes, has_null, join_contents, join_numbers
 
 __all__ = [
     "Header",

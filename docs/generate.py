@@ -253,7 +253,7 @@ def main(arguments: list[str]) -> int:
         "http.md": http_page,
         "kafka.md": kafka_page,
         "../spec/websocket.md": websocket_page,
-        "../../dafka/web/setting_descriptions.json": setting_descriptions,
+        "../../dafka/http/api/setting_descriptions.json": setting_descriptions,
     }
     for name, page in pages.items():
         path, text = FOLDER / name, page()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from dafka.web.errors import STATUSES
-from dafka.web.openapi import PERMISSIONS
-from dafka.web.routes import ROUTES, Route
-from dafka.web.schemas import Array, Object, Schema, find_objects
+from dafka.http.api import ROUTES, Route
+from dafka.http.api.openapi import PERMISSIONS
+from dafka.http.api.schemas import Array, Object, Schema, find_objects
+from dafka.http.server.errors import STATUSES
 
 PREFACE = """\
 # HTTP

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dafka.broker.topic_settings import TOPIC_SETTING_NAMES
+from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES
+from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol import ADVERTISED, ApiKey
-from dafka.listener.handlers import SERVED
 
 PREFACE = """\
 # Kafka's protocol

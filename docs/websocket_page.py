@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from dafka.web.websocket import messages
-from dafka.web.websocket.binary import PUBLISH, RECORDS
-from dafka.web.websocket.session import PING_INTERVAL_S, UNANSWERED_MAX
-from dafka.web.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES, TEXT_BYTES_MAX
+from dafka.http.websocket import messages
+from dafka.http.websocket.binary import PUBLISH, RECORDS
+from dafka.http.websocket.session import PING_INTERVAL_S, UNANSWERED_MAX
+from dafka.http.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES, TEXT_BYTES_MAX
 
 PREFACE = f"""\
 # WebSocket

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.contents import (
+from dafka.packed_bytes import (
     PackedContents,
     Repeated,
     count_bytes,

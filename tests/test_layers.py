@@ -11,18 +11,41 @@ import pytest
 import dafka
 import dafka_conformance
 
-VOCABULARY = {"contents", "endpoints", "errors", "extras", "groups", "records", "config", "plugins", "text"}
+VOCABULARY = {
+    "packed_bytes",
+    "endpoints",
+    "errors",
+    "extras",
+    "exceptions",
+    "records",
+    "config",
+    "plugins",
+    "text",
+    "internal_topics",
+}
 FORMATS = VOCABULARY | {"batches", "wire"}
 PROTOCOL = FORMATS | {"protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
 OPERATIONS = ROLES | {"operations"}
+FACTS = {"broker.core.error_codes", "broker.core.topic_partition", "broker.core.partition_address"}
+METADATA = FACTS | {"broker.core.metadata"}
+LOG = METADATA | {"broker.core.log"}
+COORDINATION = LOG | {"broker.core.coordination"}
+CORE = COORDINATION | {
+    "broker.core",
+    "broker.core.node_machine",
+    "broker.core.replication",
+    "broker.core.groups",
+    "broker.core.transactions",
+}
+BROKER = CORE | {"broker", "broker.access", "broker.connections"}
 TOP = "dafka"
 """The package's own `__init__`, which has the names for embedding programs."""
 
 MAY_IMPORT = {
     **dict.fromkeys(VOCABULARY, VOCABULARY),
-    "batches": {"contents", "errors", "records"},
+    "batches": {"packed_bytes", "errors", "records"},
     "wire": VOCABULARY | {"batches"},
     "protocol": FORMATS,
     "transport": PROTOCOL,
@@ -37,27 +60,37 @@ MAY_IMPORT = {
     "blocking": ROLES | {"clients"},
     "asyncio": ROLES | {"clients"},
     "operations": ROLES,
-    "cli": OPERATIONS | {TOP, "bench", "spark", "listener", "listeners", "kafka", "users", "web"},
+    **dict.fromkeys(FACTS, FORMATS),
+    "broker.core": set(),
+    "broker.core.metadata": PROTOCOL | FACTS,
+    "broker.core.log": PROTOCOL | METADATA,
+    "broker.core.replication": PROTOCOL | LOG,
+    "broker.core.coordination": PROTOCOL | LOG,
+    "broker.core.groups": PROTOCOL | COORDINATION,
+    "broker.core.transactions": PROTOCOL | COORDINATION,
+    "broker.core.node_machine": PROTOCOL | LOG,
+    "broker.access": VOCABULARY,
+    "broker.connections": ROLES | {"broker.access"},
+    "broker": OPERATIONS | BROKER,
+    "kafka.protocol": FORMATS | {"broker.core.error_codes"},
+    "kafka": OPERATIONS | BROKER | {"kafka.protocol"},
+    "http": OPERATIONS | BROKER,
+    "server": ROLES | BROKER | {"kafka", "http"},
+    "testing": ROLES | {TOP, "broker", "server"},
     "bench": ROLES | {TOP},
-    "kafka": PROTOCOL,
-    "users": VOCABULARY,
-    "broker": ROLES | {"kafka", "users"},
-    "listener": OPERATIONS | {"kafka", "users", "broker"},
-    "web": OPERATIONS | {"kafka", "users", "broker"},
-    "listeners": ROLES | {"broker", "listener", "web"},
     "spark": ROLES | {TOP},
-    "testing": ROLES | {TOP, "listeners"},
+    "cli": OPERATIONS | BROKER | {TOP, "bench", "spark", "kafka", "kafka.protocol", "http", "server"},
     "_entry": {"errors", "extras", "cli"},
     "__main__": {"_entry"},
 }
-PURE = {"batches", "wire", "protocol", "kafka"}
+"""The parts that each part may import. A module belongs to the longest of these names that its own name begins with."""
+
+PURE = {"batches", "wire", "protocol", "kafka.protocol"} | CORE
 PROTOCOL_FOLDERS = {
     "presence": set(),
     "ordering": set(),
     "answering": set(),
-    "observing": set(),
-    "logs": set(),
-    "replication": {"logs"},
+    "observer": set(),
     "groups": {"presence", "ordering"},
     "machines": {"presence", "ordering", "answering"},
 }
@@ -91,7 +124,7 @@ SUITE_MAY_IMPORT = {
     "report": ("dafka.text",),
     "testbed": ("dafka.transport.socket", "dafka.errors"),
     "targets.embedded": ("dafka",),
-    "targets.process": ("dafka.groups",),
+    "targets.process": ("dafka.exceptions",),
     "pytest_plugin": ("dafka.errors", "dafka.extras", "dafka.text"),
     "__main__": ("dafka._entry",),
 }
@@ -123,7 +156,10 @@ def modules_in(root: Path) -> dict[str, Path]:
 
 def part_of(module: str) -> str:
     """Return the part of the package that a module is in. The package's own `__init__` is a part with its name."""
-    return module.split(".")[1] if "." in module else module
+    part = module.partition(".")[2]
+    while "." in part and part not in MAY_IMPORT:
+        part = part.rpartition(".")[0]
+    return part or module
 
 
 def internal_imports(root: Path) -> Iterator[tuple[str, str, str]]:
@@ -275,7 +311,8 @@ def make_package(folder: Path) -> Path:
     root.mkdir()
     (root / "__init__.py").touch()
     for part in set(MAY_IMPORT) - VOCABULARY - {TOP, "_entry", "__main__"}:
-        (root / part).mkdir()
-        (root / part / "__init__.py").touch()
+        folder = root.joinpath(*part.split("."))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").touch()
     (root / "protocol" / "store.py").touch()
     return root

@@ -17,8 +17,8 @@ from dafka.batches import reading, writing
 from dafka.batches.reading import Columns, RecordsPart
 from dafka.batches.unread import UnreadContents
 from dafka.batches.writing import WrittenRecords
-from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError, ConfigError
+from dafka.packed_bytes import PackedContents, pack
 
 VARIABLE = "DAFKA_ACCELERATOR"
 

@@ -9,8 +9,8 @@ from typing import TypeAlias, overload
 import attrs
 
 from dafka.batches.varints import read_varint, write_varint
-from dafka.contents import PackedContents, count_bytes, pack
 from dafka.errors import EncodingError
+from dafka.packed_bytes import PackedContents, count_bytes, pack
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """The headers of one record: names and values in order. Names may repeat."""

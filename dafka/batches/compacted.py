@@ -27,7 +27,7 @@ from dafka.batches.header import (
 )
 from dafka.batches.reading import read_sparse_records
 from dafka.batches.varints import write_natural, write_varint
-from dafka.contents import Repeated, pack
+from dafka.packed_bytes import Repeated, pack
 from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, RecordBatch
 
 _NULL = write_varint(-1)

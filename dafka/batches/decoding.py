@@ -21,8 +21,8 @@ from dafka.batches.header import (
     read_header,
 )
 from dafka.batches.reading import RecordsPart
-from dafka.contents import Repeated
 from dafka.errors import BatchError, BatchTooLargeError
+from dafka.packed_bytes import Repeated
 from dafka.records import BATCH_BYTES_LIMIT
 
 

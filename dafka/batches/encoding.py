@@ -18,8 +18,8 @@ from dafka.batches.header import (
     TimestampType,
     join_batch,
 )
-from dafka.contents import Repeated
 from dafka.errors import EncodingError
+from dafka.packed_bytes import Repeated
 from dafka.records import BATCH_BYTES_LIMIT
 
 RECORD_OVERHEAD_BYTES_MAX = 36

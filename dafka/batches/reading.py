@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias
 from dafka.batches.columns import NO_HEADERS
 from dafka.batches.varints import read_varint, write_natural, write_varint
 from dafka.batches.writing import PlainRecords, delta_ranges
-from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError
+from dafka.packed_bytes import PackedContents, pack
 
 Column: TypeAlias = Sequence[bytes | None]
 Columns: TypeAlias = "tuple[Column, Column | None, PackedContents | None, int | array[int]]"

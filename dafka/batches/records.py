@@ -10,7 +10,7 @@ from dafka.batches.compacted import compression_of, decode_sparse, encode_sparse
 from dafka.batches.decoding import decode_batches
 from dafka.batches.encoding import encode_batches, encode_part
 from dafka.batches.header import BatchHeader, Compression, check_crc, read_header, with_base_offset
-from dafka.contents import Repeated
+from dafka.packed_bytes import Repeated
 from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, Partition, RecordBatch, join
 
 ENCODED_BYTES_MAX = 2**16

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from dafka.batches.reading import Columns, RecordsPart
-from dafka.contents import PackedContents
+from dafka.packed_bytes import PackedContents
 
 
 class UnreadContents(PackedContents):

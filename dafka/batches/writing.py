@@ -12,7 +12,7 @@ import attrs
 
 from dafka.batches.columns import NO_HEADERS
 from dafka.batches.varints import write_natural, write_varint
-from dafka.contents import PackedContents, content_ends
+from dafka.packed_bytes import PackedContents, content_ends
 
 _DELTA_LIMITS = (0, 64, 8192, 2**20, 2**27, 2**31)
 """An offset delta below the second of these has one byte, one below the third two, and so on."""

@@ -18,7 +18,7 @@ from dafka.bench.client import COUNT, PACE, Task
 from dafka.bench.processes import Client, MeasuredProcess, Snapshot
 from dafka.bench.results import BenchError, Measurement
 from dafka.bench.systems.base import Cluster
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 
 RATE = 10
 """How many records per second each producer sends in the last part of the job."""

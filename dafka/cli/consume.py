@@ -19,7 +19,7 @@ from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.records import RecordBatch
 from dafka.roles import Consumer, open_consumer
-from dafka.roles.log_events import Following
+from dafka.roles.logging_events import Following
 
 SAVE_S = 1.0
 """Seconds until what was written is saved, if the consumer has a name or a group. After a kill, it is printed again."""

@@ -17,10 +17,10 @@ from dafka.cli.runner import Supervisor, run
 from dafka.cli.terminal import log_silent_towers
 from dafka.config import DEFAULT_KAFKA_LISTEN, BeaconConfig, Config
 from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.roles.events import NodeLog
-from dafka.roles.log_events import StorageReopening
+from dafka.roles.logging_events import StorageReopening
 from dafka.transport import open_security
 
 _STORE_LOG = NodeLog(logging.getLogger("dafka.store"))
@@ -300,21 +300,21 @@ async def _run_broker(
     announce_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a broker that listens to clients."""
-    from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
+    from dafka.server import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
 
     log_silent_towers()
     with _collection_paused():
         found: ListeningBroker = await nursery.start(serve_listeners, config)
     if url is not None:
-        from dafka.operations.broker_metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+        from dafka.broker.metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
         supervisor.monitor.metric_sources.append(BrokerMetrics(found.broker, found.memory).read)
     if url is not None and found.kafka is not None:
-        from dafka.listener.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+        from dafka.kafka.server.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
         supervisor.monitor.metric_sources.append(KafkaMetrics(found.kafka).read)
     if url is not None and found.web is not None:
-        from dafka.web.metrics import WebMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+        from dafka.http.server.metrics import WebMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
         supervisor.monitor.metric_sources.append(WebMetrics(found.web).read)
     announce_others()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from dafka.kafka.constants import EARLIEST, LATEST
+from dafka.kafka.protocol.constants import EARLIEST, LATEST
 from dafka.text import parse_time
 
 

@@ -11,7 +11,7 @@ from dafka.cli.group_reset import Target
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, counted, print_table
 from dafka.config import Config
-from dafka.kafka.constants import EARLIEST, LATEST
+from dafka.kafka.protocol.constants import EARLIEST, LATEST
 from dafka.records import Partition
 from dafka.roles import GroupDescription, MemberDescription, describe_group, list_groups, open_reader, reset_group
 from dafka.roles.arguments import ephemeral

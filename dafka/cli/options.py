@@ -25,7 +25,7 @@ from dafka.config.configuration import SECTIONS, change_section, load_config
 from dafka.config.loading import log_unknown_variables, parse_value
 from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError, MissingExtraError
-from dafka.roles.log_events import ConfigFileUnused
+from dafka.roles.logging_events import ConfigFileUnused
 from dafka.storage.plugin_helpers import now_ms
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

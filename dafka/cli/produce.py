@@ -22,7 +22,7 @@ from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.records import Header, ProducerRecord
 from dafka.roles import Producer, open_producer
-from dafka.roles.log_events import Interrupted
+from dafka.roles.logging_events import Interrupted
 
 
 class InputLeftError(LocalError):

@@ -23,11 +23,11 @@ from dafka.cli.freed_memory import return_freed_memory
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
-from dafka.roles.log_events import MetricsServed, Stopping
+from dafka.roles.logging_events import MetricsServed, Stopping
 from dafka.transport import diagnose_connection, raise_descriptors_max
 
 _T = TypeVar("_T")

@@ -9,14 +9,14 @@ from contextlib import AsyncExitStack, suppress
 import attrs
 import trio
 
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerDescription
+from dafka.broker.registrations import read_brokers
 from dafka.cli.terminal import counted
 from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.protocol import ClusterSurvey
-from dafka.protocol.observing.cluster_survey import NodeState
-from dafka.protocol.replication import BROKERS_TOPIC, BrokerDescription
+from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.roles import Reader, open_reader
-from dafka.roles.broker_descriptions import read_brokers
 
 
 @attrs.frozen(kw_only=True)

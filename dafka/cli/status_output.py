@@ -11,7 +11,7 @@ import click
 from dafka.cli.status_brokers import BrokerView
 from dafka.cli.terminal import counted, output_has_colour, print_table
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
-from dafka.protocol.observing.cluster_survey import NodeState, TopicView
+from dafka.protocol.observer.cluster_survey import NodeState, TopicView
 from dafka.text import escape_unprintable, format_time
 
 UNKNOWN = "?"

@@ -19,7 +19,7 @@ from dafka.config import LogConfig
 from dafka.operations.logs import SentenceFormatter, json_formatter
 from dafka.protocol import TowersHeard, TowersSilent
 from dafka.roles.events import NodeLog
-from dafka.roles.log_events import Failed, LogEvent
+from dafka.roles.logging_events import Failed, LogEvent
 from dafka.text import escape_unprintable
 
 if TYPE_CHECKING:

@@ -10,25 +10,16 @@ from typing import Any
 import attrs
 import click
 
+from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, derive_credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.tokens import Token, create_token
+from dafka.broker.access.users_file import User, find_user_name_problem, read_users, write_users
 from dafka.cli.kafka.options import read_password
 from dafka.cli.options import DURATION, add_options, config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.storage.plugin_helpers import now_ms
 from dafka.text import format_time
-from dafka.users import (
-    DEFAULT_ITERATIONS,
-    MECHANISMS,
-    Credential,
-    Permissions,
-    Token,
-    User,
-    create_token,
-    derive_credential,
-    find_user_name_problem,
-    read_users,
-    write_users,
-)
 
 _KINDS = {
     "read": "A topic whose records the user may read; * stands for any characters. Repeat it for several.",

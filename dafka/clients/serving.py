@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from dafka.config import Config
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.roles import Store, Tower, serve_store, serve_tower
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from dafka.errors import WrongContextError
-from dafka.roles.blocks import forked_error
+from dafka.roles.trio_context import forked_error
 
 EXIT_S = 5.0
 """How long the end of the process may wait for the thread when it waits for no records, in seconds."""

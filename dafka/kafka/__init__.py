@@ -1,1 +1,1 @@
-"""Kafka's protocol: messages, coordinators and connections. Everything that decides does no I/O."""
+"""Kafka's protocol, for clients that connect to a broker."""

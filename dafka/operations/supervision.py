@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from dafka.config import MetricsConfig
+from dafka.exceptions import single_exception
 from dafka.extras import require_extra
-from dafka.groups import single_exception
 from dafka.operations.monitor import Monitor
 from dafka.operations.systemd import STOPPING, Notifier, report_state
 

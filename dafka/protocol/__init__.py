@@ -40,11 +40,7 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
-from dafka.protocol.machines.commits import (
-    CommitQueue,
-    DeletePartitions,
-    ForgetPartitions,
-)
+from dafka.protocol.machines.commit_queue import CommitQueue, DeletePartitions, ForgetPartitions
 from dafka.protocol.machines.consumer import (
     ConsumerMachine,
 )
@@ -68,14 +64,8 @@ from dafka.protocol.machines.store import (
 from dafka.protocol.machines.tower import (
     TowerMachine,
 )
-from dafka.protocol.observing.cluster_survey import (
-    ClusterSurvey,
-    NodeView,
-    PartitionView,
-)
-from dafka.protocol.observing.survey_machine import (
-    SurveyMachine,
-)
+from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeView, PartitionView
+from dafka.protocol.observer.survey_machine import SurveyMachine
 from dafka.protocol.ordering.buffers import (
     BatchBuffer,
 )

@@ -1,9 +1,6 @@
 """The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
 
-from dafka.roles.appended import Appended
 from dafka.roles.arguments import Time
-from dafka.roles.broker import Broker
-from dafka.roles.broker_loading import serve_broker
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.events import EventFeed
 from dafka.roles.group_tools import GroupDescription, MemberDescription, describe_group, list_groups, reset_group
@@ -15,8 +12,6 @@ from dafka.roles.store import Store, StoreStatistics, serve_store
 from dafka.roles.tower import Tower, TowerStatistics, serve_tower
 
 __all__ = [
-    "Appended",
-    "Broker",
     "Consumer",
     "ConsumerStatistics",
     "EventFeed",
@@ -41,7 +36,6 @@ __all__ = [
     "open_producer",
     "open_reader",
     "reset_group",
-    "serve_broker",
     "serve_store",
     "serve_tower",
 ]

@@ -11,8 +11,8 @@ from typing import TypeAlias, cast
 
 from dafka.batches import pack_headers, records_codec
 from dafka.config import Config
-from dafka.contents import Repeated, count_bytes
 from dafka.errors import ConfigError, EncodingError, RecordError
+from dafka.packed_bytes import Repeated, count_bytes
 from dafka.records import SEQUENCE_MAX, Partition, ProducerRecord, Record, RecordBatch, encode_text, record_bytes
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import NUMBER_8_MAX, Dialect

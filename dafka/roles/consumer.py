@@ -10,15 +10,15 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import ConfigError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.protocol import ConsumerMachine, DeliveryBuffer, Event
 from dafka.records import Partition, Record, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_positions, check_topic, check_topics, ephemeral, to_time_ms
-from dafka.roles.blocks import trio_block
 from dafka.roles.group import Group, check_group
 from dafka.roles.reader import no_time_error, open_reader
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.trio_context import trio_block
 from dafka.storage import Storage, open_storage
 from dafka.wire import Role
 

@@ -43,8 +43,8 @@ from dafka.protocol import (
 )
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
-from dafka.roles.blocks import bind_to_process
-from dafka.roles.log_events import FetchesUnanswered, LogEvent, MessagesDiscarded, event_fields, event_name
+from dafka.roles.logging_events import FetchesUnanswered, LogEvent, MessagesDiscarded, event_fields, event_name
+from dafka.roles.trio_context import bind_to_process
 
 EVENTS_MAX = 1000
 """Events kept for readers. A reader that is further behind misses the oldest."""

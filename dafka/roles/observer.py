@@ -14,13 +14,13 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError, TransportError, WireError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
 from dafka.roles.arguments import check_topics
-from dafka.roles.blocks import trio_block
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, batch_bytes_max, open_sockets
+from dafka.roles.trio_context import trio_block
 from dafka.transport import listen, open_context, open_security
 
 

@@ -12,12 +12,11 @@ import trio
 from dafka.batches import move_records
 from dafka.config import Config
 from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
+from dafka.internal_topics import check_no_system_topic
 from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
-from dafka.protocol.system_topics import check_no_system_topic
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
 from dafka.roles.arguments import check_identity, check_topic, make_batch
-from dafka.roles.blocks import trio_block
 from dafka.roles.events import EventFeed
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.producer_partition import (
@@ -28,6 +27,7 @@ from dafka.roles.producer_partition import (
 )
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.trio_context import trio_block
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect, Role
 

@@ -8,13 +8,13 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import UnansweredError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_topics, to_time_ms
-from dafka.roles.blocks import bind_to_process, trio_block
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.trio_context import bind_to_process, trio_block
 from dafka.wire import Role
 
 POSITIONS_TIMEOUT_S = 60.0

@@ -8,11 +8,11 @@ from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.protocol import Event, Machine, Node, NodeCallbacks, ResetPosition, TowersHeard, TowersSilent
 from dafka.records import RecordBatch
-from dafka.roles.blocks import bind_to_process
 from dafka.roles.events import EventFeed, log_discards
-from dafka.roles.log_events import ClusterFound
+from dafka.roles.logging_events import ClusterFound
 from dafka.roles.sockets import NodeSockets
 from dafka.roles.statistics import Health
+from dafka.roles.trio_context import bind_to_process
 
 
 class NodeRole:

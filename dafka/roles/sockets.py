@@ -34,10 +34,10 @@ from dafka.protocol import (
     TowerHostUnresolved,
 )
 from dafka.records import BATCH_OVERHEAD_BYTES, RecordBatch
+from dafka.roles.bind_warnings import node_warnings
 from dafka.roles.events import EventFeed
-from dafka.roles.exposure import node_warnings
 from dafka.roles.linger import Linger
-from dafka.roles.log_events import Started, Stopped
+from dafka.roles.logging_events import Started, Stopped
 from dafka.transport import Mesh, Security, find_resolution_problem, open_mesh, open_security
 from dafka.transport.publisher import NumberedMessage
 from dafka.transport.subscribers import Messages

@@ -13,7 +13,8 @@ import trio
 from dafka.config import Config
 from dafka.config.settings import StoreConfig
 from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
+from dafka.internal_topics import is_internal_topic, is_system_topic
 from dafka.protocol import (
     CommitQueue,
     DeletePartitions,
@@ -26,17 +27,16 @@ from dafka.protocol import (
     StorageRepaired,
     StoreMachine,
 )
-from dafka.protocol.system_topics import is_internal_topic, is_system_topic
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
-from dafka.roles.blocks import check_in_trio
 from dafka.roles.compactor import Compactor
 from dafka.roles.fetch_replies import FetchReplies
-from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
+from dafka.roles.logging_events import CommitSlow, RecordsUnwritten, StorageOpened
 from dafka.roles.position_replies import PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
+from dafka.roles.trio_context import check_in_trio
 from dafka.storage import (
     DeletesPartitions,
     DetectsRemoval,

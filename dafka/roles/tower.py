@@ -19,13 +19,13 @@ import zmq
 from dafka.config import Config, TowerConfig
 from dafka.endpoints import MessageSource, is_local
 from dafka.errors import ConfigError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
-from dafka.roles.blocks import bind_to_process, check_in_trio
+from dafka.roles.bind_warnings import exposure_warnings
 from dafka.roles.events import NodeLog, log_discards
-from dafka.roles.exposure import exposure_warnings
-from dafka.roles.log_events import Started, Stopped
+from dafka.roles.logging_events import Started, Stopped
 from dafka.roles.statistics import Health
+from dafka.roles.trio_context import bind_to_process, check_in_trio
 from dafka.transport import (
     AcceptedConnection,
     AcceptedConnections,

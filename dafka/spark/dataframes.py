@@ -12,7 +12,7 @@ import trio
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.spark.decoding import VALUE_COLUMN, decode
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder

@@ -20,7 +20,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import UnacknowledgedError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
 from dafka.roles.arguments import check_topic

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, StorageError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.spark.filters import PushedFilters
 from dafka.spark.offsets import (
     EARLIEST,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dafka.contents import PackedContents, Repeated
+from dafka.packed_bytes import PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP, Header, Partition, RecordBatch
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -18,8 +18,8 @@ from typing import cast
 
 import attrs
 
-from dafka.contents import PackedContents
 from dafka.errors import StorageCorruptError
+from dafka.packed_bytes import PackedContents
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import Compacted, CompactsPartitions, Storage, Throttle
 

@@ -10,7 +10,7 @@ import trio
 
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled
 from dafka.endpoints import PeerEndpoint, is_peer_endpoint
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
 
 CANCEL_S = 1.0

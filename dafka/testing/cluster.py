@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from dafka.config import Config
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.records import Partition
 from dafka.roles import (
     Consumer,

@@ -12,7 +12,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import TransportError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.testing.cluster import open_cluster
 
 START_S = 30.0
@@ -59,7 +59,7 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
     tokens: list[trio.lowlevel.TrioToken] = []
 
     # Programs that only import this module, such as pytest with its plugin, start faster without the broker.
-    from dafka.listeners import ListeningBroker, serve_listeners  # noqa: PLC0415
+    from dafka.server import ListeningBroker, serve_listeners  # noqa: PLC0415
 
     async def serve() -> None:
         tokens.append(trio.lowlevel.current_trio_token())

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeAlias
 import zmq
 from zmq.backend import Socket as Backend
 
-from dafka.contents import PackedContents
 from dafka.errors import ConfigError
+from dafka.packed_bytes import PackedContents
 from dafka.transport.connections import source_descriptor
 from dafka.wire import NUMBER_8_MAX, Command
 from dafka.wire.batch import EncodedRun, iter_frames

@@ -21,8 +21,8 @@ from dafka.batches import (
     encode_records,
 )
 from dafka.config import BATCH_BYTES_MAX
-from dafka.contents import join_contents
 from dafka.errors import EncodingError, WireError
+from dafka.packed_bytes import join_contents
 from dafka.records import Partition, RecordBatch, encode_text
 from dafka.wire import codec
 from dafka.wire.batch_runs import HEADERS_MAX, BatchRun, BatchRunDecoder

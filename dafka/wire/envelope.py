@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from dafka.batches import DecodedBatch, decode_batch, encode_batch
-from dafka.contents import PackedContents
 from dafka.errors import BatchError
+from dafka.packed_bytes import PackedContents
 from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch
 
 ENVELOPE_MAGIC = b"\xda\xfc\xa5\x01"

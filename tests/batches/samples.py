@@ -9,7 +9,7 @@ import attrs
 from hypothesis import strategies as st
 
 from dafka.batches import Compression, Headers, RecordColumns, encode_batch
-from dafka.contents import pack
+from dafka.packed_bytes import pack
 
 BYTES_MAX = 1 << 24
 TIME = 1_700_000_000_000

@@ -15,8 +15,8 @@ from dafka.batches.codec import PURE, VARIABLE, CompiledCodec, RecordsCodec, loa
 from dafka.batches.reading import RecordsPart
 from dafka.batches.unread import UnreadContents
 from dafka.batches.writing import WrittenRecords
-from dafka.contents import PackedContents, pack
 from dafka.errors import BatchError, ConfigError
+from dafka.packed_bytes import PackedContents, pack
 from tests.batches import fuzz
 from tests.batches.hostile import hostile_batches
 from tests.batches.samples import BYTES_MAX, RECORDS, SHAPES, Records

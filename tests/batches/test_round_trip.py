@@ -21,8 +21,8 @@ from dafka.batches import (
 )
 from dafka.batches import records as batch_records
 from dafka.batches.header import read_header
-from dafka.contents import PackedContents, Repeated
 from dafka.errors import EncodingError
+from dafka.packed_bytes import PackedContents, Repeated
 from dafka.records import Partition, RecordBatch, join
 from tests.batches.samples import BYTES_MAX, COMPRESSIONS, RECORDS, SHAPES, TIME, Records
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka.protocol.logs import BatchEntry
+from dafka.broker.core.log.entries import BatchEntry
 from tests.web.services import open_broker_service
 
 

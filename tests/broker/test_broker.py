@@ -14,9 +14,12 @@ import trio.testing
 
 from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBatch
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.node import Broker
+from dafka.broker.startup import serve_broker
 from dafka.errors import StorageError
-from dafka.protocol.logs import LogState, log_of_key
-from dafka.roles import Broker, serve_broker, serve_store
+from dafka.roles import serve_store
 from dafka.storage import open_storage
 from dafka.testing.cluster import Cluster, open_cluster
 

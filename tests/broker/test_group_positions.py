@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.group_positions import follow_branches, name_branch
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import FetchedOffset, OffsetToCommit
-from dafka.kafka.topics import TopicPartition
-from dafka.protocol.logs import Topic
-from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BranchTable, Tip
+from dafka.broker.coordinator.group_positions import follow_branches, name_branch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.topic_partition import TopicPartition
 
 PLACE = TopicPartition("orders", 0)
 

@@ -9,9 +9,11 @@ import trio
 
 from dafka import Config
 from dafka.batches import check_crc, encode_batch
-from dafka.protocol.logs import BatchEntry, LogState, ProducerEntry, RestartEntry
-from dafka.protocol.logs.ordering import REWRITE_ENTRIES
-from dafka.roles import Broker, serve_broker
+from dafka.broker.core.log.entries import BatchEntry, ProducerEntry, RestartEntry
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import REWRITE_ENTRIES
+from dafka.broker.node import Broker
+from dafka.broker.startup import serve_broker
 from dafka.storage import open_storage
 from dafka.testing.cluster import open_cluster
 from tests.broker.test_broker import DEADLINE_S, encode, log_of, open_broker, read_all

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.roles.broker_inventory import REUSED_FACTOR, SLOW_S, Inventory
+from dafka.broker.inventory import REUSED_FACTOR, SLOW_S, Inventory
 
 WATCHES = 20
 

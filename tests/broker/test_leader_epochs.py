@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from dafka.batches import read_header
-from dafka.protocol.logs import LogState, MarkerEntry
+from dafka.broker.core.log.entries import MarkerEntry
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.reader import LogReader
 from dafka.records import Partition, RecordBatch
-from dafka.roles.log_reader import LogReader
 from dafka.storage import open_storage
 
 EPOCHS = [(0, 0), (1024, 4), (1025, 4), (2048, 9)]

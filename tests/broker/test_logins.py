@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.broker.logins import BACKOFF_MAX_S, FAILURES_FREE, WAITING_MAX, Logins, TooManyLoginsError, Turns
-from dafka.users import LoginError
+from dafka.broker.access.login import LoginError
+from dafka.broker.access.logins import BACKOFF_MAX_S, FAILURES_FREE, WAITING_MAX, Logins, TooManyLoginsError, Turns
 
 
 async def fail(logins: Logins, host: str, user: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka.broker.machine_memory import cgroup_limits, find_memory_bytes
+from dafka.broker.connections.machine_memory import cgroup_limits, find_memory_bytes
 
 MIB = 2**20
 

@@ -9,15 +9,18 @@ import attrs
 import pytest
 import trio
 
-from dafka.broker import outcomes
-from dafka.broker.outcomes import Outcomes
-from dafka.broker.post import Post
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.interbroker.messenger import Post
+from dafka.broker.log import append_outcomes as outcomes
+from dafka.broker.log.append_outcomes import Outcomes
+from dafka.broker.log.pending_append import Appended
+from dafka.broker.log.waiters import LogWatchers
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
-from dafka.protocol.logs import LogOrder, LogState, Topic, name_log
-from dafka.protocol.logs.log_state import Leadership
 from dafka.records import Partition, RecordBatch
-from dafka.roles.appended import Appended
-from dafka.roles.log_watchers import LogWatchers
 
 pytestmark = pytest.mark.trio
 

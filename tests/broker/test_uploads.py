@@ -12,7 +12,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.broker.room import PACE_BYTES, PATIENCE_S, SMALL_BYTES, Memory, Room, SlowUploadError, Upload
+from dafka.broker.connections.memory import PACE_BYTES, PATIENCE_S, SMALL_BYTES, Memory, Room, SlowUploadError, Upload
 
 MIB = 2**20
 LIMIT_MS = 30_000

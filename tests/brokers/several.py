@@ -13,12 +13,13 @@ import pytest
 import trio
 
 from dafka.batches import BatchHeader, check_crc, decode_batch, encode_batch
+from dafka.broker.core.log.log import LogState
+from dafka.broker.node import Broker
+from dafka.broker.replication.index_reader import read_index
+from dafka.broker.startup import serve_broker
 from dafka.config import Config
 from dafka.errors import NotLeaderError
-from dafka.protocol.logs import LogState
 from dafka.records import Partition, RecordBatch
-from dafka.roles import Broker, serve_broker
-from dafka.roles.branch_reading import read_index
 from dafka.storage import Storage
 from dafka.testing import open_cluster
 

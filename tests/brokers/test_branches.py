@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dafka.protocol.logs import LogOrder, LogState, name_log
-from dafka.roles import Broker
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.node import Broker
 from tests.brokers.several import Several, append, open_several, read, wait_until
 
 pytestmark = pytest.mark.trio

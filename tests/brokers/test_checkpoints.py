@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dafka.protocol.logs import name_log
-from dafka.protocol.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
-from dafka.protocol.replication.replicated_logs import ReplicatedLog
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.node import Broker
 from dafka.records import Partition
-from dafka.roles import Broker
 from dafka.storage import DeletesPartitions, open_storage
 from tests.brokers.several import Several, distinct, note_read_indexes, open_several, read, wait_until
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.trio
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that a broker has read to start."""
-    monkeypatch.setattr("dafka.roles.checkpoints.WRITE_S", 0.05)
+    monkeypatch.setattr("dafka.broker.replication.checkpoints.WRITE_S", 0.05)
     return note_read_indexes(monkeypatch, "adoption")
 
 

@@ -10,11 +10,11 @@ import trio
 
 from dafka.batches import check_crc, decode_held, encode_batch, read_header
 from dafka.batches.decoding import decode_batch
-from dafka.broker.compaction import LogCompaction
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.compaction import LogCompaction
+from dafka.broker.node import Broker
 from dafka.config import Config
-from dafka.protocol.logs import LogState
 from dafka.records import Partition
-from dafka.roles import Broker
 from dafka.storage.base import Compactable, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy
 from tests.brokers.several import PATIENCE_S, open_several, wait_until

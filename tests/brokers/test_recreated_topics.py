@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from dafka.broker.core.log.offset_assigner import index_partition, own_partition
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.node import Broker
 from dafka.errors import NotLeaderError, TopicDeletedError
-from dafka.protocol.logs import INDEX_TOPIC, Topic, index_partition, own_partition
 from dafka.records import RecordBatch
-from dafka.roles import Broker
 from dafka.storage import open_storage
 from tests.brokers.several import PATIENCE_S, Several, append, distinct, make_batch, open_several, read, wait_until
 

@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 import trio
 
-import dafka.roles.branch_reading
-from dafka.protocol.logs import (
-    OWN,
+import dafka.broker.replication.index_reader
+from dafka.broker.core.log.entries import (
     BatchEntry,
     BranchEntry,
     Entry,
-    LogOrder,
-    LogState,
     ProducerEntry,
     RestartEntry,
     RunEntry,
     encode_entries,
-    name_log,
 )
-from dafka.protocol.replication import Branch, BranchRow, ReplicaSettings, Tip
-from dafka.protocol.replication.held_log import HeldLog
-from dafka.protocol.replication.replica import Replica
-from dafka.protocol.replication.replicated_logs import ReplicatedLog
+from dafka.broker.core.log.log import OWN, LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.local_log import HeldLog
+from dafka.broker.core.replication.records import Branch, BranchRow, Tip
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.core.replication.settings import ReplicaSettings
+from dafka.broker.replication.index_reader import restore_log
 from dafka.records import Partition, RecordBatch
-from dafka.roles.branch_reading import restore_log
 from dafka.storage.memory import MemoryStorage
 from tests.brokers.several import (
     PATIENCE_S,
@@ -140,7 +140,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_reading, may_go_on = trio.Event(), trio.Event()
-    read_index = dafka.roles.branch_reading.read_index
+    read_index = dafka.broker.replication.index_reader.read_index
 
     async def read_slowly(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
         found = [each async for each in read_index(storage, partition, *sequences)]
@@ -161,8 +161,8 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
         await wait_until(lambda: len(log.leadership.in_sync) == 3)
         away = next(each for each, broker in several.brokers.items() if broker is not leader)
         await several.stop(away)
-        monkeypatch.setattr("dafka.roles.adoption.read_index", read_slowly)
-        monkeypatch.setattr("dafka.roles.adoption.Adoption.adopt_first", adopt_nothing)
+        monkeypatch.setattr("dafka.broker.replication.replica_loader.read_index", read_slowly)
+        monkeypatch.setattr("dafka.broker.replication.replica_loader.Adoption.adopt_first", adopt_nothing)
         again = await several.start(away)
         with trio.fail_after(PATIENCE_S):
             await is_reading.wait()
@@ -181,7 +181,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
 async def test_new_leaders_read_little_of_a_log_that_has_had_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
-    monkeypatch.setattr("dafka.roles.broker_loading.LogOrder", partial(LogOrder, rewrite_entries=20))
+    monkeypatch.setattr("dafka.broker.startup.LogOrder", partial(LogOrder, rewrite_entries=20))
     names = ("a", "b", "c")
     count = 30
     async with open_several(tmp_path) as several:
@@ -206,7 +206,7 @@ async def test_new_leaders_read_little_of_a_log_that_has_had_many(
 async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
-    monkeypatch.setattr("dafka.protocol.logs.ordering.REWRITE_BRANCHES", 2)
+    monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_BRANCHES", 2)
     names = ("a", "b", "c")
     async with open_several(tmp_path) as several:
         first, *_ = await several.start_all(*names)

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 import trio
 
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.node import Broker
+from dafka.broker.registrations import read_brokers
+from dafka.broker.startup import serve_broker
 from dafka.errors import ConfigError, NotLeaderError, StorageError
-from dafka.protocol.logs import INDEX_TOPIC, LogOrder, LogState
-from dafka.protocol.replication import BROKERS_TOPIC
-from dafka.roles import Broker, open_producer, open_reader, serve_broker
-from dafka.roles.broker_descriptions import read_brokers
+from dafka.roles import open_producer, open_reader
 from tests.brokers.several import PATIENCE_S, append, distinct, make_batch, open_several, read, read_from, wait_until
 
 pytestmark = pytest.mark.trio
@@ -367,8 +371,8 @@ async def test_brokers_have_different_numbers_that_stay(tmp_path: Path) -> None:
 async def test_a_broker_catches_up_with_an_index_that_was_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dafka.roles.broker_loading.LogOrder", partial(LogOrder, rewrite_entries=5))
-    monkeypatch.setattr("dafka.protocol.replication.held_log.REWRITE_RECORDS", 2)
+    monkeypatch.setattr("dafka.broker.startup.LogOrder", partial(LogOrder, rewrite_entries=5))
+    monkeypatch.setattr("dafka.broker.core.replication.local_log.REWRITE_RECORDS", 2)
     async with open_several(tmp_path) as several:
         several.config = several.config.with_store(retention_interval_ms=100)
         first, *_ = await several.start_all(*NAMES)
@@ -399,8 +403,8 @@ async def test_a_broker_catches_up_with_an_index_that_was_written_again(
 async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka.roles.balancing.BALANCING_S", 0.05)
-    monkeypatch.setattr("dafka.protocol.replication.balancing.PLANNING_S", 0.1)
+    monkeypatch.setattr("dafka.broker.replication.reassignment.BALANCING_S", 0.05)
+    monkeypatch.setattr("dafka.broker.core.metadata.balancer.PLANNING_S", 0.1)
     async with open_several(tmp_path) as several:
         brokers = await several.start_all(*NAMES, "d", move_after_ms=100)
         named = tuple(brokers[number].address for number in (2, 1, 0))

@@ -11,7 +11,7 @@ from typing import TextIO
 import attrs
 import trio
 
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.storage import PartitionInfo
 from tests.chaos.checker import find_different, find_lost, find_unconsumed, find_wrong_contents
 from tests.chaos.cluster import Size, make_cluster

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer
 
 from dafka import Config
+from dafka.broker.access.permissions import Permissions
 from dafka.cli import main
 from dafka.testing import RunningKafka
-from dafka.users import Permissions
 from tests.listener.clients import Confluent, Message
 from tests.listener.fixtures import run_broker
 from tests.listener.secured import EVERYTHING, PASSWORD, Authority, write_user_file

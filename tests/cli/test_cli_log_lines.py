@@ -26,7 +26,7 @@ from dafka.cli.terminal import (
 from dafka.config import LogConfig
 from dafka.config.settings import LogFormat, LogLevel
 from dafka.protocol import LoopbackOnly, TowersHeard, TowersSilent
-from dafka.roles.log_events import Interrupted
+from dafka.roles.logging_events import Interrupted
 
 SILENT = TowersSilent(5.0, ("tcp://10.0.0.1:5557",))
 EXPOSED = LoopbackOnly("tcp://127.0.0.1:1", "tcp://10.0.0.1:5557")

@@ -19,7 +19,7 @@ from dafka.cli import main
 from dafka.cli.status_brokers import BrokerView, broker_faults
 from dafka.cli.status_output import Shown, print_survey, survey_to_json
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
-from dafka.protocol.observing.cluster_survey import HolderView, NodeState, TopicView
+from dafka.protocol.observer.cluster_survey import HolderView, NodeState, TopicView
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import open_storage
 from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_until

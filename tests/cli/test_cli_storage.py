@@ -19,10 +19,11 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from dafka.broker.core.log.offset_assigner import own_partition
+from dafka.broker.core.metadata.topics import Topic, encode_topic
 from dafka.cli import main
 from dafka.cli.storage import common, deletion
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
-from dafka.protocol.logs import Topic, encode_topic, own_partition
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, base
 from dafka.storage.memory import MemoryStorage

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dafka.users import Permissions, UsersFile, begin_login, read_users
+from dafka.broker.access.login import begin_login
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import UsersFile, read_users
 from tests.cli.harness import Dafka
 from tests.listener.secured import Confluent, Login, RefusedError
 

@@ -17,7 +17,7 @@ import trio
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from tests.chaos.processes import Node
 from tests.chaos.timeline import Timeline
 from tests.cluster.network import Network, Place, open_network

@@ -21,7 +21,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dafka.protocol.logs import parse_address
+from dafka.broker.core.partition_address import parse_address
 from dafka.storage import open_storage
 from tests.cluster.brokers import SILENT, BrokerCluster, BrokerNode, open_cluster
 

@@ -10,8 +10,9 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.broker import ListenerSecurity, Service, open_service
-from dafka.kafka.state_records import SLOTS, slot_of
+from dafka.broker.broker import Service, open_service
+from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.core.coordination.state_records import SLOTS, slot_of
 from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60

@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker import Service
-from dafka.broker.appending import append_batches
-from dafka.broker.post import WAITING_MAX, Message, Post
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import Producer
+from dafka.broker.broker import Service
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.interbroker.messenger import WAITING_MAX, Message, Post
+from dafka.broker.log.appending import append_batches
 from tests.spoiled import spoil_fields
 from tests.web.services import open_broker_service
 

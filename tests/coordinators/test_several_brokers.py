@@ -11,13 +11,15 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker import Service
-from dafka.broker.appending import AppendedBatches, AppendRefusedError, append_batches
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import CommitRequest, JoinRequest, JoinResult, OffsetToCommit, SyncRequest
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import Producer, TransactionPhase
-from dafka.protocol.logs import LogState
+from dafka.broker.broker import Service
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, append_batches
 from tests.coordinators.brokers import DEADLINE_S, Brokers, open_brokers, served
 
 PLACE = TopicPartition("orders", 0)

@@ -11,12 +11,11 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker import CoordinatorError, Service, slot_log
-from dafka.broker.slot_log import SlotLog
-from dafka.broker.slots import Slot
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import CommitRequest, GroupCoordinator, GroupSettings, OffsetToCommit
-from dafka.kafka.state_records import (
+from dafka.broker.broker import Service
+from dafka.broker.coordinator import coordinator_log as slot_log
+from dafka.broker.coordinator.coordinator_log import SlotLog
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Slot
+from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
     GROUPS_TOPIC,
     OFFSETS_TOPIC,
@@ -25,10 +24,17 @@ from dafka.kafka.state_records import (
     StateRecord,
     slot_of,
 )
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import Producer, ProducerIds, TransactionCoordinator, TransactionSettings
-from dafka.protocol.logs import LogState
-from dafka.roles import Broker, serve_broker
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.producer_ids import ProducerIds
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.node import Broker
+from dafka.broker.startup import serve_broker
 from dafka.testing.cluster import open_cluster
 from tests.web.services import STORAGES, open_broker_service
 

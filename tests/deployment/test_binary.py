@@ -28,7 +28,7 @@ SIZE_MAX = 60 * 2**20
 LIBRARIES = ("libc", "libdl", "libm", "libpthread", "librt", "libutil", "libz")
 """What docs/how-to/deploy.md says that the binary needs: the libraries of glibc, and zlib."""
 
-CONSOLE = PROJECT / "dafka" / "web" / "console"
+CONSOLE = PROJECT / "dafka" / "http" / "console"
 STATIC_FILES = [path for path in CONSOLE.rglob("*") if path.is_file()]
 
 ENTER = ("unshare", "--map-root-user", "--wd=/")

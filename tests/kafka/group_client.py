@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
-from dafka.kafka.actions import Action, Answer, WriteState
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import (
-    GroupCoordinator,
-    GroupSettings,
+from dafka.broker.core.coordination.effects import Action, Answer, WriteState
+from dafka.broker.core.coordination.state_records import StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import GroupCoordinator
+from dafka.broker.core.groups.results import (
     JoinRequest,
     JoinResult,
     LeaveResult,
@@ -18,7 +18,7 @@ from dafka.kafka.groups import (
     SyncRequest,
     SyncResult,
 )
-from dafka.kafka.state_records import StateRecord
+from dafka.broker.core.groups.settings import GroupSettings
 
 NO_DELAY = GroupSettings(group_initial_rebalance_delay_ms=0)
 RANGE = (("range", b"range metadata"),)

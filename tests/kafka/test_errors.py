@@ -2,7 +2,7 @@ import inspect
 import warnings
 from typing import Any
 
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # importing kafka-python uses what Python deprecates

@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.fetch_sessions import FetchSessions, LogProgress
-from dafka.kafka.topics import TopicPartition
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.kafka.server.fetch_sessions import FetchSessions, LogProgress
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
 EMPTY = LogProgress(0, 0, 0)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.batches.varints import write_uvarint
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import UnsupportedRequestError, WireError
-from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol import (
     ADVERTISED,
     ITEMS_MAX,

@@ -5,8 +5,9 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import GroupSettings, LeavingMember, SyncResult
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.results import LeavingMember, SyncResult
+from dafka.broker.core.groups.settings import GroupSettings
 from tests.kafka.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
 
 

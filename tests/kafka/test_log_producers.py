@@ -5,18 +5,13 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.transactions import (
-    AppendedBatch,
-    LogProducers,
-    Marker,
-    TransactionSettings,
-)
-from dafka.kafka.transactions.log_producers import GAP_WAIT_MS
-from dafka.kafka.transactions.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_state import GAP_WAIT_MS, AppendedBatch, LogProducers, ProducerStateSettings
+from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
+from dafka.broker.core.log.transaction_markers import Marker
 from tests.kafka.coordination.broker import Log, make_header
 
-SETTINGS = TransactionSettings()
+SETTINGS = ProducerStateSettings()
 
 
 def known_offset(batch: AppendedBatch) -> int:
@@ -27,7 +22,7 @@ def known_offset(batch: AppendedBatch) -> int:
 class OneLog:
     """A log that appends what its producers allow."""
 
-    def __init__(self, settings: TransactionSettings = SETTINGS) -> None:
+    def __init__(self, settings: ProducerStateSettings = SETTINGS) -> None:
         self.log = Log(settings)
         self.now_ms = 0
 
@@ -177,7 +172,7 @@ def test_plain_batch_within_a_transaction_is_refused() -> None:
 
 
 def test_quiet_producers_are_forgotten() -> None:
-    log = OneLog(TransactionSettings(producer_id_expiration_ms=1_000))
+    log = OneLog(ProducerStateSettings(producer_id_expiration_ms=1_000))
     log.produce(0, producer_id=1)
     log.produce(0, producer_id=2, transactional=True)
     log.now_ms = 600
@@ -191,7 +186,7 @@ def test_quiet_producers_are_forgotten() -> None:
 
 
 def test_number_of_producers_is_limited() -> None:
-    log = OneLog(TransactionSettings(producers_max=3))
+    log = OneLog(ProducerStateSettings(producers_max=3))
     log.produce(0, producer_id=0, transactional=True)
     for producer_id in (1, 2, 3, 2, 4):
         log.produce(0, producer_id=producer_id)

@@ -5,16 +5,11 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import (
-    CommitRequest,
-    DeleteOffsetsResult,
-    FetchedOffset,
-    GroupSettings,
-    LeavingMember,
-    OffsetToCommit,
-)
-from dafka.kafka.topics import TopicPartition
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsResult, FetchedOffset, OffsetToCommit
+from dafka.broker.core.groups.results import LeavingMember
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.topic_partition import TopicPartition
 from tests.kafka.group_client import NO_DELAY, Groups, two_members
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 1)

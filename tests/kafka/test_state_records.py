@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from dafka.broker.core.coordination.deadlines import Deadlines
+from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import FetchedOffset, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.settings import TransactionSettings
 from dafka.errors import StorageFormatError
-from dafka.kafka.deadlines import Deadlines
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import FetchedOffset, GroupCoordinator, GroupSettings, OffsetToCommit
-from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
-from dafka.kafka.transactions import TransactionCoordinator, TransactionSettings
 from tests.kafka.group_client import Groups, two_members
 from tests.kafka.test_offsets import ORDERS, commit
 

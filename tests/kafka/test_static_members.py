@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import LeavingMember
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.results import LeavingMember
 from tests.kafka.group_client import Groups, two_members
 
 

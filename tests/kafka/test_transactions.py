@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from dafka.kafka.actions import Action, Answer, WriteMarkers, WriteState
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.state_records import StateRecord
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import (
-    InitProducerResult,
-    Producer,
-    TransactionCoordinator,
-    TransactionPhase,
-    TransactionSettings,
-)
+from dafka.broker.core.coordination.effects import Action, Answer, WriteMarkers, WriteState
+from dafka.broker.core.coordination.state_records import StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.coordinator import InitProducerResult, TransactionCoordinator
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.core.transactions.transaction import TransactionPhase
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NAME = "payments"

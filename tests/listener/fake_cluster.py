@@ -11,17 +11,20 @@ import trio
 
 from dafka import Config
 from dafka.batches import BatchHeader
-from dafka.broker import ProducerTable
-from dafka.broker.room import Memory
+from dafka.broker.connections.memory import Memory
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.producer_state import ProducerStateSettings
+from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
+from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.log.durable_waits import DurableWaits
+from dafka.broker.log.producer_table import ProducerTable
+from dafka.broker.log.waiters import LogWatchers
 from dafka.errors import NotLeaderError
+from dafka.kafka.apis import Client
 from dafka.kafka.protocol import ApiKey, RequestHeader
-from dafka.kafka.transactions import TransactionSettings
-from dafka.listener.handlers import Client
-from dafka.listener.kafka_listener import KafkaListener
-from dafka.protocol.logs import Leadership, LogOrder, LogState, Topic
-from dafka.protocol.replication import BrokerDescription, Brokers
-from dafka.roles.durable_waits import DurableWaits
-from dafka.roles.log_watchers import LogWatchers
+from dafka.kafka.server.kafka_server import KafkaListener
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
 """The addresses of the brokers 0, 1 and 2."""
@@ -160,7 +163,7 @@ class FakeCluster:
             broker=self.broker,
             config=Config(),
             memory=Memory(2**30),
-            producers=ProducerTable(TransactionSettings()),
+            producers=ProducerTable(ProducerStateSettings()),
             listeners=[],
             outcomes=SimpleNamespace(find=self.broker.find_outcome),
             last_stable_offset=lambda log: log.high_watermark,

@@ -16,8 +16,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from dafka import Config
+from dafka.broker.access.credentials import MECHANISMS, derive_credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import User, write_users
 from dafka.testing import RunningKafka
-from dafka.users import MECHANISMS, Permissions, User, derive_credential, write_users
 from tests.listener.fixtures import run_broker
 
 DEADLINE_S = 60

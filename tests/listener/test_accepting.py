@@ -10,9 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.broker import AcceptedClient, ListenerSecurity, accept_clients, accepting, open_listening
-from dafka.broker.crowd import Crowd
-from dafka.broker.stopping import Stopping
+from dafka.broker.connections import tcp_server as accepting
+from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.connections.stopping import Stopping
+from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients, open_listening
 from dafka.config import Config
 from dafka.errors import AddressInUseError
 

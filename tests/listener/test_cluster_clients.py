@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka.batches import encode_batch
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.messages.logs import (
     PartitionProduceData,
     ProduceRequest,

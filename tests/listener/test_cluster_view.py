@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.kafka.apis.descriptions import describe_topic_partitions, list_config_resources
+from dafka.kafka.apis.metadata import describe_cluster, describe_metadata
 from dafka.kafka.protocol import ApiKey
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterRequest,
@@ -14,10 +17,7 @@ from dafka.kafka.protocol.messages.cluster import (
 )
 from dafka.kafka.protocol.messages.configs import ConfigResource, ListConfigResourcesRequest
 from dafka.kafka.protocol.messages.topics import DescribeTopicPartitionsRequest
-from dafka.listener.cluster_view import NO_NODE, split_listener
-from dafka.listener.handlers.descriptions import describe_topic_partitions, list_config_resources
-from dafka.listener.handlers.metadata import describe_cluster, describe_metadata
-from dafka.protocol.replication import BrokerDescription
+from dafka.kafka.server.cluster_view import NO_NODE, split_listener
 from tests.listener.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
 
 

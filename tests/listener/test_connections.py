@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 
 from dafka.batches import encode_batch
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis import OFFERED
 from dafka.kafka.protocol import (
     REQUESTS,
     ApiKey,
@@ -47,8 +48,7 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from dafka.listener.handlers import OFFERED
-from dafka.listener.kafka_listener import REPORT_S, REPORTED_MAX, RecentReports
+from dafka.kafka.server.kafka_server import REPORT_S, REPORTED_MAX, RecentReports
 from tests.kafka.samples import random_message
 from tests.listener.fixtures import run_broker
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dafka import Config
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.messages.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from dafka.batches import encode_batch
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol import NIL, RESPONSES, ApiKey, Request
 from dafka.kafka.protocol.messages import (
     cluster,
@@ -21,10 +23,8 @@ from dafka.kafka.protocol.messages import (
     topics,
     transactions,
 )
-from dafka.listener.counters import find_errors
-from dafka.listener.handlers import SERVED
+from dafka.kafka.server.counters import find_errors
 from dafka.testing import RunningKafka
-from dafka.users import Permissions
 from tests.listener.secured import EVERYTHING, run_secured, write_user_file
 from tests.listener.test_permissions import fetch_of, log_in, write
 from tests.listener.test_security import Wire

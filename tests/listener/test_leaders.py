@@ -10,9 +10,14 @@ import trio
 import trio.testing
 
 from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.config import Config
 from dafka.errors import NotLeaderError
-from dafka.kafka.errors import ErrorCode
+from dafka.kafka.apis import begin_produce
+from dafka.kafka.apis.descriptions import describe_producers
+from dafka.kafka.apis.fetch import fetch
+from dafka.kafka.apis.offsets import delete_records, find_epoch_ends, list_offsets
 from dafka.kafka.protocol import ApiKey, encode_response
 from dafka.kafka.protocol.messages.logs import (
     DeleteRecordsPartition,
@@ -36,11 +41,6 @@ from dafka.kafka.protocol.messages.logs import (
     TopicProduceData,
 )
 from dafka.kafka.protocol.messages.transactions import DescribeProducersRequest, TopicRequest
-from dafka.listener.handlers import begin_produce
-from dafka.listener.handlers.descriptions import describe_producers
-from dafka.listener.handlers.fetch import fetch
-from dafka.listener.handlers.offsets import delete_records, find_epoch_ends, list_offsets
-from dafka.protocol.replication import EPOCH_STEP
 from tests.listener.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 LATEST, EARLIEST = -1, -2

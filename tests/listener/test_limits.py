@@ -13,14 +13,14 @@ import trio
 import trio.testing
 
 from dafka import Config
-from dafka.broker import room as broker_room
-from dafka.broker.crowd import Crowd
-from dafka.broker.room import PATIENCE_S, SMALL_BYTES, Memory, Room
+from dafka.broker.connections import memory as broker_room
+from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.memory import PATIENCE_S, SMALL_BYTES, Memory, Room
 from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
-from dafka.listeners import ListeningBroker, serve_listeners
+from dafka.server import ListeningBroker, serve_listeners
 from dafka.testing import RunningKafka
 from dafka.testing.cluster import open_cluster
 from tests.listener.clients import Confluent, Message

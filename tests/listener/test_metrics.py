@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dafka import Config
 from dafka.batches import encode_batch
 from dafka.batches.message_sets import encode_message_set
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.messages.cluster import MetadataResponse, MetadataResponseTopic
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import (
@@ -28,10 +28,10 @@ from dafka.kafka.protocol.messages.logs import (
     TopicProduceResponse,
 )
 from dafka.kafka.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from dafka.listener.counters import count_records, find_errors
-from dafka.listener.metrics import COUNTERS, DURATION_SECONDS, GAUGES, KafkaMetrics
-from dafka.listeners import ListeningBroker, serve_listeners
+from dafka.kafka.server.counters import count_records, find_errors
+from dafka.kafka.server.metrics import COUNTERS, DURATION_SECONDS, GAUGES, KafkaMetrics
 from dafka.operations.metrics import TopicLabels
+from dafka.server import ListeningBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 from tests.cli.harness import Dafka
 from tests.listener import secured

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dafka.listeners import ListeningBroker
+from dafka.server import ListeningBroker
 from tests.listener.running_cluster import RunningCluster, run_cluster
 
 TOPIC, LOGS = "moved", 2

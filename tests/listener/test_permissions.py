@@ -19,7 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from dafka.kafka.protocol.messages.connections import (
     SaslAuthenticateRequest,
@@ -38,7 +39,6 @@ from dafka.kafka.protocol.messages.logs import (
     ListOffsetsTopic,
 )
 from dafka.testing import RunningKafka
-from dafka.users import Permissions
 from tests.listener.secured import EVERYTHING, PASSWORD, run_secured, write_user_file
 from tests.listener.test_security import Wire
 

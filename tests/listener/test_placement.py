@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis.reassignments import alter_reassignments, list_reassignments
+from dafka.kafka.apis.topics import create_partitions, create_topics
 from dafka.kafka.protocol import ApiKey
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -27,8 +29,6 @@ from dafka.kafka.protocol.messages.topics import (
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
 )
-from dafka.listener.handlers.reassignments import alter_reassignments, list_reassignments
-from dafka.listener.handlers.topics import create_partitions, create_topics
 from tests.listener.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import pytest
 
 from dafka import Config
-from dafka.broker.security import is_loopback
+from dafka.broker.connections.security import is_loopback
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import ConfigError
-from dafka.kafka.errors import ErrorCode
+from dafka.kafka.apis import SERVED
+from dafka.kafka.apis.guards import GUARDS
 from dafka.kafka.protocol import (
     ApiKey,
     Request,
@@ -33,8 +35,6 @@ from dafka.kafka.protocol.messages.connections import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from dafka.listener.guards import GUARDS
-from dafka.listener.handlers import SERVED
 from dafka.testing import RunningKafka
 from tests.listener.fixtures import run_broker
 from tests.listener.secured import (
@@ -325,7 +325,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
 
 
 def test_listening_elsewhere_needs_authentication_or_the_operators_word(users: Path) -> None:
-    from dafka.broker.security import ListenerSecurity
+    from dafka.broker.connections.security import ListenerSecurity
 
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0 from elsewhere.*--users.*--allow-unauthenticated on"):
         ListenerSecurity(Config().clients).check_exposure("0.0.0.0")
@@ -353,7 +353,7 @@ def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
     users: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the client had connected to an address of the network."""
-    monkeypatch.setattr("dafka.broker.accepting.is_loopback", lambda _: False)
+    monkeypatch.setattr("dafka.broker.connections.tcp_server.is_loopback", lambda _: False)
     with run_secured(users.parent, users=str(users)) as running:
         with Wire(running) as wire:
             answer = wire.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)

@@ -12,7 +12,7 @@ import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dafka import Config, Record, open_consumer
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol import Request, Response
 from dafka.kafka.protocol.messages.transactions import (
     DescribeTransactionsRequest,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.protocol.logs import LogOrder, LogState, RunEntry, Topic
+from dafka.broker.core.log.entries import RunEntry
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.metadata.topics import Topic
 from dafka.records import Partition, RecordBatch
 
 TOPIC = Topic("orders", "id", 1)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from dafka.protocol.logs import ordering
-from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BranchTable, Tip
+from dafka.broker.core.log import offset_assigner as ordering
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
 from tests.replication.read_log import Indexed, ReadLog
 
 LEADERS = 20

@@ -7,19 +7,12 @@ import random
 import pytest
 
 from dafka.batches import encode_batch
-from dafka.protocol.logs import (
-    OWN,
-    BatchEntry,
-    LogOrder,
-    MarkerEntry,
-    ProducerEntry,
-    RestartEntry,
-    Topic,
-    log_of_address,
-    log_of_key,
-)
-from dafka.protocol.logs.entries import CONTROL
-from dafka.protocol.logs.log_index import LogIndex
+from dafka.broker.core.log.entries import CONTROL, BatchEntry, MarkerEntry, ProducerEntry, RestartEntry
+from dafka.broker.core.log.log import OWN
+from dafka.broker.core.log.log_index import LogIndex
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.partitioner import log_of_address, log_of_key
+from dafka.broker.core.metadata.topics import Topic
 from dafka.records import Partition, RecordBatch
 
 IDENTITY = "BROKER"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
-from dafka.errors import StorageFormatError
-from dafka.protocol.logs import decode_entries, find_name_problem, log_of_key, murmur2
-from dafka.protocol.logs.entries import (
+from dafka.broker.core.log.entries import (
     BatchEntry,
     EndEntry,
     Entry,
@@ -15,9 +13,12 @@ from dafka.protocol.logs.entries import (
     RestartEntry,
     RunEntry,
     StartEntry,
+    decode_entries,
     encode_entries,
 )
-from dafka.protocol.logs.placement import place_records
+from dafka.broker.core.log.partitioner import log_of_key, murmur2, place_records
+from dafka.broker.core.metadata.topics import find_name_problem
+from dafka.errors import StorageFormatError
 from dafka.records import Partition, RecordBatch
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from dafka.protocol.logs import BatchEntry, MarkerEntry
-from dafka.protocol.logs.entries import offset_of
-from dafka.protocol.logs.producer_batches import PRODUCER_EXPIRY_MS, ProducerBatches, TransactionRuns
+from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, offset_of
+from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS, ProducerBatches, TransactionRuns
 
 
 def entry(sequence: int, producer_id: int = 1, count: int = 1, flags: int = 0, timestamp_ms: int = 0) -> BatchEntry:

@@ -8,7 +8,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.protocol.logs import Deletion, Topic, TopicTable, decode_topic, encode_deletion, encode_topic
+from dafka.broker.core.metadata.topic_table import TopicTable
+from dafka.broker.core.metadata.topics import Deletion, Topic, decode_topic, encode_deletion, encode_topic
 from dafka.records import Partition
 
 NAMES = ("orders", "events")

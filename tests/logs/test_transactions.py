@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dafka.protocol.logs import AbortedTransaction, LogTransactions
+from dafka.broker.core.log.open_transactions import AbortedTransaction, LogTransactions
 
 
 class Entry(NamedTuple):

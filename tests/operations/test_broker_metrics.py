@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from dafka.operations.broker_metrics import BrokerMetrics
+from dafka.broker.metrics import BrokerMetrics
 from dafka.operations.metrics import TopicLabels
 from tests.web.running import RunningWeb, open_webs
 from tests.web.test_brokers import FAST, create

@@ -29,7 +29,7 @@ from dafka.protocol import (
 )
 from dafka.roles.events import _WARNINGS as WARNINGS
 from dafka.roles.events import DISCARDS_REPEAT_S, DiscardLog, NodeLog, log_discards
-from dafka.roles.log_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
+from dafka.roles.logging_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
 from dafka.storage import memory
 from dafka.testing import open_cluster
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dafka import wire
+from dafka.broker.core.node_machine import BrokerMachine, BrokerTopics, answer_round, ask_round
 from dafka.config import Config
 from dafka.protocol.actions import Append, Publish
-from dafka.protocol.machines.broker import BrokerMachine, BrokerTopics, answer_round, ask_round
 from dafka.records import Partition, RecordBatch
 
 OWN, OTHER, PRODUCER = "A" * 32, "B" * 32, "C" * 32

@@ -14,7 +14,7 @@ from dafka.config import Config
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
 from dafka.protocol.events import StorageFailed, StorageRecovered
-from dafka.protocol.machines.commits import DELETED_TOGETHER, CommitQueue, DeletePartitions
+from dafka.protocol.machines.commit_queue import DELETED_TOGETHER, CommitQueue, DeletePartitions
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, direct, live, run
 

@@ -7,23 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from dafka.broker.core.metadata.brokers import BrokerDescription, decode_broker, encode_broker
+from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic, decode_topic, encode_deletion, encode_topic
+from dafka.broker.core.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
+from dafka.broker.core.replication.records import Branch, BranchRow, Claim, Promise, Tip, decode_control, encode_control
 from dafka.errors import StorageFormatError
 from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
-from dafka.protocol.logs import Deletion, Topic, decode_topic, encode_deletion, encode_topic
-from dafka.protocol.logs.topics import LOGS_MAX
-from dafka.protocol.replication import (
-    Branch,
-    BranchRow,
-    BrokerDescription,
-    Claim,
-    Promise,
-    Tip,
-    decode_broker,
-    decode_control,
-    encode_broker,
-    encode_control,
-)
-from dafka.protocol.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
 from dafka.records import Partition
 from tests.spoiled import spoil_fields
 

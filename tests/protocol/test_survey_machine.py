@@ -17,8 +17,8 @@ from dafka.protocol import (
     SurveyMachine,
 )
 from dafka.protocol.actions import Action, Subscribe
-from dafka.protocol.observing import node_table, poll_schedule, survey_machine
-from dafka.protocol.observing.cluster_survey import HolderView, NodeState
+from dafka.protocol.observer import node_table, poll_schedule, survey_machine
+from dafka.protocol.observer.cluster_survey import HolderView, NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription

@@ -12,8 +12,8 @@ from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, StoreMachine, SurveyMachine
 from dafka.protocol.actions import Action
 from dafka.protocol.answering.topic_responder import PAGE_BYTES_MAX
-from dafka.protocol.observing import survey_machine
-from dafka.protocol.observing.survey_machine import PAGES_MAX
+from dafka.protocol.observer import survey_machine
+from dafka.protocol.observer.survey_machine import PAGES_MAX
 from dafka.protocol.presence.peer_limits import TOO_OFTEN
 from dafka.transport.connector import MESSAGE_BYTES_MAX
 from dafka.wire import Command, Dialect, encode

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from dafka.protocol.replication import Availability
+from dafka.broker.core.replication.settings import Availability
 from tests.replication.running import run_seed
 
 

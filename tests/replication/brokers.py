@@ -10,26 +10,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dafka.protocol.replication import (
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, PlacedLog
+from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
+from dafka.broker.core.replication.effects import (
     Acknowledge,
-    Balancer,
-    BalancerSettings,
-    Branch,
-    BranchRow,
-    BrokerDescription,
-    Brokers,
-    ControlRecord,
     Lead,
     MoveHighWatermark,
-    PlacedLog,
-    Replica,
     ReplicaAction,
     StepDown,
-    Tip,
     WriteControl,
 )
-from dafka.protocol.replication.replicated_logs import is_useless
-from dafka.protocol.replication.rounds import RoundAnswer, Rounds
+from dafka.broker.core.replication.leader_lease import RoundAnswer, Rounds
+from dafka.broker.core.replication.records import Branch, BranchRow, ControlRecord, Tip
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.replicated_logs import is_useless
 from tests.replication.history import Violation
 from tests.replication.read_log import Indexed, ReadLog
 

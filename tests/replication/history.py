@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dafka.protocol.replication import NO_TIP, Availability, Branch, BranchRow, BranchTable, Tip
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.replication.settings import Availability
 
 if TYPE_CHECKING:
     from tests.replication.brokers import KeptLog

@@ -10,29 +10,18 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.protocol.logs import BatchEntry, LogState, MarkerEntry, names_offset
-from dafka.protocol.logs.producer_batches import TransactionRuns
-from dafka.protocol.replication import (
-    NO_TIP,
-    Acknowledge,
-    Availability,
-    Branch,
-    BranchTable,
-    Claim,
-    ControlRecord,
-    MoveHighWatermark,
-    Promise,
-    Replica,
-    ReplicaAction,
-    ReplicaSettings,
-    StepDown,
-    Tip,
-    WriteControl,
-)
-from dafka.protocol.replication.candidacy import Candidacy
-from dafka.protocol.replication.held_branches import HeldBranches
-from dafka.protocol.replication.high_watermark import HighWatermark
-from dafka.protocol.replication.rounds import Rounds
+from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, names_offset
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.producer_batches import TransactionRuns
+from dafka.broker.core.replication.effects import Acknowledge, MoveHighWatermark, ReplicaAction, StepDown, WriteControl
+from dafka.broker.core.replication.election import Candidacy
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.high_watermark import HighWatermark
+from dafka.broker.core.replication.leader_lease import Rounds
+from dafka.broker.core.replication.local_epochs import HeldBranches
+from dafka.broker.core.replication.records import NO_TIP, Branch, Claim, ControlRecord, Promise, Tip
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 
 
 class AcknowledgesDespitePromise(Replica):

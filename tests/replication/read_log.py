@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.batches import encode_batch, read_header
-from dafka.broker.producer_table import ProducerTable
-from dafka.kafka.transactions import Marker, TransactionSettings
-from dafka.protocol.logs import LogOrder, MarkerEntry, RestartEntry, Topic, begins_again, own_partition
-from dafka.protocol.logs.log_state import OWN
-from dafka.protocol.replication import Branch, BranchTable, Tip
+from dafka.broker.core.log.entries import MarkerEntry, RestartEntry, begins_again
+from dafka.broker.core.log.log import OWN
+from dafka.broker.core.log.offset_assigner import LogOrder, own_partition
+from dafka.broker.core.log.producer_state import ProducerStateSettings
+from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.records import Branch, Tip
+from dafka.broker.log.producer_table import ProducerTable
 from dafka.records import RecordBatch
 
 TOPIC = Topic("orders", "1D")
@@ -70,7 +74,7 @@ class ReadLog:
         self._order.add_topic(TOPIC)
         (self.state,) = self._order.logs(TOPIC.name)
         self._order.begin_branch(self.state, branch.epoch)
-        self._table = ProducerTable(TransactionSettings())
+        self._table = ProducerTable(ProducerStateSettings())
         self._next_sequence = 0
         self._producer_sequences: dict[int, int] = {}
 

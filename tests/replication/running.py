@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dafka.protocol.replication import Availability, Replica
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import Availability
 from tests.replication.brokers import Broker
 from tests.replication.history import Violation
 from tests.replication.read_log import Indexed

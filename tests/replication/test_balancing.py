@@ -10,14 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dafka.protocol.replication import (
-    Balancer,
-    BalancerSettings,
-    BrokerDescription,
-    PlacedLog,
-    Reason,
-    rank_nodes,
-)
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, PlacedLog, Reason
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.protocol.rendezvous import rank_nodes
 
 SETTINGS = BalancerSettings(mend_after_s=60, full_bytes=100, moves_max=2)
 

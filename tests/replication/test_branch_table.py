@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BranchTable, Tip
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
 
 FIRST, SECOND, LOST, LAST = Branch(0, "a"), Branch(1024, "b"), Branch(2049, "c"), Branch(3072, "b")
 

@@ -6,20 +6,13 @@ from collections import defaultdict
 
 import pytest
 
+from dafka.broker.core.log.entries import BranchEntry, Entry, RestartEntry, RunEntry, StartEntry, encode_entries
+from dafka.broker.core.log.log import OWN
+from dafka.broker.core.partition_address import BranchAddress
+from dafka.broker.core.replication.checkpoints import decode_checkpoint, encode_checkpoint
+from dafka.broker.core.replication.local_log import CHECKPOINT_RECORDS, REWRITE_RECORDS, HeldLog
+from dafka.broker.core.replication.records import Branch
 from dafka.errors import StorageFormatError
-from dafka.protocol.logs import (
-    OWN,
-    BranchAddress,
-    BranchEntry,
-    Entry,
-    RestartEntry,
-    RunEntry,
-    StartEntry,
-    encode_entries,
-)
-from dafka.protocol.replication import Branch
-from dafka.protocol.replication.checkpoints import decode_checkpoint, encode_checkpoint
-from dafka.protocol.replication.held_log import CHECKPOINT_RECORDS, REWRITE_RECORDS, HeldLog
 from dafka.records import Partition
 
 BRANCH, LATER = Branch(1024, "leader"), Branch(2048, "other")

@@ -6,7 +6,7 @@ import itertools
 
 import attrs
 
-from dafka.protocol.replication import BrokerDescription, Brokers
+from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
 
 
 def know_two() -> Brokers:

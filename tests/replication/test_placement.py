@@ -8,7 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.protocol.replication import BrokerSpace, choose_replicas, rank_nodes
+from dafka.broker.core.metadata.replica_placement import BrokerSpace, choose_replicas
+from dafka.protocol.rendezvous import rank_nodes
 
 BROKERS = [f"broker-{number}" for number in range(10)]
 LOGS = [f"orders/{number}" for number in range(1000)]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka.protocol.replication import Availability, Replica
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import Availability
 from tests.replication.brokers import KeptLog
 from tests.replication.history import Violation
 from tests.replication.planted import PLANTED, PLANTED_IN_LEASES, PLANTED_IN_LOGS

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.errors import StorageFormatError
-from dafka.protocol.replication import (
+from dafka.broker.core.replication.records import (
     Branch,
     BranchRow,
     Claim,
@@ -17,6 +16,7 @@ from dafka.protocol.replication import (
     encode_control,
     next_epoch,
 )
+from dafka.errors import StorageFormatError
 
 NAMES = st.text(max_size=20)
 BRANCHES = st.builds(Branch, st.integers(-1, 2**31 - 1), NAMES)

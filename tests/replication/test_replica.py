@@ -6,25 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from dafka.protocol.replication import (
-    Acknowledge,
-    Availability,
-    Branch,
-    BranchRow,
-    Claim,
-    ControlRecord,
-    Lead,
-    MoveHighWatermark,
-    Promise,
-    Replica,
-    ReplicaAction,
-    ReplicaSettings,
-    Tip,
-    WriteControl,
-    next_epoch,
-    rank_nodes,
-)
-from dafka.protocol.replication.replica import JOINED_S
+from dafka.broker.core.replication.effects import Acknowledge, Lead, MoveHighWatermark, ReplicaAction, WriteControl
+from dafka.broker.core.replication.records import Branch, BranchRow, Claim, ControlRecord, Promise, Tip, next_epoch
+from dafka.broker.core.replication.replica import JOINED_S, Replica
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from dafka.protocol.rendezvous import rank_nodes
 
 REPLICAS = ("b0", "b1", "b2")
 SETTINGS = ReplicaSettings(claim_timeout_s=0.5, move_after_s=30.0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from dafka.protocol.logs import OWN, RunEntry, Topic, encode_entries
-from dafka.protocol.replication import Branch, BranchRow, ReplicaSettings, Tip, next_epoch
-from dafka.protocol.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
+from dafka.broker.core.log.entries import RunEntry, encode_entries
+from dafka.broker.core.log.log import OWN
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.replication.records import Branch, BranchRow, Tip, next_epoch
+from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
+from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.records import Partition, RecordBatch
 
 REPLICAS = ("a", "b", "c")

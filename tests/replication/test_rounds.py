@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.protocol.replication.rounds import ROUNDS_MAX, RoundAnswer, Rounds
+from dafka.broker.core.replication.leader_lease import ROUNDS_MAX, RoundAnswer, Rounds
 
 
 def test_an_answer_counts_from_when_the_round_began() -> None:

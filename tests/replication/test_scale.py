@@ -7,17 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka.protocol.replication import (
-    Acknowledge,
-    Branch,
-    BrokerDescription,
-    Brokers,
-    Lead,
-    Replica,
-    ReplicaAction,
-    ReplicaSettings,
-    WriteControl,
-)
+from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
+from dafka.broker.core.replication.effects import Acknowledge, Lead, ReplicaAction, WriteControl
+from dafka.broker.core.replication.records import Branch
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import ReplicaSettings
 
 TICK_S = 0.2
 ALIVE_S = 0.7

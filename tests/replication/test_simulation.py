@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dafka.protocol.replication import Availability
+from dafka.broker.core.replication.settings import Availability
 from tests.replication.running import run_seed
 
 FIXED_SEEDS = range(25)

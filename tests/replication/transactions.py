@@ -7,7 +7,7 @@ from itertools import count
 
 import attrs
 
-from dafka.protocol.replication import Branch
+from dafka.broker.core.replication.records import Branch
 from tests.replication.read_log import Indexed
 
 PRODUCERS = 3

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
-from dafka.protocol.replication import Availability, Replica, ReplicaSettings
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from tests.replication.brokers import Broker
 from tests.replication.history import History
 from tests.replication.transactions import Transactions

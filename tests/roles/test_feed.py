@@ -20,7 +20,7 @@ from dafka.protocol import (
 from dafka.protocol.events import StoresHeard
 from dafka.records import Partition
 from dafka.roles.events import EVENTS_MAX, LINES_BURST, UNANSWERED_INTERVAL_S
-from dafka.roles.log_events import FetchesUnanswered
+from dafka.roles.logging_events import FetchesUnanswered
 
 LOGGER = logging.getLogger("dafka.test")
 

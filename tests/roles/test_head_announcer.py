@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from dafka import wire
+from dafka.broker.head_announcer import HEAD_WAITS_S, HeadAnnouncer
 from dafka.records import Partition
-from dafka.roles.head_announcer import HEAD_WAITS_S, HeadAnnouncer
 
 pytestmark = pytest.mark.trio
 

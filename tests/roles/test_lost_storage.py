@@ -12,7 +12,7 @@ from dafka import Store, serve_store
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
 from dafka.errors import StorageBusyError, StorageLostError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.protocol import StorageLost
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage

@@ -20,7 +20,7 @@ from dafka.protocol import (
     PartitionView,
     PeerJoined,
 )
-from dafka.protocol.observing.cluster_survey import NodeState
+from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer

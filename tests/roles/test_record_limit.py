@@ -14,7 +14,7 @@ import trio
 import dafka
 import dafka.asyncio
 from dafka import Config, ProducerRecord, blocking
-from dafka.broker.topic_settings import find_setting_problem
+from dafka.broker.core.metadata.topic_settings import find_setting_problem
 from dafka.config import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from dafka.errors import ConfigError, RecordError
 from dafka.testing import open_cluster

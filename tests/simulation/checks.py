@@ -13,7 +13,7 @@ from dafka.protocol import (
     RecordsUnrecoverable,
     ResetPosition,
 )
-from dafka.protocol.machines.commits import StorageWork
+from dafka.protocol.machines.commit_queue import StorageWork
 from dafka.protocol.ordering.receive_room import ReceiveRoom
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe

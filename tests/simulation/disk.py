@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from dafka.protocol import ForgetPartitions, ResetPosition
-from dafka.protocol.machines.commits import StorageWork
+from dafka.protocol.machines.commit_queue import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
 from tests.simulation.violations import Violation

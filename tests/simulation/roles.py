@@ -15,7 +15,7 @@ from dafka.protocol import (
     ResetPosition,
     StoreMachine,
 )
-from dafka.protocol.machines.commits import StorageWork
+from dafka.protocol.machines.commit_queue import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from dafka.wire import Role

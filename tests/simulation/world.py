@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from dafka import wire
 from dafka.protocol import Event
-from dafka.protocol.machines.commits import StorageWork
+from dafka.protocol.machines.commit_queue import StorageWork
 from dafka.records import Partition, RecordBatch
 from tests.simulation.clock import Clock
 from tests.simulation.network import Network

@@ -15,7 +15,7 @@ import trio
 from confluent_kafka import Consumer, Producer
 
 from dafka import Config, ProducerRecord, open_consumer, open_producer
-from dafka.protocol.logs import log_of_address, log_of_key
+from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from tests.listener.clients import AioKafka, Message
 from tests.listener.fixtures import run_broker
 

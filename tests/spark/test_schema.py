@@ -18,8 +18,8 @@ from pyspark.sql.types import (
 )
 
 from dafka.batches import pack_headers
-from dafka.contents import pack
 from dafka.errors import ConfigError
+from dafka.packed_bytes import pack
 from dafka.spark.schema import COLUMNS, check_columns, default_columns
 from dafka.storage.arrow import ARROW_TYPES, TIMESTAMP_MAX, arrow_schema, escape_name, to_arrow
 from tests.spark.stores import TIME, A, batch

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.errors import StorageError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.records import Partition
 from dafka.spark.offsets import EARLIEST, PartitionName
 from dafka.spark.options import Options

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dafka.contents import pack
+from dafka.packed_bytes import pack
 from dafka.records import Partition
 from dafka.storage.filelog.entry_segment import FLAG_FIRST, FLAG_MORE, HEADER, MAGIC
 from dafka.storage.filelog.partition import PartitionLog

@@ -10,8 +10,8 @@ import attrs
 import pytest
 import trio
 
-from dafka.contents import count_bytes
 from dafka.errors import StorageError, StorageUnsupportedError
+from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import (
     READ_BYTES,

@@ -14,8 +14,8 @@ from typing import IO
 import pytest
 import trio
 
-from dafka.contents import count_bytes
 from dafka.errors import StorageBusyError
+from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, Storage, read_range
 from dafka.storage.filelog import open_filelog
@@ -49,7 +49,7 @@ async def read_line(process: subprocess.Popen[bytes]) -> bytes:
 
 WRITE = """
 import sys, trio
-from dafka.contents import count_bytes
+from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch
 from dafka.storage.filelog import open_filelog
 
@@ -113,7 +113,7 @@ async def check_records(storage: Storage, infos: dict[Partition, PartitionInfo])
 
 READ = """
 import sys, trio
-from dafka.contents import count_bytes
+from dafka.packed_bytes import count_bytes
 from dafka.records import Partition
 from dafka.storage.filelog import open_filelog
 

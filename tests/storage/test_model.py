@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from dafka.contents import count_bytes
 from dafka.errors import StorageSequenceError
+from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage
 from dafka.storage.base import PartitionInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka.contents import PackedContents
+from dafka.packed_bytes import PackedContents
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage, open_storage
 

@@ -17,8 +17,8 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
+from dafka.packed_bytes import PackedContents, pack
 from dafka.records import Partition, RecordBatch
 from dafka.transport import choose_loops, loops
 from dafka.transport.loops import FRAME_BYTES, TALLIED_BYTES_MIN, VARIABLE, Loops, PureLoops, Tally

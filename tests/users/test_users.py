@@ -10,20 +10,11 @@ import attrs
 import pytest
 from scramp import ScramClient
 
+from dafka.broker.access.credentials import MECHANISMS, derive_credential
+from dafka.broker.access.login import PLAIN, LoginError, begin_login
+from dafka.broker.access.permissions import Permission, Permissions
+from dafka.broker.access.users_file import User, UsersFile, read_users, write_users
 from dafka.errors import ConfigError
-from dafka.users import (
-    MECHANISMS,
-    PLAIN,
-    LoginError,
-    Permission,
-    Permissions,
-    User,
-    UsersFile,
-    begin_login,
-    derive_credential,
-    read_users,
-    write_users,
-)
 
 ITERATIONS = 4096
 

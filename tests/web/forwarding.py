@@ -10,7 +10,8 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.protocol.logs.log_state import Leadership, LogState
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.leader_and_isr import Leadership
 from tests.web.running import RunningWeb, open_web
 
 TOPIC = "orders"

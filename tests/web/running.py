@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.listeners import ListeningBroker, serve_listeners
+from dafka.server import ListeningBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60

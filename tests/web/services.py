@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dafka import Config
-from dafka.broker import ListenerSecurity, Service, open_service
+from dafka.broker.broker import Service, open_service
+from dafka.broker.connections.security import ListenerSecurity
 from dafka.testing.cluster import open_cluster
 
 STORAGES = ["memory:", "sqlite:{}/broker.db", "filelog:{}/log"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dafka.web.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
+from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
 
 SECRET = "s" * 32
 A, B = "a" * 32, "b" * 32

@@ -10,8 +10,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dafka.web.errors import WebError
-from dafka.web.http.head import HEAD_BYTES_MAX, check_head, parse_target, take_head
+from dafka.http.server.errors import WebError
+from dafka.http.server.head import HEAD_BYTES_MAX, check_head, parse_target, take_head
 from tests.web.running import DEADLINE_S, open_web, read_all
 
 TOPICS = 10_000

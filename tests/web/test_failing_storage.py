@@ -13,11 +13,15 @@ import trio.testing
 
 from dafka import Config
 from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.log.durable_waits import DurableWaits
 from dafka.errors import StorageError
-from dafka.kafka.constants import SET
-from dafka.kafka.constants import TOPIC as TOPIC_RESOURCE
-from dafka.kafka.errors import ErrorCode
+from dafka.http.api.registry import ROUTES
+from dafka.http.websocket.session import _HANDLERS
+from dafka.kafka.apis import OFFERED, SERVED
 from dafka.kafka.protocol import NIL, RESPONSES, ApiKey, Request, decode_response, encode_request
+from dafka.kafka.protocol.constants import SET
+from dafka.kafka.protocol.constants import TOPIC as TOPIC_RESOURCE
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.configs import (
     AlterableConfig,
@@ -69,11 +73,7 @@ from dafka.kafka.protocol.messages.transactions import (
     EndTxnRequest,
     InitProducerIdRequest,
 )
-from dafka.listener.counters import find_errors
-from dafka.listener.handlers import OFFERED, SERVED
-from dafka.roles.durable_waits import DurableWaits
-from dafka.web.routes.registry import ROUTES
-from dafka.web.websocket.session import _HANDLERS
+from dafka.kafka.server.counters import find_errors
 from tests.web.running import RunningWeb, open_web
 from tests.web.websocket.clients import open_client
 
@@ -268,8 +268,8 @@ class Disk:
 
 @asynccontextmanager
 async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningWeb, Disk]]:
-    monkeypatch.setattr("dafka.roles.durable_waits.FAILING_S", 0.3)
-    monkeypatch.setattr("dafka.web.group_access.LEADER_WAIT_S", 0.5)
+    monkeypatch.setattr("dafka.broker.log.durable_waits.FAILING_S", 0.3)
+    monkeypatch.setattr("dafka.http.logs.group_access.LEADER_WAIT_S", 0.5)
     config = Config().with_store(retry_ms=50)
     async with open_web(config=config) as web:
         for topic in (TOPIC, "deleted"):

@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.protocol.logs import LogOrder, Topic
-from dafka.protocol.logs.log_state import Leadership
-from dafka.protocol.replication import NO_TIP, Branch, BranchRow, Tip
-from dafka.web.forks import BranchFollower
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.http.logs.divergences import BranchFollower
 
 BRANCHES = [Branch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]
 

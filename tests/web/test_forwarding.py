@@ -17,22 +17,27 @@ from websockets.trio.client import ClientConnection
 
 from dafka import Config
 from dafka.batches import check_crc, encode_batch
-from dafka.broker import Service, appending
-from dafka.broker.appending import AppendRefusedError
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.state_records import COORDINATORS_TOPIC
-from dafka.protocol.logs import Leadership, LogState
-from dafka.protocol.replication import NO_TIP, Branch, BranchRow, BrokerDescription, Tip
+from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, derive_credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import User, write_users
+from dafka.broker.broker import Service
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.log import appending
+from dafka.broker.log.appending import AppendRefusedError
+from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink, Reply
+from dafka.http.forwarding.leaders import LEADER_WAIT_S, Leaders
+from dafka.http.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
+from dafka.http.server.errors import WebError
+from dafka.http.server.http_server import WebListener
+from dafka.http.websocket.binary import encode_publish
 from dafka.records import Partition
-from dafka.users import DEFAULT_ITERATIONS, MECHANISMS, Permissions, User, derive_credential, write_users
-from dafka.web.errors import WebError
-from dafka.web.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
-from dafka.web.forwarding.broker_link import BrokerLink, Reply
-from dafka.web.forwarding.leaders import LEADER_WAIT_S, Leaders
-from dafka.web.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
-from dafka.web.forwarding.remote_reads import RemoteRead, RemoteReads
-from dafka.web.web_listener import WebListener
-from dafka.web.websocket.binary import encode_publish
 from tests.web.forwarding import TOPIC, Pair, log_of, open_pair
 from tests.web.running import RunningWeb
 from tests.web.websocket.clients import BINARY, Client, open_client
@@ -187,7 +192,7 @@ async def test_publishing_waits_for_a_leader() -> None:
 
 async def test_without_a_leader_the_answer_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("leaders", "remote_appends", "remote_logs"):
-        monkeypatch.setattr(f"dafka.web.forwarding.{module}.LEADER_WAIT_S", 0.3)
+        monkeypatch.setattr(f"dafka.http.forwarding.{module}.LEADER_WAIT_S", 0.3)
     monkeypatch.setattr(Leaders.ask, "__kwdefaults__", {"wait_s": 0.3})
     async with open_pair() as pair:
         pair.lead(0, None)
@@ -599,7 +604,7 @@ async def test_permissions_are_those_of_the_user_at_the_first_broker(users: Path
 async def test_brokers_with_different_secrets_do_not_trust_each_other(
     users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka.web.forwarding.remote_appends.LEADER_WAIT_S", 0.3)
+    monkeypatch.setattr("dafka.http.forwarding.remote_appends.LEADER_WAIT_S", 0.3)
     async with open_pair(config=Config().with_clients(users=str(users))) as pair:
         # Neither broker has a secret, so that none can prove that it is one.
         answer = await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", Authorization="Basic d3JpdGVyOnB3")

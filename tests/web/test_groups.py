@@ -12,10 +12,10 @@ import pytest
 import trio
 from confluent_kafka import Consumer
 
-from dafka.kafka.groups.subscriptions import read_assignment
-from dafka.web.errors import WebError, group_not_found
-from dafka.web.forwarding.broker_client import BrokerError
-from dafka.web.group_access import GroupAccess
+from dafka.broker.core.groups.subscriptions import read_assignment
+from dafka.http.forwarding.broker_client import BrokerError
+from dafka.http.logs.group_access import GroupAccess
+from dafka.http.server.errors import WebError, group_not_found
 from tests.web.running import DEADLINE_S, RunningWeb, open_web
 
 

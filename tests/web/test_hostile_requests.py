@@ -137,7 +137,7 @@ async def test_a_client_that_resets_its_connection_within_a_body_is_no_failure_o
         await trio.testing.wait_all_tasks_blocked(0.01)
         stream.socket.close()
         assert await web.is_alive()
-    assert not [each for each in caplog.records if each.name == "dafka.web"]
+    assert not [each for each in caplog.records if each.name == "dafka.http"]
 
 
 async def test_a_large_document_is_refused() -> None:

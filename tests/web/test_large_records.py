@@ -11,13 +11,13 @@ import trio.testing
 
 from dafka import Config
 from dafka.batches import Compression, check_crc, encode_batch
-from dafka.broker import Service
-from dafka.broker.appending import AppendRefusedError, append_batches, unpacked
-from dafka.kafka.errors import ErrorCode
-from dafka.protocol.logs import LogState
-from dafka.web.log_access import LogAccess
-from dafka.web.reading import UNPACKED_BYTES, find_logs, read_committed
-from dafka.web.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
+from dafka.broker.broker import Service
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.appending import AppendRefusedError, append_batches, unpacked
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.reading import UNPACKED_BYTES, find_logs, read_committed
+from dafka.http.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
 from tests.web.running import DEADLINE_S, open_web
 from tests.web.services import STORAGES, open_broker_service
 

@@ -7,8 +7,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from dafka.http.server.metrics import COUNTERS, GAUGES, WebMetrics
 from dafka.operations.metrics import TopicLabels
-from dafka.web.metrics import COUNTERS, GAUGES, WebMetrics
 from tests.cli.harness import Dafka
 from tests.web.running import open_web
 

@@ -12,9 +12,9 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from dafka import Config
-from dafka.web.errors import STATUSES
-from dafka.web.openapi import describe_api, error_codes
-from dafka.web.routes import ROUTES, Route
+from dafka.http.api import ROUTES, Route
+from dafka.http.api.openapi import describe_api, error_codes
+from dafka.http.server.errors import STATUSES
 from tests.web.running import Answer, RunningWeb, open_web
 
 API = json.loads(json.dumps(describe_api(ROUTES)))

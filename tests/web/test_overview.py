@@ -14,7 +14,13 @@ import pytest
 import trio
 
 from dafka import Config, open_producer, serve_store
-from dafka.protocol.observing.cluster_survey import (
+from dafka.broker.access.permissions import Permissions
+from dafka.http.api.nodes import find_connections
+from dafka.http.api.overview import LAG_MAX, find_survey_problems
+from dafka.http.api.settings import describe_config
+from dafka.http.api.storage import hide_password
+from dafka.http.api.throughput import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Activity, Totals
+from dafka.protocol.observer.cluster_survey import (
     ClusterSurvey,
     HolderView,
     NodeState,
@@ -24,12 +30,6 @@ from dafka.protocol.observing.cluster_survey import (
 )
 from dafka.records import Partition
 from dafka.roles import Observer, open_observer
-from dafka.users import Permissions
-from dafka.web.activity import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Activity, Totals
-from dafka.web.routes.nodes import find_connections
-from dafka.web.routes.overview import LAG_MAX, find_survey_problems
-from dafka.web.routes.settings import describe_config
-from dafka.web.routes.storage import hide_password
 from tests.listener.secured import PASSWORD, write_user_file
 from tests.web.running import Answer, RunningWeb, open_web
 
@@ -130,8 +130,8 @@ async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatc
             yield observer
         ended.set()
 
-    monkeypatch.setattr("dafka.web.surveys.UNASKED_S", 0.5)
-    monkeypatch.setattr("dafka.web.surveys.open_observer", open_watched)
+    monkeypatch.setattr("dafka.http.api.survey_cache.UNASKED_S", 0.5)
+    monkeypatch.setattr("dafka.http.api.survey_cache.open_observer", open_watched)
     async with open_web() as web:
         await wait_until(lambda: web.get("/nodes"), lambda found: found["is_complete"])
         with trio.fail_after(DEADLINE_S):
@@ -187,8 +187,8 @@ async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.M
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr("dafka.web.verification.verify_storage", fail)
-    monkeypatch.setattr("dafka.web.surveys.open_observer", lambda *_: 1 / 0)
+    monkeypatch.setattr("dafka.http.api.verification.verify_storage", fail)
+    monkeypatch.setattr("dafka.http.api.survey_cache.open_observer", lambda *_: 1 / 0)
     async with open_web() as web:
         await web.request("POST", "/storage/verification")
         done = await wait_until(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")

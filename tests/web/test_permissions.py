@@ -13,8 +13,11 @@ import pytest
 import trio
 
 from dafka import Config
-from dafka.users import MECHANISMS, Permissions, create_token, derive_credential, read_users, write_users
-from dafka.web.routes import ROUTES, Needs
+from dafka.broker.access.credentials import MECHANISMS, derive_credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.tokens import create_token
+from dafka.broker.access.users_file import read_users, write_users
+from dafka.http.api import ROUTES, Needs
 from tests.listener.secured import EVERYTHING, PASSWORD, write_user_file
 from tests.web.running import DEADLINE_S, Answer, RunningWeb, open_web
 

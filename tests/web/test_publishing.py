@@ -10,13 +10,14 @@ import trio
 
 from dafka import Config
 from dafka.batches import RecordColumns, encode_batch
-from dafka.broker import Service
-from dafka.contents import Repeated
-from dafka.protocol.logs import LogState, log_of_key
-from dafka.web.errors import WebError
-from dafka.web.log_access import LogAccess
-from dafka.web.publishing import ProducerSequence, Published, Publisher
-from dafka.web.reading import find_logs, read_committed
+from dafka.broker.broker import Service
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.partitioner import log_of_key
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
+from dafka.http.logs.reading import find_logs, read_committed
+from dafka.http.server.errors import WebError
+from dafka.packed_bytes import Repeated
 from tests.web.services import STORAGES, open_broker_service
 
 
@@ -49,7 +50,7 @@ async def test_published_records_are_read_in_order(storage: str) -> None:
 
 
 async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka.web.log_access.LEADER_WAIT_S", 0.05)
+    monkeypatch.setattr("dafka.http.logs.log_access.LEADER_WAIT_S", 0.05)
     async with open_broker_service() as service:
         access = LogAccess(service)
         await Publisher(access).publish("orders", texts("a", "b"))

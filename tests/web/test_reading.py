@@ -10,15 +10,13 @@ import trio
 import trio.testing
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker import Service
-from dafka.kafka.groups import CommitRequest, OffsetToCommit
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import Marker
-from dafka.protocol.logs import LogState
-from dafka.storage.plugin_helpers import now_ms
-from dafka.web.errors import WebError
-from dafka.web.log_access import LogAccess
-from dafka.web.positions import (
+from dafka.broker.broker import Service
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.positions import (
     FromGroup,
     FromOffset,
     FromOffsets,
@@ -28,9 +26,11 @@ from dafka.web.positions import (
     parse_position,
     parse_position_text,
 )
-from dafka.web.publishing import Publisher
-from dafka.web.reading import find_logs, read_committed, wait_records
-from dafka.web.records import parse_records
+from dafka.http.logs.publishing import Publisher
+from dafka.http.logs.reading import find_logs, read_committed, wait_records
+from dafka.http.logs.records import parse_records
+from dafka.http.server.errors import WebError
+from dafka.storage.plugin_helpers import now_ms
 from tests.web.services import STORAGES, open_broker_service
 
 BYTES_MAX = 2**20

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.batches import RecordColumns, decode_batch, encode_batch
-from dafka.web.documents import PIECE_CHARACTERS, decode_document, encode_document, iter_document
-from dafka.web.errors import WebError
-from dafka.web.records import encode_records, parse_json_lines, parse_records, record_objects
+from dafka.http.logs.records import encode_records, parse_json_lines, parse_records, record_objects
+from dafka.http.server.documents import PIECE_CHARACTERS, decode_document, encode_document, iter_document
+from dafka.http.server.errors import WebError
 
 NOW_MS = 1_700_000_000_000
 

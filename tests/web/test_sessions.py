@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dafka.users import Permissions, User
-from dafka.web.sessions import SESSION_S, SESSIONS_MAX, USER_SESSIONS_MAX, Sessions
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import User
+from dafka.http.server.sessions import SESSION_S, SESSIONS_MAX, USER_SESSIONS_MAX, Sessions
 
 ANNE = User("anne", {}, Permissions())
 BOB = User("bob", {}, Permissions())

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from dafka import Config
-from dafka.web.routes import streams
+from dafka.http.api import streams
 from tests.cli.harness import Dafka
 from tests.web.running import DEADLINE_S, RunningWeb, open_web
 from tests.web.services import STORAGES
@@ -156,7 +156,7 @@ async def test_followers_that_go_abruptly_while_records_flow_disturb_nobody(capl
                 assert await web.is_alive()
         assert source.values() == [f"{value}" for value in range(1400)]
         assert counters.disconnected.keys() == {"gone"}
-    assert not [each for each in caplog.records if each.name == "dafka.web"]
+    assert not [each for each in caplog.records if each.name == "dafka.http"]
 
 
 async def test_each_event_says_where_all_logs_are() -> None:

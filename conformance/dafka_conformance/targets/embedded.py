@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 import dafka
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.records import decode_text
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets.base import Ability, Delivery, Node, Request, Reset, Target, TargetError

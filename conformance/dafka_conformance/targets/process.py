@@ -15,7 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 import attrs
 import trio
 
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka_conformance.targets.base import Delivery, Node, TargetError
 from dafka_conformance.targets.fork_server import ForkedProcess, ForkServer
 from dafka_conformance.targets.line_formats import InputFormat, LineParser

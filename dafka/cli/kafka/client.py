@@ -10,9 +10,11 @@ from typing import Any
 import attrs
 import click
 
+from dafka.broker.access.credentials import load_scramp
+from dafka.broker.access.login import PLAIN
+from dafka.broker.core.error_codes import ErrorCode, error_name
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import EncodingError, WireError
-from dafka.kafka.errors import ErrorCode, error_name
 from dafka.kafka.protocol import (
     ADVERTISED,
     RESPONSES,
@@ -28,7 +30,6 @@ from dafka.kafka.protocol.messages.connections import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from dafka.users import PLAIN, load_scramp
 
 TIMEOUT_S = 30.0
 """How long a broker may take to answer."""

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from dafka.broker.access.credentials import MECHANISMS
+from dafka.broker.access.login import PLAIN
 from dafka.cli.kafka.client import Access, KafkaClient
 from dafka.cli.options import add_options, node_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import DEFAULT_KAFKA_LISTEN, Config
 from dafka.endpoints import split_tcp_endpoint
-from dafka.users import MECHANISMS, PLAIN
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 

@@ -9,15 +9,16 @@ from urllib.parse import quote
 import attrs
 import click
 
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.cli.kafka.brokers import connect_leaders, find_metadata
 from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.http_client import HttpClient, http_options
 from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, confirm, print_table, yes_option
-from dafka.kafka.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
-from dafka.kafka.errors import ErrorCode
+from dafka.internal_topics import check_no_system_topic
 from dafka.kafka.protocol import NIL
+from dafka.kafka.protocol.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -36,7 +37,6 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from dafka.protocol.system_topics import check_no_system_topic
 from dafka.text import escape_unprintable
 
 _TIMEOUT_MS = 30_000

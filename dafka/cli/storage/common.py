@@ -13,7 +13,7 @@ import click
 from dafka.cli.runner import run
 from dafka.cli.terminal import error_is_terminal, make_progress_bar, report_error
 from dafka.errors import StorageCorruptError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.storage.tools.copy import RecordsDifferError
 
 if TYPE_CHECKING:

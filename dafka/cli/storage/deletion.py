@@ -7,7 +7,7 @@ import click
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, url_argument
 from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
 from dafka.errors import StorageError
-from dafka.protocol.system_topics import check_no_system_topic
+from dafka.internal_topics import check_no_system_topic
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, PartitionInfo, Storage, open_storage
 from dafka.storage.tools.partitions import select_partitions

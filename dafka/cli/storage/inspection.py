@@ -9,6 +9,7 @@ import attrs
 import click
 from rich.filesize import decimal
 
+from dafka.broker.stored_topics import read_topics
 from dafka.cli.runner import run
 from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
 from dafka.cli.terminal import counted, print_table
@@ -23,7 +24,6 @@ from dafka.storage import (
     open_storage,
 )
 from dafka.storage.tools.partitions import select_partitions
-from dafka.storage.tools.topics import read_topics
 from dafka.storage.tools.verify import Verification, verify_storage
 from dafka.text import escape_unprintable, format_time
 

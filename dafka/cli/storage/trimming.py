@@ -9,7 +9,7 @@ import click
 from dafka.cli.options import BYTES, DURATION
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
 from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
-from dafka.protocol.system_topics import check_no_system_topic, is_system_topic
+from dafka.internal_topics import check_no_system_topic, is_system_topic
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from dafka.kafka.errors import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.keys import ApiKey
 from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes register themselves)
     cluster,

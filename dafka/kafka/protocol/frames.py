@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, UnsupportedRequestError, WireError
-from dafka.kafka.errors import ErrorCode
 from dafka.kafka.protocol.apis import DESCRIBED, REQUESTS, advertise
 from dafka.kafka.protocol.keys import ApiKey
 from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of

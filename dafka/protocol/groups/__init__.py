@@ -1,5 +1,6 @@
 """Groups of consumers that share the partitions of topics without a broker. `member.py` has the rules."""
 
+from dafka.internal_topics import GROUP_PREFIX
 from dafka.protocol.groups.member import (
     SIGNS_PER_LEASE,
     SILENCE_FACTOR,
@@ -24,7 +25,6 @@ from dafka.protocol.groups.records import (
 )
 from dafka.protocol.groups.topic_reader import GroupReaderMachine
 from dafka.protocol.groups.view import GroupView, Member
-from dafka.protocol.system_topics import GROUP_PREFIX
 
 __all__ = [
     "GROUP_PREFIX",

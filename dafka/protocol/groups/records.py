@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import attrs
 
 from dafka.errors import StorageFormatError
+from dafka.internal_topics import GROUP_PREFIX
 from dafka.protocol.format_errors import format_errors
-from dafka.protocol.system_topics import GROUP_PREFIX
 from dafka.records import Partition
 
 GROUP_RECORD_VERSION = 1

@@ -16,7 +16,7 @@ from uuid import uuid4
 import trio
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.storage.cold.contents import ColdContents
 from dafka.storage.cold.manifest import (
     CHUNKS_FOLDER,

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from dafka.errors import StorageBusyError, StorageError
-from dafka.protocol.system_topics import is_internal_topic
+from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition
 from dafka.storage.base import READ_BYTES, PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.cold.ledger import Ledger

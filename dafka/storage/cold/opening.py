@@ -9,8 +9,8 @@ from functools import partial
 import trio
 
 from dafka.errors import StorageError
+from dafka.exceptions import single_exception
 from dafka.extras import require_extra
-from dafka.groups import single_exception
 from dafka.storage.base import Storage, open_one_tier
 from dafka.storage.cold.connecting import connect
 from dafka.storage.cold.ledger import Ledger

@@ -23,7 +23,7 @@ from dafka.batches import (
     compression_of,
     encode_records,
 )
-from dafka.contents import Repeated
+from dafka.packed_bytes import Repeated
 from dafka.records import RecordBatch, join
 from dafka.storage.base import Compactable, Compacted, FindRemoved
 from dafka.storage.filelog.blocks import StoredRun

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import attrs
 from crc32c import crc32c
 
-from dafka.contents import LENGTH_BYTES, PackedContents
+from dafka.packed_bytes import LENGTH_BYTES, PackedContents
 from dafka.records import RecordBatch
 from dafka.storage.filelog.blocks import Block, StoredRun, Tail
 from dafka.storage.filelog.segment import BODY_READ_BYTES, HEADER_READ_BYTES, ReadBuffer, Segment

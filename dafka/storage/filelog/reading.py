@@ -18,8 +18,8 @@ import attrs
 
 from dafka.batches import HEADER_BYTES, slice_records
 from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX
-from dafka.contents import Repeated
 from dafka.errors import StorageCorruptError
+from dafka.packed_bytes import Repeated
 from dafka.records import RecordBatch, join
 from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.files import FilePool, read_file

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from dafka.contents import Repeated, has_null, pack
+from dafka.packed_bytes import Repeated, has_null, pack
 from dafka.records import NO_TIMESTAMP, Header, RecordBatch
 from dafka.storage.sqlite.headers import encode_headers
 

@@ -18,8 +18,8 @@ from types import NoneType
 
 import attrs
 
-from dafka.contents import LENGTH_BYTES, PackedContents, Repeated
 from dafka.errors import StorageCorruptError
+from dafka.packed_bytes import LENGTH_BYTES, PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot

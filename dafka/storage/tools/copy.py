@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError, StorageUnsupportedError
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.records import Partition, RecordBatch, join
 from dafka.storage.base import READ_BYTES, CompactsPartitions, PartitionInfo, Storage
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions

@@ -6,7 +6,7 @@ import random
 
 import trio
 
-from dafka.groups import single_exception
+from dafka.exceptions import single_exception
 from dafka.records import Partition, RecordBatch, decode_text, new_address
 from dafka.storage import PartitionInfo, Storage, read_range
 from dafka.testing.storage.expectations import (

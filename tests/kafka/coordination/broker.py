@@ -12,23 +12,23 @@ from typing import Any
 import attrs
 
 from dafka.batches import BatchHeader, Compression, TimestampType
-from dafka.broker import ProducerTable
-from dafka.kafka.actions import Action, Answer, WriteMarkers, WriteState
-from dafka.kafka.groups import GroupCoordinator, GroupSettings
-from dafka.kafka.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import (
-    LogProducers,
-    Marker,
-    TransactionCoordinator,
-    TransactionSettings,
-)
-from dafka.protocol.logs import AbortedTransaction, BatchEntry, LogTransactions, MarkerEntry
-from dafka.protocol.logs.entries import TRANSACTIONAL
-from dafka.protocol.logs.producer_batches import ProducerBatches
+from dafka.broker.core.coordination.effects import Action, Answer, WriteMarkers, WriteState
+from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
+from dafka.broker.core.groups.coordinator import GroupCoordinator
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
+from dafka.broker.core.log.open_transactions import AbortedTransaction, LogTransactions
+from dafka.broker.core.log.producer_batches import ProducerBatches
+from dafka.broker.core.log.producer_state import LogProducers, ProducerStateSettings
+from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.log.producer_table import ProducerTable
 from tests.kafka.coordination.events import Events, ViolationError
 
-SETTINGS = TransactionSettings(producer_id_expiration_ms=10_000, transactional_id_expiration_ms=120_000)
+PRODUCERS = ProducerStateSettings(producer_id_expiration_ms=10_000)
+SETTINGS = TransactionSettings(transactional_id_expiration_ms=120_000)
 
 
 def make_header(
@@ -76,7 +76,7 @@ class Log:
 
     is_gone = False
 
-    def __init__(self, settings: TransactionSettings = SETTINGS) -> None:
+    def __init__(self, settings: ProducerStateSettings = PRODUCERS) -> None:
         self.settings = settings
         self.entries: list[Entry] = []
         self.durable_count = 0

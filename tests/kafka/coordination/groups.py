@@ -9,22 +9,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dafka.kafka.actions import Action, Answer, WriteState
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import (
-    CommitRequest,
-    GroupCoordinator,
-    GroupSettings,
-    GroupState,
-    JoinRequest,
-    JoinResult,
-    LeavingMember,
-    OffsetToCommit,
-    SyncRequest,
-    SyncResult,
-)
-from dafka.kafka.state_records import StateRecord
-from dafka.kafka.topics import TopicPartition
+from dafka.broker.core.coordination.effects import Action, Answer, WriteState
+from dafka.broker.core.coordination.state_records import StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.group import GroupState
+from dafka.broker.core.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.topic_partition import TopicPartition
 from tests.kafka.coordination.events import Events, ViolationError
 
 GROUP = "crowd"

@@ -8,16 +8,18 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.kafka.actions import Action, WriteState
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import GroupCoordinator, GroupState
-from dafka.kafka.groups.group import Group
-from dafka.kafka.groups.rebalancing import Rebalancer
-from dafka.kafka.transactions import TransactionCoordinator, coordinator
-from dafka.kafka.transactions.log_producers import ProducerState
-from dafka.kafka.transactions.sequence_ranges import SEQUENCES
-from dafka.protocol.logs import LogTransactions, producer_batches
-from dafka.protocol.logs.producer_batches import ProducerBatches
+from dafka.broker.core.coordination.effects import Action, WriteState
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import GroupCoordinator
+from dafka.broker.core.groups.group import Group, GroupState
+from dafka.broker.core.groups.rebalancing import Rebalancer
+from dafka.broker.core.log import producer_batches
+from dafka.broker.core.log.open_transactions import LogTransactions
+from dafka.broker.core.log.producer_batches import ProducerBatches
+from dafka.broker.core.log.producer_state import ProducerState
+from dafka.broker.core.log.sequence_ranges import SEQUENCES
+from dafka.broker.core.transactions import coordinator
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from tests.kafka.coordination.groups import GroupWorld
 from tests.kafka.coordination.transactions import TransactionWorld
 

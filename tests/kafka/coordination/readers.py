@@ -3,8 +3,8 @@
 import random
 from collections.abc import Hashable
 
-from dafka.kafka.topics import TopicPartition
-from dafka.protocol.logs import AbortedTransaction
+from dafka.broker.core.log.open_transactions import AbortedTransaction
+from dafka.broker.core.topic_partition import TopicPartition
 from tests.kafka.coordination.broker import Broker, Entry
 from tests.kafka.coordination.events import ViolationError
 

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from dafka.kafka.actions import Action, Answer
-from dafka.kafka.errors import ErrorCode
-from dafka.kafka.groups import CommitRequest, OffsetToCommit
-from dafka.kafka.topics import TopicPartition
-from dafka.kafka.transactions import InitProducerResult, Producer
+from dafka.broker.core.coordination.effects import Action, Answer
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.coordinator import InitProducerResult
 from tests.kafka.coordination.broker import Broker, make_header
 from tests.kafka.coordination.events import Events, ViolationError
 from tests.kafka.coordination.readers import Reader

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka.contents import pack
+from dafka.packed_bytes import pack
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage, open_storage, read_range
 from dafka.storage.cold import ColdOptions, opening

@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 import trio
 
-from dafka.contents import PackedContents
+from dafka.packed_bytes import PackedContents
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage, read_range
 from dafka.storage.cold.tiered import TieredStorage

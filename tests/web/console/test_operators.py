@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dafka.users import Permissions
+from dafka.broker.access.permissions import Permissions
 from tests.cli.harness import wait_until
 from tests.listener.secured import EVERYTHING, PASSWORD, write_user_file
 from tests.web.console.browser import Window, open_window

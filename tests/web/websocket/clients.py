@@ -11,7 +11,7 @@ import attrs
 import trio
 from websockets.trio.client import ClientConnection, connect
 
-from dafka.web.websocket.tables import SERVER_MESSAGES
+from dafka.http.websocket.tables import SERVER_MESSAGES
 from tests.web.running import RunningWeb
 
 DEADLINE_S = 60

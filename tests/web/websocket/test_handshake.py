@@ -12,7 +12,8 @@ import trio
 from websockets.exceptions import InvalidStatus
 
 from dafka import Config
-from dafka.users import Permissions, read_users, write_users
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import read_users, write_users
 from tests.listener.secured import PASSWORD, write_user_file
 from tests.web.running import RunningWeb, open_web
 from tests.web.test_permissions import basic
@@ -164,7 +165,7 @@ async def test_what_the_user_may_not_do_is_forbidden(request_: dict[str, object]
 async def test_permission_that_is_taken_away_ends_subscriptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka.web.websocket.subscription.REFRESH_S", 0.05)
+    monkeypatch.setattr("dafka.http.websocket.subscription.REFRESH_S", 0.05)
     config, path = secure(tmp_path), tmp_path / "users"
     async with open_web(config=config) as web, open_client(web, Authorization=basic("ada", PASSWORD)) as client:
         await client.publish("orders", "a", "b")

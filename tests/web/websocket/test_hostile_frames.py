@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from dafka import Config
-from dafka.web.websocket.client_stream import ClientStream
+from dafka.http.websocket.client_stream import ClientStream
 from tests.web.running import RunningWeb, open_web
 from tests.web.websocket.clients import open_client
 from tests.web.websocket.raw import (

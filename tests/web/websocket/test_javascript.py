@@ -16,17 +16,19 @@ import attrs
 import pytest
 import trio
 
-import dafka.web
+import dafka.http
 from dafka import Config
-from dafka.protocol.logs import log_of_key
-from dafka.users import Permissions, create_token, read_users, write_users
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.tokens import create_token
+from dafka.broker.access.users_file import read_users, write_users
+from dafka.broker.core.log.partitioner import log_of_key
 from tests.listener.secured import write_user_file
 from tests.ports import free_port
 from tests.web.running import RunningWeb, open_web
 from tests.web.websocket.broker_process import BrokerProcess
 
 SCRIPTS = Path(__file__).parent / "node"
-MODULE = Path(dafka.web.__file__).parent / "console" / "dafka.js"
+MODULE = Path(dafka.http.__file__).parent / "console" / "dafka.js"
 DEADLINE_S = 60
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from dafka.web.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES
+from dafka.http.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES
 from tests.web.running import open_web
 from tests.web.websocket.clients import Client, open_client
 from tests.web.websocket.test_javascript import MODULE, node_folder

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from dafka.batches import decode_batch, encode_batch, iter_batches
-from dafka.web.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
+from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 from tests.web.running import RunningWeb, open_web
 from tests.web.services import STORAGES
 from tests.web.websocket.clients import BINARY, Client, open_client
@@ -102,7 +102,7 @@ async def test_chosen_logs_are_sent() -> None:
 
 
 async def test_logs_that_a_topic_gets_later_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka.web.websocket.subscription.REFRESH_S", 0.01)
+    monkeypatch.setattr("dafka.http.websocket.subscription.REFRESH_S", 0.01)
     async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
         await create(web, "orders")
         await client.subscribe("orders", "latest")

@@ -1,0 +1,1 @@
+"""Who may do what: users, their passwords and tokens, and their permissions."""

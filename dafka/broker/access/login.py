@@ -1,0 +1,146 @@
+"""Logins: the messages with which a client proves who it is (SASL). They are bytes; a listener carries them.
+
+An unknown user and a wrong password are answered alike, so that nobody learns which users there are.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from abc import ABC, abstractmethod
+from hashlib import sha256
+
+from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, load_scramp, verify_password
+from dafka.broker.access.users_file import UsersFile
+
+PLAIN = "PLAIN"
+"""The mechanism that sends the password itself."""
+
+_SECRET = secrets.token_bytes(32)
+_SALT_BYTES = 32
+"""The size of the salts that scramp draws."""
+
+
+class LoginError(Exception):
+    """The client has not proved who it is."""
+
+
+class Login(ABC):
+    """One attempt of a client to prove who it is.
+
+    Attributes:
+        user: The name of the user, as soon as it is proved.
+    """
+
+    def __init__(self) -> None:
+        self.user: str | None = None
+
+    @abstractmethod
+    def answer(self, message: bytes) -> bytes:
+        """Return the answer to the client's next message. This may take milliseconds of processor time.
+
+        Args:
+            message: The client's message.
+
+        Returns:
+            The answer. If it ends the login, `user` is set.
+
+        Raises:
+            LoginError: The client has not proved who it is. The attempt is over.
+        """
+
+    @abstractmethod
+    def claimed_user(self, message: bytes) -> str:
+        """Return which user the client wants to be, given its next message; empty if that is not known."""
+
+
+def begin_login(mechanism: str, users: UsersFile) -> Login:
+    """Return a login by one of the `MECHANISMS`, or by `PLAIN`.
+
+    Args:
+        mechanism: The mechanism.
+        users: The users.
+
+    Returns:
+        The login, which expects the client's first message.
+    """
+    return _PlainLogin(users) if mechanism == PLAIN else _ScramLogin(users, mechanism)
+
+
+class _PlainLogin(Login):
+    """PLAIN (RFC 4616): the client sends its name and its password."""
+
+    def __init__(self, users: UsersFile) -> None:
+        super().__init__()
+        self._users = users
+
+    def answer(self, message: bytes) -> bytes:
+        """See `Login.answer`."""
+        try:
+            identity, name, password = message.decode().split("\0")
+        except ValueError:
+            raise LoginError("expected a name and a password") from None
+        found = self._users.find(name)
+        if found is None:
+            mechanism, credential = MECHANISMS[0], _make_up_credential(MECHANISMS[0], name)
+        else:
+            mechanism, credential = next(iter(found.credentials.items()))
+        is_right = verify_password(mechanism, credential, password)
+        if found is None or not is_right or not password or identity not in {"", name}:
+            raise LoginError("unknown user or wrong password")
+        self.user = name
+        return b""
+
+    def claimed_user(self, message: bytes) -> str:
+        """See `Login.claimed_user`."""
+        parts = message.split(b"\0")
+        return parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+
+
+class _ScramLogin(Login):
+    """SCRAM (RFC 5802): the client proves that it knows the password, and does not send it."""
+
+    def __init__(self, users: UsersFile, mechanism: str) -> None:
+        super().__init__()
+        self._users = users
+        self._mechanism = mechanism
+        self._name = ""
+        self._has_begun = False
+        scramp = load_scramp()
+        self._errors = (scramp.ScramException, ValueError, KeyError)
+        self._server = scramp.ScramMechanism(mechanism).make_server(self._find)
+
+    def answer(self, message: bytes) -> bytes:
+        """See `Login.answer`."""
+        try:
+            text = message.decode()
+            if not self._has_begun:
+                self._has_begun = True
+                self._server.set_client_first(text)
+                first: str = self._server.get_server_first()
+                return first.encode()
+            self._server.set_client_final(text)
+            final: str = self._server.get_server_final()
+        except self._errors:
+            raise LoginError("unknown user or wrong password") from None
+        self.user = self._name
+        return final.encode()
+
+    def claimed_user(self, message: bytes) -> str:
+        """See `Login.claimed_user`."""
+        return self._name
+
+    def _find(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        found = self._users.find(name)
+        credential = None if found is None else found.credentials.get(self._mechanism)
+        self._name = name
+        if credential is None:
+            credential = _make_up_credential(self._mechanism, name)
+        return credential.salt, credential.stored_key, credential.server_key, credential.iterations
+
+
+def _make_up_credential(mechanism: str, name: str) -> Credential:
+    """Return a credential for an unknown user: the same for each attempt, and not that of any known password."""
+    salt = hmac.digest(_SECRET, f"{mechanism} {name}".encode(), sha256)[:_SALT_BYTES]
+    size = 32 if mechanism == MECHANISMS[0] else 64
+    return Credential(salt, DEFAULT_ITERATIONS, secrets.token_bytes(size), secrets.token_bytes(size))

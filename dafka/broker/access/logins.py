@@ -1,0 +1,176 @@
+"""Logins: verifying passwords takes processor time, which clients share fairly, whichever listener they come to.
+
+The addresses of clients take turns, and the users that clients of one address try to be. Wrong passwords delay further
+attempts of the same address for the same user only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import attrs
+import trio
+
+from dafka.broker.access.login import LoginError
+
+HASHING_MAX = 2
+"""How many passwords are hashed at the same time."""
+
+WAITING_MAX = 10
+"""How many passwords from one address for one user may wait to be hashed."""
+
+FAILURES_FREE = 5
+"""After how many wrong passwords in a row an address has to wait before it tries the same user again."""
+
+BACKOFF_S = 0.5
+"""How long it waits at first. Each further wrong password doubles it."""
+
+BACKOFF_MAX_S = 60.0
+"""How long it waits at most. After as long again without an attempt, all is forgotten."""
+
+REMEMBERED_MAX = 10_000
+"""Of how many addresses and users wrong passwords are remembered."""
+
+_T = TypeVar("_T")
+
+
+class TooManyLoginsError(Exception):
+    """An address tries too many passwords for a user.
+
+    Args:
+        wait_s: After how many seconds it may try again.
+
+    Attributes:
+        wait_s: After how many seconds it may try again.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"too many wrong passwords: try again in {max(wait_s, 1):.0f} s")
+        self.wait_s = wait_s
+
+
+class Turns:
+    """Lets few tasks run at the same time. Sources take turns, and within a source the users.
+
+    Args:
+        running_max: How many tasks run.
+        waiting_max: How many tasks of one source and user wait.
+    """
+
+    def __init__(self, running_max: int, waiting_max: int) -> None:
+        self._left = running_max
+        self._waiting_max = waiting_max
+        self._waiting: OrderedDict[str, OrderedDict[str, deque[trio.Event]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def take(self, source: str, user: str) -> AsyncIterator[None]:
+        """Wait for a turn, and keep it for the duration of a block.
+
+        Args:
+            source: Where the client is.
+            user: Which user it wants to be.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            TooManyLoginsError: Too many tasks of the same source and user wait.
+        """
+        users = self._waiting.setdefault(source, OrderedDict())
+        waiting = users.setdefault(user, deque())
+        if len(waiting) >= self._waiting_max:
+            raise TooManyLoginsError(1)
+        admitted = trio.Event()
+        waiting.append(admitted)
+        self._admit()
+        try:
+            await admitted.wait()
+            yield
+        finally:
+            if admitted.is_set():
+                self._left += 1
+            else:
+                waiting.remove(admitted)
+                self._remove_empty(source, user)
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._left and self._waiting:
+            source, users = next(iter(self._waiting.items()))
+            user, waiting = next(iter(users.items()))
+            waiting.popleft().set()
+            self._left -= 1
+            users.move_to_end(user)
+            self._waiting.move_to_end(source)
+            self._remove_empty(source, user)
+
+    def _remove_empty(self, source: str, user: str) -> None:
+        users = self._waiting[source]
+        if not users[user]:
+            del users[user]
+        if not users:
+            del self._waiting[source]
+
+
+@attrs.define
+class _Failures:
+    count: int = 0
+    until: float = 0.0
+
+
+class Logins:
+    """The logins of all listeners of a broker."""
+
+    def __init__(self) -> None:
+        self._turns = Turns(HASHING_MAX, WAITING_MAX)
+        self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+
+    async def verify(self, host: str, user: str, answer: Callable[[], _T], *, is_last: Callable[[], bool]) -> _T:
+        """Carry out a step of a login in a thread, when it is the client's turn.
+
+        Args:
+            host: The address of the client.
+            user: Which user it wants to be; empty if that is not known yet.
+            answer: The step, which takes processor time.
+            is_last: Returns whether the step has ended the login, so that the client has proved who it is.
+
+        Returns:
+            What the step returns.
+
+        Raises:
+            LoginError: The client has not proved who it is.
+            TooManyLoginsError: Clients of this address try too many passwords for this user.
+        """
+        place = host, user
+        self.check(host, user)
+        async with self._turns.take(host, user):
+            try:
+                answered = await trio.to_thread.run_sync(answer)
+            except LoginError:
+                if user:
+                    self._note_failure(place)
+                raise
+        if is_last():
+            self._failures.pop(place, None)
+        return answered
+
+    def check(self, host: str, user: str) -> None:
+        """Raise `TooManyLoginsError` if clients of an address have to wait until they try a user again."""
+        failures = self._failures.get((host, user))
+        if failures is not None and trio.current_time() < failures.until:
+            raise TooManyLoginsError(failures.until - trio.current_time())
+
+    def _note_failure(self, place: tuple[str, str]) -> None:
+        now = trio.current_time()
+        found = self._failures.pop(place, None)
+        if found is None or now > found.until + BACKOFF_MAX_S:
+            found = _Failures()
+        found.count += 1
+        excess = found.count - FAILURES_FREE
+        found.until = now if excess < 0 else now + min(BACKOFF_S * 2 ** min(excess, 20), BACKOFF_MAX_S)
+        self._failures[place] = found
+        if len(self._failures) > REMEMBERED_MAX:
+            self._failures.popitem(last=False)

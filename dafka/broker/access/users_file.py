@@ -1,0 +1,233 @@
+"""The file of users: their names, credentials and permissions, as JSON. It contains no password."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.tokens import Token, hash_token
+from dafka.errors import ConfigError
+
+_FILE_BYTES_MAX = 16 * 2**20
+_RECENT_S = 2.0
+_NAME = re.compile(r"[A-Za-z0-9._@+-]{1,100}")
+_PERMISSIONS = tuple(each.name for each in attrs.fields(Permissions))
+
+
+@attrs.frozen
+class User:
+    """A user.
+
+    Attributes:
+        name: The name.
+        credentials: The credential of each mechanism.
+        permissions: What the user may do.
+        tokens: The tokens that stand for the user.
+    """
+
+    name: str
+    credentials: Mapping[str, Credential] = attrs.field(repr=False)
+    permissions: Permissions
+    tokens: tuple[Token, ...] = ()
+
+
+def find_user_name_problem(name: str) -> str:
+    """Return why a user cannot have a name; empty if it can."""
+    if _NAME.fullmatch(name):
+        return ""
+    return f"user {name!r}: expected 1 to 100 letters, digits, '.', '_', '@', '+' and '-'"
+
+
+class UsersFile:
+    """The users in a file that is read again when it changes.
+
+    If the changed file cannot be read, the former users remain, so that a mistake locks nobody out.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state = _state(path)
+        self._users = read_users(path)
+        self._tokens = _tokens_of(self._users)
+
+    def find_token(self, secret: str) -> tuple[User, Token] | None:
+        """Return the user that a token stands for, and what is kept of the token; None if it does not count."""
+        found = self._tokens.get(hash_token(secret))
+        return found if found is not None and found[1].is_valid() else None
+
+    def find(self, name: str) -> User | None:
+        """Return the user of this name; None if there is none."""
+        return self._users.get(name)
+
+    def refresh(self) -> bool:
+        """Read the file again if it has changed.
+
+        Returns:
+            Whether the users have changed.
+
+        Raises:
+            ConfigError: The changed file cannot be read; the former users remain.
+        """
+        state = _state(self._path)
+        if state == self._state:
+            return False
+        # A file that was just modified may change again without a new modification time: it is read once more.
+        self._state = None if state is not None and _is_recent(state) else state
+        users = read_users(self._path)
+        if users == self._users:
+            return False
+        self._users = users
+        self._tokens = _tokens_of(users)
+        return True
+
+
+def read_users(path: Path) -> dict[str, User]:
+    """Return the users in a file, by name.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The users.
+
+    Raises:
+        ConfigError: The file cannot be read, can be read by everybody, or is no file of users.
+    """
+    try:
+        with path.open("rb") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & stat.S_IROTH:
+                raise ConfigError(f"other users can read the users {path}: run chmod 600 {path}")
+            content = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read the users {path}: {error.strerror}") from None
+    if len(content) > _FILE_BYTES_MAX:
+        raise ConfigError(f"users {path}: expected at most {_FILE_BYTES_MAX} bytes; is it another file?")
+    try:
+        document = json.loads(content)
+        found = {name: _read_user(name, each) for name, each in document["users"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ConfigError) else "expected what `dafka user add` writes"
+        raise ConfigError(f"users {path}: {reason}") from None
+    return found
+
+
+def write_users(path: Path, users: Mapping[str, User]) -> None:
+    """Replace a file of users atomically. A new file can be read by its owner only.
+
+    Args:
+        path: The file.
+        users: The users, by name.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    document = {"users": {name: _describe(user) for name, user in sorted(users.items())}}
+    temporary = ""
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600)
+            json.dump(document, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise ConfigError(f"cannot write the users {path}: {error.strerror}") from None
+
+
+def _read_user(name: str, entry: Any) -> User:
+    problem = find_user_name_problem(name)
+    if problem:
+        raise ConfigError(problem)
+    credentials = {
+        mechanism: Credential(
+            _decode(each["salt"]), int(each["iterations"]), _decode(each["stored_key"]), _decode(each["server_key"])
+        )
+        for mechanism, each in entry["credentials"].items()
+    }
+    unknown = [each for each in credentials if each not in MECHANISMS]
+    if unknown or not credentials:
+        raise ConfigError(f"user {name!r}: expected credentials for {' or '.join(MECHANISMS)}")
+    if any(each.iterations < ITERATIONS_MIN for each in credentials.values()):
+        raise ConfigError(f"user {name!r}: expected at least {ITERATIONS_MIN} iterations")
+    unknown = [each for each in entry.get("permissions", {}) if each not in _PERMISSIONS]
+    if unknown:
+        raise ConfigError(f"user {name!r}: expected the permissions {', '.join(_PERMISSIONS)}, not {unknown[0]!r}")
+    patterns = {kind: tuple(each) for kind, each in entry.get("permissions", {}).items()}
+    if not all(isinstance(each, str) for some in patterns.values() for each in some):
+        raise ConfigError(f"user {name!r}: expected texts as patterns")
+    tokens = tuple(_read_token(name, each) for each in entry.get("tokens", ()))
+    return User(name, credentials, Permissions(**patterns), tokens)
+
+
+def _read_token(name: str, entry: Any) -> Token:
+    expires_at_ms = entry.get("expires_at_ms")
+    if not isinstance(entry["id"], str) or not isinstance(expires_at_ms, (int, type(None))):
+        raise ConfigError(f"user {name!r}: expected tokens with an id, a sha256 and perhaps an expires_at_ms")
+    return Token(entry["id"], _decode(entry["sha256"]), expires_at_ms)
+
+
+def _tokens_of(users: Mapping[str, User]) -> dict[bytes, tuple[User, Token]]:
+    return {token.digest: (user, token) for user in users.values() for token in user.tokens}
+
+
+def _describe(user: User) -> dict[str, Any]:
+    return {
+        "credentials": {
+            mechanism: {
+                "iterations": each.iterations,
+                "salt": b64encode(each.salt).decode(),
+                "stored_key": b64encode(each.stored_key).decode(),
+                "server_key": b64encode(each.server_key).decode(),
+            }
+            for mechanism, each in user.credentials.items()
+        },
+        "permissions": {kind: list(getattr(user.permissions, kind)) for kind in _PERMISSIONS},
+        "tokens": [
+            {"id": each.token_id, "sha256": b64encode(each.digest).decode(), "expires_at_ms": each.expires_at_ms}
+            for each in user.tokens
+        ],
+    }
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error:
+        raise ConfigError("expected keys in base64") from None
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _is_recent(state: tuple[int, int, int]) -> bool:
+    return time.time_ns() - state[2] < _RECENT_S * 1e9

@@ -1,0 +1,243 @@
+"""What all listeners of a broker share: the broker, its coordinators, and what its logs know of producers."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import attrs
+import trio
+
+from dafka.broker.access.logins import Logins
+from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.machine_memory import find_memory_bytes
+from dafka.broker.connections.memory import Memory
+from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.connections.stopping import Stopping
+from dafka.broker.coordinator.coordinator_shard import Slot
+from dafka.broker.coordinator.coordinators import Coordinators
+from dafka.broker.coordinator.groups import Groups
+from dafka.broker.coordinator.participants import Participants
+from dafka.broker.coordinator.transactions import Transactions
+from dafka.broker.core.coordination.state_records import SLOTS
+from dafka.broker.core.groups.coordinator import GroupCoordinator
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.entries import BatchEntry
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.producer_state import ProducerStateSettings
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.producer_ids import ProducerIds
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.interbroker.messenger import Post
+from dafka.broker.log.append_outcomes import Outcomes
+from dafka.broker.log.compaction import LogCompaction
+from dafka.broker.log.producer_table import ProducerTable
+from dafka.broker.node import Broker
+from dafka.broker.replication.preferred_leader import Elections
+from dafka.broker.startup import serve_broker
+from dafka.config import Config
+from dafka.storage.plugin_helpers import now_ms
+
+_EXPIRY_INTERVAL_S = 600.0
+
+SOURCE_READS_MAX = 8
+"""How many reads of logs of one source are carried out at once. Others do not wait for more of them."""
+
+UNPACKING_BYTES_MAX = 2**26
+"""The memory for records that clients have sent while they are unpacked."""
+
+
+class ListenerCounters(Protocol):
+    """Counters that every listener has."""
+
+    sent_bytes: int
+    consumed: Counter[str]
+
+
+class Listener(Protocol):
+    """A listener of a broker, for those who ask what all listeners do."""
+
+    @property
+    def crowd(self) -> Crowd:
+        """Its connections."""
+
+    @property
+    def counters(self) -> ListenerCounters:
+        """The counters of the listener."""
+
+
+class Service:
+    """A broker with its coordinators, started by `open_service`.
+
+    Attributes:
+        broker: The broker.
+        config: The configuration.
+        security: The users and the certificate of its listeners.
+        groups: The groups.
+        transactions: The transactions.
+        participants: The logs and groups that take part in transactions.
+        elections: Has preferred replicas lead logs.
+        outcomes: Finds out what has become of records whose log got another leader.
+        producers: What its logs know of producers.
+        listeners: Its listeners.
+        memory: The memory of all clients.
+        unpacking: The part of it for records that clients have sent and that are being unpacked.
+        logins: The logins of clients of all listeners.
+        stopping: Whether it is stopping.
+    """
+
+    def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
+        """Create the service. Programs call `open_service` instead."""
+        self.broker = broker
+        self.config = config
+        self.security = security
+        self.producers = producers
+        self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
+        self.unpacking = self.memory.room(UNPACKING_BYTES_MAX)
+        self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
+        broker.cluster.leading.admit_batch = self._admit_batch
+        self.listeners: list[Listener] = []
+        self.logins = Logins()
+        self.stopping = Stopping()
+        self._coordinators = Coordinators(broker, self._make_slot)
+        self._messages: list[bytes] = []
+        self._has_messages = trio.Event()
+        self._post = Post(broker.address, self._put_message)
+        broker.on_message = self._post.receive
+        self.elections = Elections(broker, self._post)
+        self.outcomes = Outcomes(broker, self._post)
+        self.participants = Participants(broker, self._coordinators, producers, self._post)
+        self.transactions = Transactions(self._coordinators, self.participants, self._post)
+        self.groups = Groups(broker, self._coordinators, self.participants)
+        broker.on_removed = self._on_removed
+
+    def _admit_batch(self, log: LogState, entry: BatchEntry) -> bool:
+        """Return whether a batch of a producer with an id that is in another branch of a log is to be appended.
+
+        With the availability "majority", no producer has got an answer to it. It sends the batch again, or has done so
+        under another epoch, so that nobody could tell the two from each other.
+        """
+        topic = self.broker.order.topics.get(log.topic)
+        return topic is not None and availability_of(topic) != MAJORITY and self.producers.admit(log, entry)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the coordinators until cancelled. They have started when the slots are loaded that this broker leads."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._publish_messages)
+            nursery.start_soon(self.outcomes.run)
+            self._post.introduce()
+            await nursery.start(self.participants.run)
+            await nursery.start(self._coordinators.run)
+            if self._coordinators.has_all:
+                self.participants.abort_orphans()
+            nursery.start_soon(self._expire_producers)
+            compaction = LogCompaction(self.broker, self.config, self.last_stable_offset, self.aborted_between)
+            nursery.start_soon(compaction.run)
+            task_status.started()
+
+    def reads_of(self, source: str) -> trio.CapacityLimiter:
+        """Return what limits the reads of logs of a source: a user, or the address of a client."""
+        found = self._reads.get(source)
+        if found is None:
+            found = self._reads[source] = trio.CapacityLimiter(SOURCE_READS_MAX)
+        return found
+
+    def coordinator_of(self, name: str) -> BrokerDescription | None:
+        """Return the broker that coordinates a group or transactional id; None if there is none at present."""
+        return self._coordinators.broker_of(name)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, and the offsets that groups have committed for it.
+
+        Raises `StorageError` if the storage fails.
+        """
+        await self.broker.delete_topic(name)
+        await self.groups.settle()
+
+    def last_stable_offset(self, log: LogState) -> int:
+        """Return the offset up to which readers get records that want committed ones only."""
+        return log.last_stable_offset
+
+    def aborted_between(self, log: LogState, offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the aborted transactions in a range of offsets: producer ids, and the offsets of first records.
+
+        They are in the order of these offsets.
+        """
+        found = log.transactions.aborted_between(offset, end_offset)
+        return [(each.producer_id, each.first_offset) for each in found]
+
+    def _make_slot(self, log: LogState) -> Slot:
+        kafka = self.config.kafka
+        groups, transactions = GroupSettings(), TransactionSettings()
+        groups = attrs.evolve(
+            groups,
+            group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
+            group_min_session_timeout_ms=kafka.session_timeout_min_ms,
+            groups_max=groups.groups_max // SLOTS,
+        )
+        transactions = attrs.evolve(transactions, transactional_ids_max=transactions.transactional_ids_max // SLOTS)
+        return Slot(
+            self.broker,
+            log,
+            GroupCoordinator(groups, lambda: str(uuid.uuid4())),
+            TransactionCoordinator(transactions, ProducerIds(log.number, SLOTS)),
+            self.participants.end,
+        )
+
+    def _on_removed(self, topic: Topic, logs: Sequence[LogState]) -> None:
+        for log in logs:
+            self.producers.forget(log)
+            self.participants.forget(log)
+        if topic.topic_id in self.broker.cluster.topic_table.deleted_ids:
+            self.groups.forget_topic(topic)
+
+    def _put_message(self, value: bytes) -> None:
+        self._messages.append(value)
+        self._has_messages.set()
+
+    async def _publish_messages(self) -> None:
+        """Publish in one batch what is sent meanwhile."""
+        while True:
+            await self._has_messages.wait()
+            self._has_messages = trio.Event()
+            messages, self._messages = self._messages, []
+            self.broker.publish_messages(messages)
+
+    async def _expire_producers(self) -> None:
+        """Forget producers that have sent nothing for a day."""
+        while True:
+            await trio.sleep(_EXPIRY_INTERVAL_S)
+            self.producers.expire(now_ms())
+
+
+@asynccontextmanager
+async def open_service(config: Config, security: ListenerSecurity) -> AsyncIterator[Service]:
+    """Run a broker with its coordinators for the duration of a block.
+
+    Args:
+        config: The configuration.
+        security: The users and the certificate of its listeners.
+
+    Yields:
+        The service.
+
+    Raises:
+        DafkaError: What `serve_broker` raises.
+    """
+    producers = ProducerTable(ProducerStateSettings())
+    async with trio.open_nursery() as nursery:
+        start = partial(serve_broker, config, restore_producer=producers.restore)
+        broker: Broker = await nursery.start(start)
+        service = Service(broker, config, security, producers)
+        await nursery.start(service.run)
+        nursery.start_soon(security.keep_current)
+        yield service
+        nursery.cancel_scope.cancel()

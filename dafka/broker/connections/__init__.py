@@ -1,0 +1,1 @@
+"""What the servers for clients listen with: sockets, limits, memory and TLS."""

@@ -1,0 +1,203 @@
+"""Accepting clients: listening sockets, and a task for each connection that there is room for."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
+
+import attrs
+import trio
+
+from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.security import ListenerSecurity, is_loopback
+from dafka.broker.connections.stopping import Stopping
+from dafka.config import split_listen_address
+from dafka.errors import AddressInUseError
+from dafka.transport.connections import has_peer_closed
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+_ACCEPT_PAUSE_S = 0.1
+_BACKLOG = 0xFFFF
+"""Connections that wait to be accepted; the system has a limit of its own."""
+
+LINGER_S = 2.0
+"""How long a connection that has ended takes in what the client still sends, after the last answer."""
+
+_AT_ONCE_MAX = 100
+"""How many connections are accepted before other tasks run. One at a time, a crowd of clients would delay others."""
+
+_UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+_GONE = {errno.ENOTCONN, errno.ECONNABORTED}
+"""Errors of a connection whose client has gone before it was accepted."""
+
+
+@attrs.define(eq=False)
+class AcceptedClient:
+    """A connection that was accepted.
+
+    Attributes:
+        stream: The connection, not encrypted.
+        host: The address of the client.
+        local_address: The address and port to which the client has connected.
+        mark_served: To be called when the client has sent a request, after it has authenticated if it must. Until then
+            its place may be given to another client.
+        sent_at: When the client was sent something last, by Trio's clock.
+    """
+
+    stream: trio.SocketStream
+    host: str
+    local_address: tuple[str, int]
+    mark_served: Callable[[], None]
+    sent_at: float = -math.inf
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the client has connected to a loopback address."""
+        return is_loopback(self.local_address[0])
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether the client has closed the connection; see `has_peer_closed`."""
+        return has_peer_closed(self.stream.socket.fileno())
+
+    async def end(self) -> None:
+        """End the connection so that the client can read its last answers, whatever it still sends.
+
+        When a socket is closed that has received more than was read, the system throws away what is being sent.
+        """
+        with (
+            trio.move_on_at(self.sent_at + LINGER_S),
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
+            await self.stream.send_eof()
+            while await self.stream.receive_some():
+                pass
+
+
+@asynccontextmanager
+async def open_listening(listen: str, security: ListenerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:
+    """Keep an address at which to listen to clients for the duration of a block. `accept_clients` begins to listen.
+
+    Args:
+        listen: `PORT` or `ADDRESS:PORT`.
+        security: The users and the certificate.
+        clients: What the clients are, for messages.
+
+    Yields:
+        The sockets; more than one if a name has several addresses. Clients are refused until one accepts them.
+
+    Raises:
+        AddressInUseError: The broker cannot listen there.
+        ConfigError: Anyone could connect from elsewhere.
+    """
+    host, port = split_listen_address(listen)
+    security.check_exposure(host)
+    with ExitStack() as stack:
+        try:
+            sockets = await _bind(host, port, stack)
+        except OSError as error:
+            if error.errno not in _UNAVAILABLE:
+                raise
+            raise AddressInUseError(f"cannot listen to {clients} at {host}:{port}: {error.strerror}") from None
+        yield sockets
+
+
+async def _bind(host: str, port: int, stack: ExitStack) -> list[socket.socket]:
+    """Return a bound socket for each address of a host."""
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM, flags=trio.socket.AI_PASSIVE)
+    sockets = []
+    for family, kind, protocol, _name, address in found:
+        listener = stack.enter_context(socket.socket(family, kind, protocol))
+        listener.setblocking(False)
+        if os.name != "nt":  # there, it would take an address from another program
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        sockets.append(listener)
+    return sockets
+
+
+async def accept_clients(
+    sockets: list[socket.socket],
+    crowd: Crowd,
+    stopping: Stopping,
+    serve: Callable[[AcceptedClient], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen to clients and serve them, until the broker stops and all connections have ended.
+
+    Args:
+        sockets: The sockets of `open_listening`, which are closed when the broker stops.
+        crowd: The connections of the listener.
+        stopping: Whether the broker is stopping.
+        serve: Serves a client until its connection is to end, which it need not close. When the broker stops, it
+            handles no further requests, and returns when those before have their answers.
+        task_status: Reports that it listens.
+
+    Raises:
+        AddressInUseError: Another program has begun to listen at the address.
+    """
+    for listener in sockets:
+        try:
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            host, port = listener.getsockname()[:2]
+            raise AddressInUseError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    task_status.started()
+    async with trio.open_nursery() as nursery:
+        with stopping.interrupting():
+            async with trio.open_nursery() as accepting:
+                for listener in sockets:
+                    accepting.start_soon(_accept, listener, crowd, serve, nursery)
+        for listener in sockets:
+            listener.close()
+
+
+async def _accept(
+    listener: socket.socket,
+    crowd: Crowd,
+    serve: Callable[[AcceptedClient], Awaitable[None]],
+    nursery: trio.Nursery,
+) -> None:
+    async def serve_in(scope: trio.CancelScope, stream: trio.SocketStream, host: str) -> None:
+        try:
+            address, port = stream.socket.getsockname()[:2]
+            with scope:
+                client = AcceptedClient(stream, host, (str(address), port), lambda: crowd.mark_served(scope))
+                await serve(client)
+                await client.end()
+        except OSError:
+            pass  # the client has gone before it was known
+        finally:
+            crowd.leave(scope, host)
+            stream.socket.close()
+
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        for _ in range(_AT_ONCE_MAX):
+            try:
+                accepted, address = listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                _LOGGER.warning("cannot accept a client: %s", error.strerror)
+                await trio.sleep(_ACCEPT_PAUSE_S)
+                break
+            host = str(address[0])
+            scope = crowd.admit(host)
+            if scope is None:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            nursery.start_soon(serve_in, scope, stream, host)

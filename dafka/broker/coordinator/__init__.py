@@ -1,0 +1,1 @@
+"""The coordinators of groups and transactions, whose state is in replicated logs."""

@@ -1,0 +1,195 @@
+"""State that is kept in a replicated log: keys with values, of which the newest ones count.
+
+Each record says in which leader epoch it was written. Records that a deposed leader has appended may come into the log
+later, behind those of its successor, which knows nothing of them: they do not count.
+
+The log is rewritten when most of its records are of no use any more: everything that counts is appended once more, and
+the log's beginning is deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+import trio
+
+from dafka.batches import decode_records, encode_records, read_header
+from dafka.broker.core.coordination.state_records import SLOT_KIND, StateRecord, encode_state
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.pending_append import Appended
+from dafka.broker.node import Broker
+from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
+from dafka.records import Record, RecordBatch
+from dafka.storage.plugin_helpers import now_ms
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+REWRITE_RECORDS = 10_000
+"""Records of no use that a log may have, besides as many as there are of use."""
+
+READ_BYTES = 2**20
+"""How much is read at once."""
+
+_SLOT_VERSION = 1
+
+_EPOCH_HEADER = "leader-epoch"
+"""The header that says in which leader epoch a record was written; without it, the epoch is 0."""
+
+
+@attrs.frozen(eq=False)
+class _Write:
+    """Records that were appended.
+
+    Attributes:
+        appended: The records to wait for.
+        count: How many of them were `put`.
+        is_rewrite: Whether they are everything that counts.
+    """
+
+    appended: Appended
+    count: int
+    is_rewrite: bool = False
+
+
+class SlotLog:
+    """Keys and values, of which each change is a record of a log that this broker leads.
+
+    Args:
+        broker: The broker.
+        log: The log.
+
+    Attributes:
+        values: The values by key, with all changes, written or not.
+    """
+
+    def __init__(self, broker: Broker, log: LogState) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self._broker = broker
+        self._log = log
+        self._epoch = log.leadership.epoch
+        self._pending: list[tuple[bytes, bytes | None]] = []
+        self._was_put = trio.Event()
+        self._writes: deque[_Write] = deque()
+        self._has_written = trio.Event()
+        self._is_rewriting = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all records are where they belong: the high watermark is the end of the log."""
+        return self._log.high_watermark >= self._log.index.end_offset
+
+    async def load(self) -> None:
+        """Read the log.
+
+        What the leader before has written may still be on its way to enough replicas, or come back later. A record of
+        this leader is the border: when enough replicas have it, they have everything before; and what the other one
+        has written counts no more if it comes behind it.
+
+        Raises:
+            NotLeaderError: This broker leads the log no more.
+            StorageError: The storage fails.
+        """
+        if self._epoch or not self.is_settled:
+            mark = encode_state("", (SLOT_KIND, "leader"), {}, _SLOT_VERSION)
+            await self._wait(self._append([(mark.key, mark.value)]))
+        offset, end, epoch = self._log.index.start_offset, self._log.high_watermark, 0
+        while offset < end:
+            batches = await self._broker.reader.read(self._log, offset, end, READ_BYTES)
+            if not batches:
+                break
+            for data in batches:
+                header = read_header(data)
+                offset = header.base_offset + header.last_offset_delta + 1
+                if not header.is_control:
+                    for record in decode_records(self._log.own, data):
+                        written = _epoch_of(record)
+                        if written >= epoch:
+                            epoch = written
+                            self._note(record.key or b"", record.value)
+            await trio.lowlevel.checkpoint()
+
+    def put(self, records: Iterable[StateRecord]) -> None:
+        """Change values."""
+        for record in records:
+            self._note(record.key, record.value)
+            self._pending.append((record.key, record.value))
+        self._was_put.set()
+
+    async def write(self, confirm: Callable[[int], None]) -> None:
+        """Append what is put, until cancelled.
+
+        Args:
+            confirm: Is called with a number of records, in the order in which they were put, when as many replicas as
+                needed have them.
+
+        Raises:
+            NotLeaderError: This broker leads the log no more.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._append_put)
+            while True:
+                while self._writes:
+                    write = self._writes[0]
+                    offset = await self._wait(write.appended)
+                    self._writes.popleft()
+                    confirm(write.count)
+                    if write.is_rewrite:
+                        nursery.start_soon(self._delete_before, offset)
+                self._has_written = trio.Event()
+                await self._has_written.wait()
+
+    async def _append_put(self) -> None:
+        """Append what was put meanwhile in one go, so that many requests share a write."""
+        while True:
+            await self._was_put.wait()
+            self._was_put = trio.Event()
+            records, self._pending = self._pending, []
+            self._writes.append(_Write(self._append(records), len(records)))
+            if self._is_rewrite_due():
+                self._is_rewriting = True
+                self._writes.append(_Write(self._append(list(self.values.items())), 0, is_rewrite=True))
+            self._has_written.set()
+
+    def _append(self, records: Sequence[tuple[bytes, bytes | None]]) -> Appended:
+        batch = RecordBatch(
+            self._log.own,
+            0,
+            [value for _, value in records],
+            keys=[key for key, _ in records],
+            headers=[((_EPOCH_HEADER, b"%d" % self._epoch),)] * len(records) if self._epoch else None,
+            timestamps=[now_ms()] * len(records),
+        )
+        return self._broker.append(self._log, [(read_header(data), data) for data in encode_records(batch)])
+
+    async def _wait(self, appended: Appended) -> int:
+        try:
+            return await appended.wait_offset()
+        except TopicDeletedError:  # another broker had created the topic before
+            raise NotLeaderError(f"the topic {self._log.topic} of this broker is gone") from None
+
+    async def _delete_before(self, offset: int) -> None:
+        try:
+            await self._broker.delete_records(self._log, offset)
+        except StorageError as error:  # the next rewrite deletes it
+            _LOGGER.warning("cannot drop old records of %s: %s", self._log.topic, error)
+        self._is_rewriting = False
+
+    def _is_rewrite_due(self) -> bool:
+        count = self._log.index.end_offset - self._log.index.start_offset
+        return not self._is_rewriting and count > 2 * len(self.values) + REWRITE_RECORDS
+
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+
+
+def _epoch_of(record: Record) -> int:
+    for name, value in record.headers:
+        if name == _EPOCH_HEADER and value is not None and value.isdigit():
+            return int(value)
+    return 0

@@ -1,0 +1,258 @@
+"""A slot of the coordinators: the groups and transactional ids that this broker coordinates as the leader of one log.
+
+Coordinators return actions. What an action writes is durable before a later action is carried out, and the answers to
+clients keep that order, so that no client learns of a state that a crash can undo.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import attrs
+import trio
+
+from dafka.broker.coordinator.coordinator_log import SlotLog
+from dafka.broker.core.coordination.effects import Action, Answer, Token, WriteMarkers, WriteState
+from dafka.broker.core.coordination.state_records import (
+    SLOT_KIND,
+    TRANSACTIONS_TOPIC,
+    StateRecord,
+    encode_state,
+    read_state,
+)
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import GroupCoordinator
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.log.durable_waits import DURABLE_S
+from dafka.broker.node import Broker
+from dafka.errors import DafkaError, StorageError
+from dafka.storage.plugin_helpers import now_ms
+
+Step: TypeAlias = Action | Callable[[], None]
+"""An action, or what else has to wait for the writes before it."""
+
+
+class CoordinatorError(DafkaError):
+    """This broker does not coordinate a group or transactional id at present. Clients try again, perhaps elsewhere.
+
+    Args:
+        error_code: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+        problem: Why the storage takes no changes; empty if it does.
+
+    Attributes:
+        error_code: The same.
+        problem: Why the storage takes no changes; empty if it does.
+    """
+
+    def __init__(self, error_code: ErrorCode, problem: str = "") -> None:
+        super().__init__(f"this broker does not coordinate that at present: {problem or error_code.name}")
+        self.error_code = error_code
+        self.problem = problem
+
+
+_IMPORTED = encode_state("", (SLOT_KIND, "imported"), {}, 1)
+"""Says that the state of a former version was imported, behind all of it."""
+
+
+@attrs.define(eq=False)
+class _Answer:
+    """The answer to a request that waits for a coordinator."""
+
+    arrived: trio.Event = attrs.field(factory=trio.Event)
+    result: object = None
+    is_lost: bool = False
+
+
+class Slot:
+    """One slot, from when this broker begins to lead its log until it no longer does.
+
+    Args:
+        broker: The broker.
+        log: The log, which this broker leads.
+        groups: A coordinator of groups, without any.
+        transactions: A coordinator of transactions, without any.
+        end_transaction: Writes the markers of a transaction, and calls `carry_out` when that is done.
+
+    Attributes:
+        log: The log.
+        epoch: The leader epoch.
+        groups: The groups of the slot.
+        transactions: The transactional ids of the slot.
+        loaded: Set when the slot is served.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        log: LogState,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+        end_transaction: Callable[[Slot, WriteMarkers], Awaitable[None]],
+    ) -> None:
+        self.log = log
+        self.epoch = log.leadership.epoch
+        self.groups = groups
+        self.transactions = transactions
+        self.loaded = trio.Event()
+        self._end_transaction = end_transaction
+        self._deleted_ids = broker.cluster.topic_table.deleted_ids
+        self._broker = broker
+        self._state = SlotLog(broker, log)
+        self._waits = broker.waits
+        self._answers: dict[Token, _Answer] = {}
+        self._waiting: deque[tuple[int, Step]] = deque()
+        self._written = 0
+        self._durable = 0
+        self._changed = trio.Event()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that the coordinators know is durable."""
+        return self._durable == self._written
+
+    async def run(self, former: Mapping[bytes, bytes], *, task_status: trio.TaskStatus[None]) -> None:
+        """Load the slot and serve it, until cancelled.
+
+        Args:
+            former: The state of the slot as a lone broker of a former version has left it.
+            task_status: The slot is loaded, or waits for other brokers.
+
+        Raises:
+            NotLeaderError: This broker leads the log no more.
+            StorageError: The storage fails, or a newer version of dafka has written the state.
+        """
+        waits_for_others = not self._state.is_settled or self.epoch > 0
+        if waits_for_others:
+            task_status.started()
+        await self._state.load()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._state.write, self._confirm)
+            await self._import(former)
+            for key, value in self._state.values.items():
+                record = read_state(key, value)
+                if record is not None:
+                    owner = self.transactions if record.topic == TRANSACTIONS_TOPIC else self.groups
+                    owner.restore(record)
+            self.groups.start(now_ms())
+            self.loaded.set()
+            self.carry_out(self.groups.delete_topics(self._deleted_ids))
+            self.carry_out(self.transactions.start())
+            nursery.start_soon(self._keep_time)
+            if not waits_for_others:
+                task_status.started()
+
+    def close(self) -> None:
+        """Answer all who wait that this broker does not coordinate the slot any more."""
+        for answer in self._answers.values():
+            answer.is_lost = True
+            answer.arrived.set()
+
+    async def ask(self, call: Callable[[Token], Sequence[Step]], *, wait_s: float = DURABLE_S) -> Any:
+        """Call a coordinator, and return its answer.
+
+        Args:
+            call: Calls a method of a coordinator with a token for the request, and returns its actions.
+            wait_s: How long the answer may take, in seconds.
+
+        Returns:
+            The result, when everything that it depends on is durable.
+
+        Raises:
+            CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
+        """
+        if self._waits.problem:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self._waits.problem)
+        return await self._ask(call, wait_s)
+
+    async def _ask(self, call: Callable[[Token], Sequence[Step]], wait_s: float) -> Any:
+        token, answer = object(), _Answer()
+        self._answers[token] = answer
+        try:
+            self.carry_out(call(token))
+            with self._waits.bounded(wait_s):
+                await answer.arrived.wait()
+        except StorageError as error:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+        finally:
+            del self._answers[token]
+        if answer.is_lost:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return answer.result
+
+    async def settle(self) -> None:
+        """Wait until everything is durable that the coordinators know.
+
+        Raises:
+            CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
+        """
+        await self._ask(lambda token: [Answer(token, None)], DURABLE_S)
+
+    def check_lease(self) -> None:
+        """Check that what was read is the latest. Call it after it was read, right before the answer.
+
+        Raises:
+            CoordinatorError: Another broker may have begun to coordinate the slot.
+        """
+        if not self._broker.holds_lease(self.log):
+            raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def carry_out(self, steps: Iterable[Step]) -> None:
+        """Carry out actions in order. What follows a write waits until it is durable."""
+        for action in steps:
+            if isinstance(action, WriteState):
+                self._written += len(action.records)
+                self._state.put(action.records)
+            elif self.is_settled:
+                self._carry_out(action)
+            else:
+                self._waiting.append((self._written, action))
+        self._changed.set()
+
+    async def _import(self, former: Mapping[bytes, bytes]) -> None:
+        """Write the state that a former version has left, unless that was done, or the slot has another state."""
+        known = self._state.values
+        is_other = any(former.get(key) != value for key, value in known.items() if read_state(key, value) is not None)
+        if not former or is_other or _IMPORTED.key in known:
+            return
+        records = [StateRecord(_IMPORTED.topic, key, value) for key, value in former.items()]
+        self.carry_out([WriteState((*records, _IMPORTED))])
+        while not self.is_settled:
+            with suppress(CoordinatorError):  # the storage takes it later
+                await self.settle()
+
+    def _carry_out(self, action: Step) -> None:
+        if isinstance(action, Answer):
+            answer = self._answers.get(action.token)
+            if answer is not None:
+                answer.result = action.result
+                answer.arrived.set()
+        elif isinstance(action, WriteMarkers):
+            self._nursery.start_soon(self._end_transaction, self, action)
+        elif not isinstance(action, WriteState):
+            action()
+
+    def _confirm(self, count: int) -> None:
+        """Note that records are durable, and carry out what has waited for them."""
+        self._durable += count
+        while self._waiting and self._waiting[0][0] <= self._durable:
+            self._carry_out(self._waiting.popleft()[1])
+
+    async def _keep_time(self) -> None:
+        """Let sessions, rebalances and transactions expire."""
+        while True:
+            self._changed = trio.Event()
+            deadlines = (self.groups.next_deadline_ms(), self.transactions.next_deadline_ms())
+            due = min((each for each in deadlines if each is not None), default=None)
+            wait_s = float("inf") if due is None else max(due - now_ms(), 0) / 1000
+            with trio.move_on_after(wait_s):
+                await self._changed.wait()
+            time_ms = now_ms()
+            actions = self.groups.advance(time_ms) + self.transactions.advance(time_ms)
+            if actions:
+                self.carry_out(actions)
+            await trio.lowlevel.checkpoint()

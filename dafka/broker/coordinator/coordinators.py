@@ -1,0 +1,243 @@
+"""The coordinators of the cluster: which slots this broker serves, and which broker serves the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TypeVar
+
+import trio
+
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Slot
+from dafka.broker.core.coordination.state_records import (
+    COORDINATORS_TOPIC,
+    GROUPS_TOPIC,
+    OFFSETS_TOPIC,
+    SLOTS,
+    TRANSACTIONS_TOPIC,
+    StateRecord,
+    name_in,
+    slot_of,
+)
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.node import Broker
+from dafka.errors import BatchError, NotLeaderError, StorageError
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+_RETRY_S = 1.0
+"""How long to wait before a slot is loaded again that could not be."""
+
+_T = TypeVar("_T")
+
+_FORMER_TOPICS = (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+
+
+class Coordinators:
+    """The slots of the coordinators.
+
+    Args:
+        broker: The broker.
+        make_slot: Makes a slot of a log that this broker leads.
+    """
+
+    def __init__(self, broker: Broker, make_slot: Callable[[LogState], Slot]) -> None:
+        self._broker = broker
+        self._make_slot = make_slot
+        self._slots: list[Slot | None] = [None] * SLOTS
+
+    @property
+    def has_all(self) -> bool:
+        """Whether this broker serves all slots."""
+        return len(self.served()) == SLOTS
+
+    def find(self, name: str) -> Slot:
+        """Return the slot of a group or transactional id, which this broker serves.
+
+        Args:
+            name: The group or transactional id.
+
+        Returns:
+            The slot.
+
+        Raises:
+            CoordinatorError: It does not.
+        """
+        slot = self._slots[slot_of(name)]
+        if slot is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        if not slot.loaded.is_set():
+            raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return slot
+
+    def any(self) -> Slot:
+        """Return any slot that this broker serves.
+
+        Returns:
+            The slot.
+
+        Raises:
+            CoordinatorError: It serves none.
+        """
+        served = self.served()
+        if not served:
+            is_loading = any(slot is not None for slot in self._slots)
+            loading, missing = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(loading if is_loading else missing)
+        return served[0]
+
+    def served(self) -> list[Slot]:
+        """Return the slots that this broker serves."""
+        return [slot for slot in self._slots if slot is not None and slot.loaded.is_set()]
+
+    async def read(self, read: Callable[[Slot], list[_T]]) -> list[_T]:
+        """Return what all slots here say, when it is durable.
+
+        Args:
+            read: Returns what a slot says.
+
+        Returns:
+            What those say that this broker still serves.
+
+        Raises:
+            CoordinatorError: The storage fails.
+        """
+
+        async def settle(slot: Slot) -> list[_T]:
+            said = read(slot)
+            await slot.settle()
+            return said
+
+        found: list[_T] = []
+        for said in (await ask_slots(settle, self.served())).values():
+            if isinstance(said, list):
+                found += said
+            elif said is not ErrorCode.NOT_COORDINATOR:
+                raise CoordinatorError(said)
+        return found
+
+    def sort(self, names: Iterable[str]) -> tuple[dict[Slot, list[str]], dict[str, ErrorCode]]:
+        """Return groups or transactional ids by their slots, and why this broker does not serve the others."""
+        served: dict[Slot, list[str]] = {}
+        refused: dict[str, ErrorCode] = {}
+        for name in dict.fromkeys(names):
+            try:
+                served.setdefault(self.find(name), []).append(name)
+            except CoordinatorError as error:
+                refused[name] = error.error_code
+        return served, refused
+
+    def any_leader(self) -> str:
+        """Return the address of a broker that leads any slot; empty if none is known."""
+        leaders = (log.leadership.leader for log in self._broker.order.logs(COORDINATORS_TOPIC))
+        return next(filter(self._broker.brokers.is_alive, leaders), "")
+
+    def log_of(self, name: str) -> LogState | None:
+        """Return the log of a group or transactional id; None if it is not known yet."""
+        return self._broker.order.find_log(COORDINATORS_TOPIC, slot_of(name))
+
+    def broker_of(self, name: str) -> BrokerDescription | None:
+        """Return the broker that coordinates a group or transactional id; None if there is none at present."""
+        log, brokers = self.log_of(name), self._broker.brokers
+        return None if log is None else brokers.find(brokers.leader_of(log.leadership))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the slots whose logs this broker leads, until cancelled.
+
+        Args:
+            task_status: All slots are loaded that need nothing of other brokers.
+
+        Raises:
+            StorageError: At the start, the storage fails, or a newer version of dafka has written the state.
+        """
+        await self._broker.ensure_internal_topic(COORDINATORS_TOPIC, SLOTS)
+        former = self._read_former()
+        async with trio.open_nursery() as nursery:
+            for number in range(SLOTS):
+                await nursery.start(self._serve, number, former[number])
+            if any(former) and self.has_all:
+                self._forget_former()
+            task_status.started()
+
+    async def _serve(self, number: int, former: dict[bytes, bytes], *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve a slot whenever this broker leads its log."""
+        status: trio.TaskStatus[None] = task_status
+        while True:
+            # The log is another one if this broker had created the topic before it found the others, who had it.
+            log = self._broker.order.find_log(COORDINATORS_TOPIC, number)
+            assert log is not None
+            if log.leadership.is_led:
+                await self._serve_epoch(log, former, status)
+            else:
+                if status is not trio.TASK_STATUS_IGNORED:
+                    status.started()
+                await self._broker.wait_leadership(log)
+            status = trio.TASK_STATUS_IGNORED
+
+    async def _serve_epoch(self, log: LogState, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
+        """Serve a slot until this broker leads its log no more, or in another epoch."""
+        slot = self._slots[log.number] = self._make_slot(log)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wait_loss, slot, nursery.cancel_scope)
+                await slot.run(former, task_status=task_status)
+        except* NotLeaderError:
+            pass
+        except* StorageError as group:
+            if task_status is not trio.TASK_STATUS_IGNORED:
+                raise
+            _LOGGER.error("cannot load the slot %d of the coordinators: %s", log.number, group.exceptions[0])
+        except* BatchError as group:
+            _LOGGER.error("cannot write the slot %d of the coordinators: %s", log.number, group.exceptions[0])
+        finally:
+            self._slots[log.number] = None
+            slot.close()
+        if slot.epoch == log.leadership.epoch and log.leadership.is_led:
+            await trio.sleep(_RETRY_S)
+
+    async def _wait_loss(self, slot: Slot, scope: trio.CancelScope) -> None:
+        log = slot.log
+        while log.leadership.is_led and log.leadership.epoch == slot.epoch:
+            await self._broker.wait_leadership(log)
+        scope.cancel()
+
+    def _read_former(self) -> list[dict[bytes, bytes]]:
+        """Return the state that a lone broker of a former version has left, by slot."""
+        found: list[dict[bytes, bytes]] = [{} for _ in range(SLOTS)]
+        for topic in _FORMER_TOPICS:
+            for key, value in self._broker.state(topic).items():
+                name = name_in(StateRecord(topic, key, value))
+                for state in found if name is None else [found[slot_of(name)]]:
+                    state[key] = value
+        return found
+
+    def _forget_former(self) -> None:
+        """Delete the state of a former version, which all slots have."""
+        for topic in _FORMER_TOPICS:
+            self._broker.write_state(topic, [(key, None) for key in list(self._broker.state(topic))])
+
+
+async def ask_slots(ask: Callable[[Slot], Awaitable[_T]], slots: Collection[Slot]) -> dict[Slot, _T | ErrorCode]:
+    """Ask several slots at once, which takes no longer than for one.
+
+    Args:
+        ask: Asks a slot, and may raise `CoordinatorError`.
+        slots: The slots.
+
+    Returns:
+        What each has answered; the error code if it does not.
+    """
+    answers: dict[Slot, _T | ErrorCode] = {}
+
+    async def note(slot: Slot) -> None:
+        try:
+            answers[slot] = await ask(slot)
+        except CoordinatorError as error:
+            answers[slot] = error.error_code
+
+    async with trio.open_nursery() as nursery:
+        for slot in slots:
+            nursery.start_soon(note, slot)
+    return answers

@@ -1,0 +1,1 @@
+"""What the coordinators of groups and of transactions share."""

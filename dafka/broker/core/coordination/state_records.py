@@ -1,0 +1,172 @@
+"""The records in which coordinators keep their state: JSON text, in the logs of the topic `$coordinators`.
+
+Each log is a slot: its leader coordinates the groups and transactional ids whose names belong there. One topic has the
+state of both, so that a broker that takes a slot over reads one log, and waits for one leader.
+
+A key is an array: the kind of the record, and what it describes, such as `["offset", "my-group", "orders", 0]`. It
+never has another form, or compaction would keep both. A value is an object with its own `version`; no value means that
+the thing is gone. Bytes are Base64. Later versions may add fields without a new version number if readers may ignore
+them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from dafka.broker.core.log.partitioner import log_of_key
+from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
+
+COORDINATORS_TOPIC = "$coordinators"
+"""The topic of all state records."""
+
+SLOTS = 16
+"""The number of its logs. It cannot change: it decides which log a name belongs to."""
+
+GROUPS_TOPIC = "$groups"
+"""Group membership. A lone broker of former versions kept it in a topic of this name."""
+
+OFFSETS_TOPIC = "$offsets"
+"""Committed offsets, and those of open transactions; likewise."""
+
+TRANSACTIONS_TOPIC = "$transactions"
+"""Transactions, and which producer ids were given away; likewise."""
+
+SLOT_KIND = "slot"
+"""The kind of records about the slot itself."""
+
+_TOPICS = {
+    "group": GROUPS_TOPIC,
+    "offset": OFFSETS_TOPIC,
+    "pending-offset": OFFSETS_TOPIC,
+    "transaction": TRANSACTIONS_TOPIC,
+    "producer-ids": TRANSACTIONS_TOPIC,
+}
+
+
+class StateRecord(NamedTuple):
+    """One record of a coordinator's state.
+
+    Attributes:
+        topic: The kind of state.
+        key: What it describes.
+        value: The state; None if there is none any more, a tombstone.
+    """
+
+    topic: str
+    key: bytes
+    value: bytes | None
+
+
+def slot_of(name: str) -> int:
+    """Return the slot of a group or transactional id."""
+    return log_of_key(name.encode("utf-8", "surrogatepass"), SLOTS)
+
+
+def read_state(key: bytes, value: bytes | None) -> StateRecord | None:
+    """Return a record of a slot; None if it is about the slot itself.
+
+    Args:
+        key: The key of the record.
+        value: The value; None for a tombstone.
+
+    Returns:
+        The record.
+
+    Raises:
+        StorageFormatError: The key is not that of a coordinator's record.
+    """
+    record = StateRecord(COORDINATORS_TOPIC, key, value)
+    kind = decode_key(record)[0]
+    if kind == SLOT_KIND:
+        return None
+    if kind not in _TOPICS:
+        raise StorageFormatError(f"{COORDINATORS_TOPIC}: the key {key!r} has an unknown kind")
+    return record._replace(topic=_TOPICS[kind])
+
+
+def name_in(record: StateRecord) -> str | None:
+    """Return the group or transactional id that a record describes; None if it describes none."""
+    key = decode_key(record)
+    return str(key[1]) if len(key) > 1 else None
+
+
+def encode_state(topic: str, key: tuple[str | int, ...], fields: Mapping[str, Any] | None, version: int) -> StateRecord:
+    """Return a record of a state, or its tombstone if the fields are None."""
+    value = None if fields is None else _encode({"version": version, **fields})
+    return StateRecord(topic, _encode(key), value)
+
+
+def decode_key(record: StateRecord) -> list[Any]:
+    """Return the key of a record: its kind, and what the record describes.
+
+    Args:
+        record: A record that `encode_state` or an earlier version of it has made.
+
+    Returns:
+        The key. It has at least one element.
+
+    Raises:
+        StorageFormatError: The key is not that of a coordinator's record.
+    """
+    key = _decode(record, record.key, "key")
+    if not isinstance(key, list) or not key or not isinstance(key[0], str):
+        raise StorageFormatError(f"{record.topic}: the key {record.key!r} is not an array that begins with a kind")
+    return key
+
+
+def decode_fields(record: StateRecord, version_max: int) -> dict[str, Any]:
+    """Return the fields of a record that is no tombstone.
+
+    Args:
+        record: The record.
+        version_max: The newest version that the caller can read.
+
+    Returns:
+        The fields, and `version`.
+
+    Raises:
+        StorageFormatError: The value is no such object, or a newer version of dafka has written it.
+    """
+    assert record.value is not None
+    fields = _decode(record, record.value, "value")
+    version = fields.get("version") if isinstance(fields, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise StorageFormatError(f"{record.topic}: the value of {record.key!r} is not an object with a version")
+    if version > version_max:
+        raise StorageFormatError(
+            f"{record.topic}: {record.key!r} has version {version}, and this dafka reads versions up to {version_max}: "
+            "start the version of dafka that wrote it, or a later one"
+        )
+    assert isinstance(fields, dict)
+    return fields
+
+
+def field_errors(record: StateRecord) -> AbstractContextManager[None]:
+    """Raise `StorageFormatError` where a field of a record is missing or has the wrong type."""
+    return format_errors(f"the record {record.key!r} of {record.topic}")
+
+
+def encode_bytes(data: bytes) -> str:
+    """Return bytes as the text that stands for them in a field."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decode_bytes(text: str) -> bytes:
+    """Return the bytes that a field stands for."""
+    return base64.b64decode(text, validate=True)
+
+
+def _encode(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _decode(record: StateRecord, data: bytes, what: str) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StorageFormatError(f"{record.topic}: the {what} of {record.key!r} is not JSON: {error}") from error

@@ -1,0 +1,1 @@
+"""The coordinator of groups: members, assignments and committed offsets."""

@@ -1,0 +1,333 @@
+"""The coordinator of groups: their members, their offsets, and what administrators do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import NamedTuple
+
+import attrs
+
+from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
+from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.group import Group, GroupState
+from dafka.broker.core.groups.membership import Membership
+from dafka.broker.core.groups.offsets import CommittedOffsets
+from dafka.broker.core.groups.records import CommittedOffset, decode_group, decode_offset, encode_group_tombstone
+from dafka.broker.core.groups.results import DescribedGroup, JoinRequest, LeavingMember, SyncRequest
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.errors import StorageFormatError
+
+
+class OffsetToCommit(NamedTuple):
+    """An offset in a request to commit it. The id is that of the topic whose log it is for."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+    topic_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CommitRequest:
+    """A commit of offsets.
+
+    Attributes:
+        group_id: The group.
+        generation_id: The generation of the member; -1 if the client is no member.
+        member_id: The id of the member; empty if the client is no member.
+        group_instance_id: The name of a static member.
+        retention_ms: How long the offsets are kept; None or -1 if the broker decides (OffsetCommit 2 to 4 can say it).
+        offsets: The offsets by log.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+    retention_ms: int | None = None
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+
+
+class FetchedOffset(NamedTuple):
+    """What a group has committed for a log. The offset is -1 if it has not committed any."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error_code: ErrorCode
+    topic_id: str = ""
+
+
+@attrs.frozen
+class DeleteOffsetsResult:
+    """The answer to OffsetDelete."""
+
+    error_code: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode] = attrs.field(factory=dict)
+
+
+class GroupCoordinator:
+    """The groups and committed offsets of one slot.
+
+    To restart: `restore` every record in its order, then `start`.
+
+    Args:
+        settings: The limits.
+        make_id: Returns a text that no call has returned before, such as a UUID.
+    """
+
+    def __init__(self, settings: GroupSettings, make_id: Callable[[], str]) -> None:
+        self._settings = settings
+        self._membership = Membership(settings, make_id)
+        self._offsets = CommittedOffsets()
+        self._next_check_ms: int | None = None
+
+    def restore(self, record: StateRecord) -> None:
+        """Take over what a record says.
+
+        Args:
+            record: A record of `$groups` or `$offsets`.
+
+        Raises:
+            StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+        """
+        if record.topic == GROUPS_TOPIC:
+            self._membership.restore(*decode_group(record))
+        elif record.topic == OFFSETS_TOPIC:
+            self._offsets.restore(*decode_offset(record))
+        else:
+            raise StorageFormatError(f"{record.topic} has no records of groups")
+
+    def start(self, now_ms: int) -> None:
+        """Begin to serve, after all records were restored. All sessions begin at this time."""
+        for group_id in self._offsets.group_ids():
+            if group_id not in self._membership.groups:
+                self._membership.restore(group_id, Group(group_id, now_ms))
+        self._membership.start(now_ms)
+        self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when to call `advance`; None before `start`."""
+        deadlines = (self._membership.next_deadline_ms(), self._next_check_ms)
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def advance(self, now_ms: int) -> list[Action]:
+        """Expire sessions, phases of rebalances, and offsets."""
+        actions = self._membership.advance(now_ms)
+        if self._next_check_ms is not None and self._next_check_ms <= now_ms:
+            self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
+            actions += write_state(self._expire_offsets(now_ms))
+        return actions
+
+    def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
+        """Let a member join a group. The answer is a `JoinResult`, often a later one."""
+        return self._membership.join_group(token, request, now_ms)
+
+    def sync_group(self, token: Token, request: SyncRequest, now_ms: int) -> list[Action]:
+        """Tell a member its assignment. The answer is a `SyncResult`, often a later one."""
+        return self._membership.sync_group(token, request, now_ms)
+
+    def heartbeat(
+        self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        """Extend the session of a member; return the answer."""
+        return self._membership.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms)
+
+    def leave_group(self, token: Token, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int) -> list[Action]:
+        """Remove members from a group. The answer is a `LeaveResult`."""
+        return self._membership.leave_group(token, group_id, leaving, now_ms)
+
+    def commit_offsets(self, token: Token, request: CommitRequest, now_ms: int) -> list[Action]:
+        """Commit offsets. The answer is a dict of `ErrorCode` by log."""
+        return self._commit(token, request, None, now_ms)
+
+    def commit_transaction_offsets(
+        self, token: Token, request: CommitRequest, producer_id: int, now_ms: int
+    ) -> list[Action]:
+        """Add offsets to the open transaction of a producer. They count when it is committed.
+
+        The owner asks `TransactionCoordinator.check_group` first.
+
+        Args:
+            token: Stands for the request.
+            request: The offsets.
+            producer_id: The producer.
+            now_ms: The time.
+
+        Returns:
+            What to do. The answer is a dict of `ErrorCode` by log.
+        """
+        return self._commit(token, request, producer_id, now_ms)
+
+    def end_transaction(self, group_id: str, producer_id: int, is_commit: bool) -> list[Action]:
+        """Commit or forget the offsets that a producer's transaction has for a group."""
+        return write_state(self._offsets.end_transaction(group_id, producer_id, is_commit))
+
+    def fetch_offsets(
+        self, group_id: str, logs: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, FetchedOffset]:
+        """Return the committed offsets of a group.
+
+        Args:
+            group_id: The group.
+            logs: The logs; None for all for which the group has offsets.
+            require_stable: Whether to refuse offsets that an open transaction may change.
+
+        Returns:
+            For each log an offset. UNSTABLE_OFFSET_COMMIT asks the client to try again.
+        """
+        unstable = self._offsets.unstable_logs(group_id) if require_stable else frozenset[TopicPartition]()
+        committed = self._offsets.all_of(group_id)
+        wanted = list(committed.keys() | unstable) if logs is None else logs
+        return {log: _fetched(committed.get(log), log in unstable) for log in wanted}
+
+    def delete_offsets(self, token: Token, group_id: str, logs: Collection[TopicPartition]) -> list[Action]:
+        """Delete committed offsets, except those of topics that the group reads.
+
+        Args:
+            token: Stands for the request.
+            group_id: The group.
+            logs: The logs.
+
+        Returns:
+            What to do. The answer is a `DeleteOffsetsResult`.
+        """
+        group = self._membership.groups.get(group_id)
+        if group is None:
+            return [Answer(token, DeleteOffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))]
+        subscribed = frozenset[str]()
+        if group.state is not GroupState.EMPTY:
+            if group.protocol_type != CONSUMER_PROTOCOL:
+                return [Answer(token, DeleteOffsetsResult(ErrorCode.NON_EMPTY_GROUP))]
+            topics = group.subscribed_topics()
+            subscribed = frozenset(log.topic for log in logs) if topics is None else topics
+        errors = {
+            log: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if log.topic in subscribed else ErrorCode.NONE for log in logs
+        }
+        records = self._offsets.delete(group_id, [log for log, error in errors.items() if not error])
+        return [*write_state(records), Answer(token, DeleteOffsetsResult(ErrorCode.NONE, errors))]
+
+    def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[Action]:
+        """Delete the offsets of deleted topics; see `CommittedOffsets.delete_topics`."""
+        return write_state(self._offsets.delete_topics(topic_ids, name))
+
+    def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
+        """Return the groups, without their members.
+
+        Args:
+            states: Only groups in these states, under Kafka's names in any case; all groups if there are none.
+            types: Only groups of these types; all groups if there are none. The only type that exists is `classic`.
+
+        Returns:
+            The groups.
+        """
+        wanted = {state.lower() for state in states}
+        if any(types) and "classic" not in {each.lower() for each in types}:
+            return []
+        return [
+            attrs.evolve(group.describe(), members=())
+            for group in self._membership.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    def describe_group(self, group_id: str) -> DescribedGroup:
+        """Return everything about a group."""
+        group = self._membership.groups.get(group_id)
+        if group is None:
+            return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
+        return group.describe()
+
+    def delete_groups(self, token: Token, group_ids: Iterable[str]) -> list[Action]:
+        """Delete groups that have no members. The answer is a dict of `ErrorCode` by group."""
+        errors, records = dict[str, ErrorCode](), list[StateRecord]()
+        for group_id in group_ids:
+            group = self._membership.groups.get(group_id)
+            if group is None:
+                errors.setdefault(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+            elif not group.is_unused:
+                errors[group_id] = ErrorCode.NON_EMPTY_GROUP
+            else:
+                errors[group_id] = ErrorCode.NONE
+                records += self._offsets.delete_group(group_id)
+                records += self._discard(group)
+        return [*write_state(records), Answer(token, errors)]
+
+    def _commit(self, token: Token, request: CommitRequest, producer_id: int | None, now_ms: int) -> list[Action]:
+        error = self._check_commit(request, producer_id is not None, now_ms)
+        if error:
+            return [Answer(token, dict.fromkeys(request.offsets, error))]
+        expire_timestamp_ms = None
+        if request.retention_ms is not None and request.retention_ms >= 0:
+            expire_timestamp_ms = now_ms + request.retention_ms
+        errors, accepted = dict[TopicPartition, ErrorCode](), dict[TopicPartition, CommittedOffset]()
+        for log, (offset, leader_epoch, metadata, topic_id) in request.offsets.items():
+            errors[log] = ErrorCode.NONE
+            if len((metadata or "").encode(errors="surrogatepass")) > self._settings.offset_metadata_max_bytes:
+                errors[log] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            accepted[log] = CommittedOffset(
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=metadata or "",
+                commit_timestamp_ms=now_ms,
+                expire_timestamp_ms=expire_timestamp_ms,
+                topic_id=topic_id,
+            )
+        records = self._offsets.commit(request.group_id, accepted, producer_id)
+        return [*write_state(records), Answer(token, errors)]
+
+    def _check_commit(self, request: CommitRequest, is_transactional: bool, now_ms: int) -> ErrorCode:
+        """Return what is wrong with a commit. A member's commit counts as a heartbeat."""
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._membership.groups.get(request.group_id)
+        if group is None:
+            if request.generation_id >= 0:
+                return ErrorCode.ILLEGAL_GENERATION
+            group = self._membership.add_group(request.group_id, now_ms)
+            return ErrorCode.NONE if group else ErrorCode.GROUP_MAX_SIZE_REACHED
+        is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
+        if not is_member:
+            is_free = is_transactional or group.state is GroupState.EMPTY
+            return ErrorCode.NONE if is_free else ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
+        if error:
+            return error
+        self._membership.note_activity(group, request.member_id, now_ms)
+        is_assigning = group.state is GroupState.COMPLETING_REBALANCE and not is_transactional
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_assigning else ErrorCode.NONE
+
+    def _expire_offsets(self, now_ms: int) -> list[StateRecord]:
+        """Delete offsets that have expired, and groups of which nothing is left."""
+        records = list[StateRecord]()
+        for group in list(self._membership.groups.values()):
+            is_empty = group.state is GroupState.EMPTY
+            topics = frozenset[str]() if is_empty else group.subscribed_topics()
+            if topics is not None:
+                records += self._offsets.expire(
+                    group.group_id,
+                    now_ms,
+                    retention_ms=self._settings.offsets_retention_ms,
+                    unused_since_ms=group.state_since_ms if is_empty and group.protocol_type else None,
+                    subscribed_topics=topics,
+                )
+            if group.is_unused and group.group_id not in self._offsets:
+                records += self._discard(group)
+        return records
+
+    def _discard(self, group: Group) -> list[StateRecord]:
+        self._membership.discard_group(group.group_id)
+        return [encode_group_tombstone(group.group_id)] if group.generation_id else []
+
+
+def _fetched(committed: CommittedOffset | None, is_unstable: bool) -> FetchedOffset:
+    if is_unstable:
+        return FetchedOffset(-1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    if committed is None:
+        return FetchedOffset(-1, -1, "", ErrorCode.NONE)
+    return FetchedOffset(
+        committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE, committed.topic_id
+    )

@@ -1,0 +1,311 @@
+"""The index of one log: which run of which partition stands at which offset.
+
+A run is a range of offsets whose records are consecutive in one partition, so that offset and sequence have a constant
+difference in it. Runs have no gaps between them. Adjacent runs that continue each other are one run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from typing import NamedTuple
+
+from dafka.broker.core.log.entries import CONTROL, EndEntry, Entry, MarkerEntry, RunEntry, StartEntry
+
+
+class Location(NamedTuple):
+    """Where the record at an offset is.
+
+    Attributes:
+        address: The address of its partition; empty for the broker's own partition of the log.
+        sequence: Its sequence there.
+        record_count: The number of records from it on to the end of its run.
+    """
+
+    address: str
+    sequence: int
+    record_count: int
+
+
+class LogIndex:
+    """The runs of one log. The last run ends at `end_offset`.
+
+    Attributes:
+        start_offset: The offset of the first record that the log still has.
+        end_offset: The offset of the next record.
+        dropped_ends: By the address of a partition of which no run is left, the sequence after its last record that was
+            in the log.
+    """
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.end_offset = 0
+        self.dropped_ends: dict[str, int] = {}
+        self._offsets = array("q")
+        self._sequences = array("q")
+        self._owners = array("q")
+        self._addresses: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._runs_of: list[array[int]] = []
+        self._dropped = 0
+        self._is_last_open = False
+        self._markers: list[MarkerEntry] = []
+        self._markers_dropped = 0
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._offsets)
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of the partitions that have records in the log."""
+        return [each for each, number in self._numbers.items() if self._runs_of[number] and each != CONTROL]
+
+    @property
+    def marker_count(self) -> int:
+        """The number of ends of transactions in the log."""
+        return len(self._markers)
+
+    def append_marker(self, marker: MarkerEntry) -> MarkerEntry:
+        """Add the end of a transaction at the end. Return it with its offset, to be written."""
+        marker = marker._replace(offset=self.end_offset)
+        self.append(CONTROL, self._markers_dropped + len(self._markers), 1, is_open=False)
+        self._markers.append(marker)
+        return marker
+
+    def restore_marker(self, marker: MarkerEntry) -> None:
+        """Take over the end of a transaction."""
+        self.restore(RunEntry(marker.offset, CONTROL, self._markers_dropped + len(self._markers), 1))
+        self._markers.append(marker)
+
+    def markers(self, location: Location, count: int) -> list[MarkerEntry]:
+        """Return ends of transactions from a location on."""
+        first = location.sequence - self._markers_dropped
+        return self._markers[first : first + count]
+
+    def append(self, address: str, first_sequence: int, count: int, *, is_open: bool) -> RunEntry | None:
+        """Add records at the end.
+
+        Args:
+            address: The address of their partition; empty for the broker's own.
+            first_sequence: The sequence of the first record.
+            count: The number of records, at least one.
+            is_open: Whether all records that follow in this partition are added to this log, too, until others are.
+
+        Returns:
+            The entry to write; None if the records continue an open run, which needs none.
+        """
+        offset = self.end_offset
+        continues = self._is_continued(address, first_sequence)
+        if not continues:
+            self._begin_run(offset, address, first_sequence)
+        self.end_offset += count
+        if continues and is_open and self._is_last_open:
+            return None
+        self._is_last_open = is_open
+        return RunEntry(offset, address, first_sequence, 0 if is_open else count)
+
+    def restore(self, entry: RunEntry) -> None:
+        """Take over an entry. `end_offset` is that of the last run without the records of an open one."""
+        if not len(self) and not self.end_offset:
+            self.start_offset = entry.offset
+        self.end_offset = entry.offset
+        if not self._is_continued(entry.address, entry.first_sequence):
+            self._begin_run(entry.offset, entry.address, entry.first_sequence)
+        self.end_offset += entry.record_count
+        self._is_last_open = not entry.record_count
+
+    def open_run(self) -> tuple[str, int] | None:
+        """Return the partition of the last run and the sequence after its end, if the run is open."""
+        if not self._is_last_open:
+            return None
+        return self._last_address(), self._sequences[-1] + self.end_offset - self._offsets[-1]
+
+    def close_run(self) -> RunEntry | None:
+        """End the last run. Return the entry to write if it was open and has records."""
+        if not self._is_last_open:
+            return None
+        self._is_last_open = False
+        count = self.end_offset - self._offsets[-1]
+        return RunEntry(self._offsets[-1], self._last_address(), self._sequences[-1], count) if count else None
+
+    def extend_open_run(self, count: int) -> None:
+        """Add records to the last run, which is open: after a restart, those that its partition has."""
+        self.end_offset += count
+
+    def mark(self) -> tuple[int, bool]:
+        """Return the present state, for `undo_to`."""
+        return self.end_offset, self._is_last_open
+
+    def undo_to(self, mark: tuple[int, bool]) -> None:
+        """Undo every `append` since `mark` returned this."""
+        self.end_offset, self._is_last_open = mark
+        while self._offsets and self._offsets[-1] >= self.end_offset:
+            self._offsets.pop()
+            self._sequences.pop()
+            self._runs_of[self._owners.pop()].pop()
+        while self._markers and self._markers[-1].offset >= self.end_offset:
+            self._markers.pop()
+
+    def end_at(self, offset: int) -> None:
+        """Forget everything from an offset on."""
+        if offset < self.end_offset:
+            self.undo_to((max(offset, 0), False))
+            self.start_offset = min(self.start_offset, self.end_offset)
+
+    def locate(self, offset: int) -> Location | None:
+        """Return where the record at an offset is; None if the log has no such record."""
+        if not self.start_offset <= offset < self.end_offset:
+            return None
+        number = bisect_right(self._offsets, offset) - 1
+        end = self._offsets[number + 1] if number + 1 < len(self._offsets) else self.end_offset
+        address = self._addresses[self._owners[number]]
+        return Location(address, self._sequences[number] + offset - self._offsets[number], end - offset)
+
+    def find(self, address: str, sequence: int) -> int | None:
+        """Return the offset of a record; None if it is not in the log."""
+        position = self._run_before(address, sequence)
+        if position is None:
+            return None
+        offset = self._offsets[position] + sequence - self._sequences[position]
+        end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
+        return offset if offset < end else None
+
+    def find_written(self, address: str, sequence: int) -> int | None:
+        """Return the offset of a record of which an entry says something: it is in the log, if its run still is.
+
+        While an index is read, nobody knows yet how far an open run reaches.
+        """
+        position = self._run_before(address, sequence)
+        if position is not None and self._is_last_open and position + 1 == len(self._offsets):
+            return self._offsets[position] + sequence - self._sequences[position]
+        return self.find(address, sequence)
+
+    def find_from(self, address: str, sequence: int) -> int:
+        """Return the offset of the first record of a partition from a sequence on; the end offset if there is none."""
+        found = self.find(address, sequence)
+        if found is not None:
+            return found
+        number = self._numbers.get(address)
+        runs = () if number is None else self._runs_of[number]
+        index = bisect_right(runs, sequence, key=lambda run: self._sequences[run - self._dropped])
+        return self._offsets[runs[index] - self._dropped] if index < len(runs) else self.end_offset
+
+    def placed(self, address: str, first_sequence: int, end_sequence: int, end_offset: int) -> list[RunEntry]:
+        """Return where the records of a partition in a range of sequences are, those before an offset.
+
+        Args:
+            address: The address of the partition.
+            first_sequence: The first sequence.
+            end_sequence: The sequence after the last one.
+            end_offset: The offset after the last record that counts.
+
+        Returns:
+            Their runs; fewer if the log lacks some.
+        """
+        found: list[RunEntry] = []
+        sequence = first_sequence
+        while sequence < end_sequence:
+            offset = self.find_from(address, sequence)
+            location = self.locate(offset)
+            if location is None or location.address != address or offset >= end_offset:
+                break
+            count = min(location.record_count, end_sequence - location.sequence, end_offset - offset)
+            if count <= 0:
+                break
+            found.append(RunEntry(offset, address, location.sequence, count))
+            sequence = location.sequence + count
+        return found
+
+    def sequence_from(self, address: str, offset: int) -> int | None:
+        """Return the sequence of the first record of a partition at an offset or later; None if there is none."""
+        number = self._numbers.get(address)
+        runs = () if number is None else self._runs_of[number]
+        index = bisect_right(runs, offset, key=lambda run: self._offsets[run - self._dropped]) - 1
+        if index >= 0:
+            position = runs[index] - self._dropped
+            end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
+            if offset < end:
+                return self._sequences[position] + offset - self._offsets[position]
+        if index + 1 < len(runs):
+            return self._sequences[runs[index + 1] - self._dropped]
+        return None
+
+    def end_sequence(self, address: str) -> int:
+        """Return the sequence after a partition's last record that is or was in the log; 0 if there is none."""
+        number = self._numbers.get(address)
+        if number is None or not self._runs_of[number]:
+            return self.dropped_ends.get(address, 0)
+        position = self._runs_of[number][-1] - self._dropped
+        end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
+        return self._sequences[position] + end - self._offsets[position]
+
+    def entries(self) -> list[Entry]:
+        """Return entries from which `restore` and `restore_marker` make the same index."""
+        found: list[Entry] = [EndEntry(address, end) for address, end in self.dropped_ends.items()]
+        markers = iter(self._markers)
+        for position, offset in enumerate(self._offsets):
+            is_last = position + 1 == len(self._offsets)
+            count = (self.end_offset if is_last else self._offsets[position + 1]) - offset
+            address = self._addresses[self._owners[position]]
+            if address == CONTROL:
+                found += islice(markers, count)
+            elif count or (is_last and self._is_last_open):
+                is_open = is_last and self._is_last_open
+                found.append(RunEntry(offset, address, self._sequences[position], 0 if is_open else count))
+        return [*found, StartEntry(self.start_offset)]
+
+    def drop_before(self, offset: int) -> None:
+        """Note that the log has no records before an offset any more."""
+        self.start_offset = max(self.start_offset, min(offset, self.end_offset))
+        count = bisect_left(self._offsets, self.start_offset)
+        if count == len(self._offsets) or self._offsets[count] > self.start_offset:
+            count -= 1  # the run with the first record, or the last one, which may be continued
+        if count <= 0:
+            return
+        for owner in set(self._owners[:count]):
+            runs = self._runs_of[owner]
+            gone = bisect_left(runs, self._dropped + count)
+            if gone == len(runs) and self._addresses[owner] != CONTROL:
+                self.dropped_ends[self._addresses[owner]] = self.end_sequence(self._addresses[owner])
+            del runs[:gone]
+        del self._offsets[:count], self._sequences[:count], self._owners[:count]
+        self._dropped += count
+        gone = bisect_left(self._markers, self._offsets[0], key=lambda marker: marker.offset)
+        del self._markers[:gone]
+        self._markers_dropped += gone
+
+    def _is_continued(self, address: str, first_sequence: int) -> bool:
+        if not len(self) or self._last_address() != address:
+            return False
+        return self._sequences[-1] + self.end_offset - self._offsets[-1] == first_sequence
+
+    def _last_address(self) -> str:
+        return self._addresses[self._owners[-1]]
+
+    def _begin_run(self, offset: int, address: str, first_sequence: int) -> None:
+        if self._offsets and self._offsets[-1] == offset:  # the last run is empty
+            self._offsets.pop()
+            self._sequences.pop()
+            self._runs_of[self._owners.pop()].pop()
+        number = self._numbers.get(address)
+        if number is None:
+            number = self._numbers[address] = len(self._addresses)
+            self._addresses.append(address)
+            self._runs_of.append(array("q"))
+        runs = self._runs_of[number]
+        if runs and self._sequences[runs[-1] - self._dropped] >= first_sequence:
+            del runs[:]  # the partition has begun again; its former records are found by offset alone
+        runs.append(self._dropped + len(self._offsets))
+        self._offsets.append(offset)
+        self._sequences.append(first_sequence)
+        self._owners.append(number)
+
+    def _run_before(self, address: str, sequence: int) -> int | None:
+        """Return the position of a partition's last run that begins at a sequence or before it."""
+        number = self._numbers.get(address)
+        if number is None:
+            return None
+        runs = self._runs_of[number]
+        index = bisect_right(runs, sequence, key=lambda run: self._sequences[run - self._dropped])
+        return runs[index - 1] - self._dropped if index else None

@@ -1,0 +1,315 @@
+"""The producers of one log: which batches they have appended, so that a repeated one is recognized.
+
+A producer numbers its records in each log with sequences, from 0 for each of its epochs. After 2^31 - 1 comes 0 again.
+A batch is accepted if it follows the one before. A batch that arrives again, because the producer has lost the answer,
+gets the same answer again, if it is one of the last five.
+
+Where logs have several replicas, a batch may come to a new leader before those that it follows. Its producer is asked
+to send it again. With the availability "branch", these may have gone to the other side of a split. If they do not come,
+what follows is then accepted here, too (`LogProducers.is_lasting_gap`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import attrs
+
+from dafka.batches import BatchHeader
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_batches import BATCHES_REMEMBERED, PRODUCER_EXPIRY_MS
+from dafka.broker.core.log.sequence_ranges import SEQUENCES, SequenceRanges
+from dafka.broker.core.log.transaction_markers import Marker
+
+GAP_WAIT_MS = 1000
+"""How long a producer is asked to send a batch again that follows records which have not come. They come in this time
+if the producer sends them again, or if they are on the other side of a split, and both sides have met."""
+
+
+class Producer(NamedTuple):
+    """A producer as it is named in requests."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class ProducerStateSettings:
+    """The limits of what a log remembers of producers.
+
+    Attributes:
+        producer_id_expiration_ms: How long a log remembers the sequences of a producer that sends nothing.
+        producers_max: The number of producers that a log remembers. Beyond it the log forgets those that have sent
+            nothing for the longest time, and have no open transaction there. Kafka has no such limit.
+    """
+
+    producer_id_expiration_ms: int = PRODUCER_EXPIRY_MS
+    producers_max: int = 100_000
+
+
+@attrs.frozen
+class AppendedBatch:
+    """A batch that a log has.
+
+    Attributes:
+        base_sequence: The sequence of its first record.
+        count: The number of its records.
+        base_offset: The offset of its first record; None if the batch came from another branch of the log, whose
+            records have no offsets in this one yet.
+        timestamp_ms: When it was appended.
+    """
+
+    base_sequence: int
+    count: int
+    base_offset: int | None
+    timestamp_ms: int
+
+
+@attrs.frozen
+class BatchCheck:
+    """Whether a batch is to be appended.
+
+    Attributes:
+        error_code: NONE if it is to be appended, or was appended before; otherwise the answer.
+        duplicate_of: The batch as it was appended before, if it was. The answer has its offset.
+    """
+
+    error_code: ErrorCode
+    duplicate_of: AppendedBatch | None = None
+
+
+@attrs.frozen
+class Gap:
+    """Records that a producer has sent elsewhere, as it seems.
+
+    Attributes:
+        producer_epoch: The producer's epoch.
+        base_sequence: The sequence of the first record behind them.
+        noticed_ms: When that one came for the first time.
+    """
+
+    producer_epoch: int
+    base_sequence: int
+    noticed_ms: int
+
+
+@attrs.define
+class ProducerState:
+    """What a log knows about a producer.
+
+    Attributes:
+        producer_epoch: The producer's latest epoch.
+        last_timestamp_ms: When it last appended something.
+        last_sequence: The sequence of its last record; -1 if 0 comes next, None if any sequence may come next.
+        appended: The sequences that are known to have been appended in this epoch.
+        batches: Its last batches of this epoch.
+        gap: What is missing before the batch that it sends now; None if nothing is.
+        former: The epoch before, and the sequences that are known to have been appended in it.
+    """
+
+    producer_epoch: int
+    last_timestamp_ms: int
+    last_sequence: int | None = None
+    appended: SequenceRanges = attrs.field(factory=SequenceRanges)
+    batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    gap: Gap | None = None
+    former: tuple[int, SequenceRanges] | None = None
+
+    def find_duplicate(self, base_sequence: int, count: int) -> AppendedBatch | None:
+        """Return the remembered batch with these sequences."""
+        for batch in self.batches:
+            if batch.base_sequence == base_sequence and batch.count == count:
+                return batch
+        return None
+
+    def is_next(self, base_sequence: int) -> bool:
+        """Return whether a batch of this epoch follows the last one."""
+        return self.last_sequence is None or base_sequence == (self.last_sequence + 1) % SEQUENCES
+
+    def is_older(self, base_sequence: int, count: int) -> bool:
+        """Return whether a batch was appended whose offset is not remembered."""
+        if not self.appended.covers(base_sequence, count):
+            return False
+        first = self.appended.position_of(base_sequence)
+        remembered = ((self.appended.position_of(each.base_sequence), each.count) for each in self.batches)
+        return not any(each < first + count and first < each + length for each, length in remembered)
+
+    def check_epoch(self, header: BatchHeader) -> ErrorCode:
+        """Return what is wrong with a batch of another epoch. A later one begins with sequence 0."""
+        if header.producer_epoch < self.producer_epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if header.base_sequence else ErrorCode.NONE
+
+    def check_sequence(self, header: BatchHeader) -> ErrorCode:
+        """Return what is wrong with a batch of this epoch that is not one of the remembered ones."""
+        if self.is_next(header.base_sequence):
+            return ErrorCode.NONE
+        is_older = self.is_older(header.base_sequence, header.count)
+        return ErrorCode.DUPLICATE_SEQUENCE_NUMBER if is_older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def enter_epoch(self, producer_epoch: int) -> None:
+        """Enter an epoch, in which sequences begin again."""
+        self.former = self.producer_epoch, self.appended
+        self.producer_epoch = producer_epoch
+        self.last_sequence = -1
+        self.appended = SequenceRanges()
+        self.batches.clear()
+
+    def add_batch(self, batch: AppendedBatch) -> None:
+        """Note an appended batch of this epoch."""
+        self.gap = None
+        self.last_timestamp_ms = batch.timestamp_ms
+        if self.appended.add(batch.base_sequence, batch.count):
+            self.batches.append(batch)
+            self.last_sequence = (batch.base_sequence + batch.count - 1) % SEQUENCES
+
+
+class LogProducers:
+    """The producers of one log, and their open transactions.
+
+    The owner checks a batch, appends it to the log and notes it here in one step, so that the next batch is checked
+    against it. A duplicate of a batch that is not durable yet is answered when it is.
+
+    After a restart the owner adds again what it has kept: the last batches of each producer, the first one of each open
+    transaction, and all markers.
+
+    Args:
+        settings: The limits.
+    """
+
+    def __init__(self, settings: ProducerStateSettings) -> None:
+        self._settings = settings
+        self._producers: dict[int, ProducerState] = {}
+        self._open: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    @property
+    def producers(self) -> dict[int, ProducerState]:
+        """The producers by id, those that were quiet for the longest time first."""
+        return self._producers
+
+    @property
+    def open_transactions(self) -> Mapping[int, int]:
+        """The offset of the first record of each transaction that no marker has ended, by producer."""
+        return self._open
+
+    def check_batch(self, header: BatchHeader) -> BatchCheck:
+        """Return whether a batch of a client is to be appended.
+
+        Args:
+            header: The header of the batch. Its offset does not matter.
+
+        Returns:
+            The result. Batches without a producer id are always appended.
+        """
+        error = _check_header(header)
+        state = self._producers.get(header.producer_id)
+        if error or state is None:
+            return BatchCheck(error)
+        if header.producer_epoch != state.producer_epoch:
+            return BatchCheck(state.check_epoch(header))
+        duplicate = state.find_duplicate(header.base_sequence, header.count)
+        error = ErrorCode.NONE if duplicate is not None else state.check_sequence(header)
+        if not error and not header.is_transactional and header.producer_id in self._open:
+            error = ErrorCode.INVALID_TXN_STATE
+        return BatchCheck(error, duplicate)
+
+    def is_lasting_gap(self, header: BatchHeader, now_ms: int) -> bool:
+        """Return whether records before a batch are missing for good; `check_batch` has found that they are missing.
+
+        The producer sends the earliest batch again that was not acknowledged. If that is this batch again, all before
+        it were acknowledged: by the other side of a split, whose records come when both sides have met.
+
+        Args:
+            header: The header of the batch.
+            now_ms: The time.
+
+        Returns:
+            Whether they will not come. If they may, the producer shall try again.
+        """
+        state = self._producers[header.producer_id]
+        gap, found = state.gap, Gap(header.producer_epoch, header.base_sequence, now_ms)
+        if gap is None or gap.producer_epoch != found.producer_epoch:
+            state.gap = found
+            return False
+        ahead = (found.base_sequence - gap.base_sequence) % SEQUENCES
+        if ahead >= SEQUENCES // 2:  # an earlier one
+            state.gap = found
+        return not ahead and not 0 <= now_ms - gap.noticed_ms < GAP_WAIT_MS
+
+    def has_appended(self, header: BatchHeader) -> bool:
+        """Return whether a batch of this or the former epoch of its producer is known to have been appended."""
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            return False
+        epochs = dict((*([] if state.former is None else [state.former]), (state.producer_epoch, state.appended)))
+        appended = epochs.get(header.producer_epoch)
+        return appended is not None and appended.covers(header.base_sequence, header.count)
+
+    def add_batch(self, header: BatchHeader, now_ms: int, *, has_offset: bool = True) -> None:
+        """Note a batch that is appended, or that was found in the log, except control batches.
+
+        Args:
+            header: Its header, with its offset in the log.
+            now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+            has_offset: Whether it has an offset in the log already.
+        """
+        known = self._producers.get(header.producer_id)
+        if header.producer_id < 0 or (known is not None and header.producer_epoch < known.producer_epoch):
+            return
+        state = self._enter_epoch(header.producer_id, header.producer_epoch, now_ms)
+        base_offset = header.base_offset if has_offset else None
+        state.add_batch(AppendedBatch(header.base_sequence, header.count, base_offset, now_ms))
+        if header.is_transactional:
+            self._open.setdefault(header.producer_id, header.base_offset)
+        if len(self._producers) > self._settings.producers_max:
+            self._forget_quietest()
+
+    def add_marker(self, marker: Marker, now_ms: int) -> None:
+        """Note a control batch that is appended, or that was found in the log.
+
+        Args:
+            marker: What it says.
+            now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+        """
+        state = self._producers.get(marker.producer_id)
+        if state is not None and marker.producer_epoch < state.producer_epoch:
+            return
+        self._enter_epoch(marker.producer_id, marker.producer_epoch, now_ms).last_timestamp_ms = now_ms
+        self._open.pop(marker.producer_id, None)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that have sent nothing for too long. Later batches of theirs may have any sequence."""
+        until_ms = now_ms - self._settings.producer_id_expiration_ms
+        for producer_id, state in list(self._producers.items()):
+            if state.last_timestamp_ms > until_ms:
+                break
+            if producer_id not in self._open:
+                del self._producers[producer_id]
+
+    def _enter_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerState:
+        """Return the state of a producer, which is in this epoch and has moved to the end."""
+        state = self._producers.pop(producer_id, None) or ProducerState(producer_epoch, now_ms)
+        if producer_epoch > state.producer_epoch:
+            state.enter_epoch(producer_epoch)
+        self._producers[producer_id] = state
+        return state
+
+    def _forget_quietest(self) -> None:
+        for producer_id in self._producers:
+            if producer_id not in self._open:
+                del self._producers[producer_id]
+                return
+
+
+def _check_header(header: BatchHeader) -> ErrorCode:
+    """Return what is wrong with a batch of a client, whatever came before."""
+    if header.producer_id < 0:
+        is_valid = not header.is_transactional
+    else:
+        is_valid = header.producer_epoch >= 0 and header.base_sequence >= 0
+    return ErrorCode.NONE if is_valid and not header.is_control else ErrorCode.INVALID_RECORD

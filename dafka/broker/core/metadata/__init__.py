@@ -1,0 +1,1 @@
+"""Topics, brokers, and which broker keeps which log."""

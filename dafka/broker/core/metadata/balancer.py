@@ -1,0 +1,461 @@
+"""Balancing: which brokers keep the logs that one broker leads, as brokers come, go, fill up and are taken away.
+
+A leader changes the replicas of its logs one step at a time. A broker that has died for good is replaced in one step.
+A broker that can still give what it holds goes in two steps: its successor is added, and the broker is removed when
+all others are in sync.
+
+New logs are placed by the same plan, so that a log which was just placed stays where it is. Nothing moves unless
+something has changed: see `Reason`. A broker that has come, or come back, says that it awaits its share, until it has
+got it; only then, and only to such brokers, logs move from brokers that keep more.
+
+Rebalancing needs no coordinator: every broker knows the replicas of all logs, so every one computes the same moves,
+and carries out those of its own logs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+
+import attrs
+
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.replica_placement import BrokerSpace, choose_replicas
+from dafka.protocol.rendezvous import weigh_node
+
+RETRY_S = 5.0
+"""How long a change may take until it is asked for again."""
+
+PLANNING_S = 5.0
+"""The time between two attempts at rebalancing."""
+
+SHARE_S = 10.0
+"""How long no log has been meant for a broker that awaits its share until it has got it. It may hear of logs late."""
+
+
+class Reason(Enum):
+    """Why a log gets other replicas."""
+
+    ASKED = "an operator has named the brokers that keep it"
+    DRAINED = "a broker that keeps it is drained"
+    DEAD = "a broker that keeps it has been dead for too long"
+    MISSING = "it has fewer replicas than it should"
+    SHARE = "a broker that has come gets its share of the logs"
+    SURPLUS = "it has more replicas than it should"
+
+
+@attrs.frozen(kw_only=True)
+class BalancerSettings:
+    """When replicas are changed, and how many at once.
+
+    Attributes:
+        mend_after_s: How long a broker may be dead until its replicas are replaced.
+        full_bytes: A broker with less free space than this gets no replicas, and leads nothing if another one can.
+        moves_max: Of how many logs a leader copies to further replicas at once, and how many logs a broker receives at
+            once when replicas are rebalanced.
+    """
+
+    mend_after_s: float = 60.0
+    full_bytes: int = 0
+    moves_max: int = 2
+
+
+@attrs.frozen
+class PlacedLog:
+    """A log, as balancing sees it.
+
+    Attributes:
+        name: Its name.
+        leader: Its leader; empty if it has none.
+        replicas: Its replicas.
+        wanted: How many replicas it is meant to have.
+        in_sync: Those that hold all of it; only the leader has to say so.
+        is_fixed: Whether an operator has named its replicas, so that they stay.
+    """
+
+    name: str
+    leader: str
+    replicas: tuple[str, ...]
+    wanted: int
+    in_sync: Collection[str] = ()
+    is_fixed: bool = False
+
+
+@attrs.frozen
+class ReplicaChange:
+    """A log gets other replicas.
+
+    Attributes:
+        log: Its name.
+        replicas: The replicas.
+        reason: Why.
+    """
+
+    log: str
+    replicas: tuple[str, ...]
+    reason: Reason
+
+
+@attrs.frozen
+class _Cluster:
+    """The brokers at one moment.
+
+    Attributes:
+        alive: The living brokers.
+        leaving: Those whose replicas are replaced as soon as their successors are in sync.
+        gone: Those that have been dead for too long.
+        spaces: The living brokers, as placement sees them.
+        usable: Those that take further replicas.
+        racks: The rack of each broker.
+        sharing: Those that await their share.
+        loads: How many replicas each broker has, without those that are about to be removed.
+        surplus: The replicas that each log has too many, if it has any.
+    """
+
+    alive: frozenset[str]
+    leaving: frozenset[str]
+    gone: frozenset[str]
+    spaces: tuple[BrokerSpace, ...]
+    usable: frozenset[str]
+    racks: Mapping[str, str]
+    sharing: frozenset[str]
+    loads: Counter[str] = attrs.field(factory=Counter)
+    surplus: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+
+    def staying(self, replicas: Iterable[str]) -> tuple[str, ...]:
+        """Return the replicas that need no successor."""
+        if not self.gone and not self.leaving:
+            return tuple(replicas)
+        return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
+
+    def choose_surplus(self, log: PlacedLog, further: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the replicas that a log has too many.
+
+        Args:
+            log: The log.
+            further: Replicas that it gets.
+
+        Returns:
+            The replicas: first those from racks that have most of its replicas, then those of brokers that await no
+            share, then those of the most loaded brokers, which may be the leader.
+        """
+        kept = list(self.staying((*log.replicas, *further)))
+        found = []
+        while len(kept) > log.wanted:
+            used = Counter(self.racks.get(each, "") for each in kept)
+            worst = max(
+                kept,
+                key=lambda each: (
+                    used[self.racks.get(each, "")],
+                    each not in self.sharing,
+                    self.loads[each],
+                    each != log.leader,
+                    weigh_node(log.name, each),
+                ),
+            )
+            kept.remove(worst)
+            found.append(worst)
+        return tuple(found)
+
+
+class Balancer:
+    """Decides on which brokers the logs are kept that one broker leads.
+
+    Args:
+        own: The address of that broker.
+        settings: When replicas are changed, and how many at once.
+    """
+
+    def __init__(self, own: str, settings: BalancerSettings) -> None:
+        self._own = own
+        self._settings = settings
+        self._dead_since: dict[str, float] = {}
+        self._asked: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._next_plan_at = float("-inf")
+        self._shared_at: float | None = None
+        self._has_share = False
+        self._cluster: _Cluster | None = None
+        self._unfit: frozenset[str] = frozenset()
+        self._handed_over: dict[str, frozenset[str]] = {}
+        self._replaced: frozenset[str] = frozenset()
+
+    def unfit(self, log: str) -> frozenset[str]:
+        """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
+        handed_over = self._handed_over.get(log)
+        return self._unfit if handed_over is None else self._unfit | handed_over
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The brokers whose replicas get successors: those that are drained, or were dead for too long."""
+        return self._replaced
+
+    @property
+    def has_share(self) -> bool:
+        """Whether this broker has awaited its share of the logs, and has got it by now."""
+        return self._has_share
+
+    def explain(self, log: PlacedLog, assigned: tuple[str, ...] = ()) -> Reason | None:
+        """Return why a log is getting other replicas, as of the last call of `advance`; None if it gets none.
+
+        Args:
+            log: The log.
+            assigned: The replicas that an operator has named; none if brokers choose them.
+
+        Returns:
+            The reason.
+        """
+        cluster = self._cluster
+        if assigned and set(assigned) != set(log.replicas):
+            return Reason.ASKED
+        if cluster is None or log.is_fixed:
+            return None
+        staying = cluster.staying(log.replicas)
+        missing = self._missing(log, cluster)
+        if len(log.replicas) > len(staying) and (missing or len(staying) >= log.wanted):
+            return Reason.DRAINED if cluster.gone.isdisjoint(log.replicas) else Reason.DEAD
+        if not missing and len(log.replicas) > log.wanted:
+            return Reason.SURPLUS if cluster.sharing.isdisjoint(log.replicas) else Reason.SHARE
+        return Reason.MISSING if missing else None
+
+    def place(
+        self,
+        brokers: Iterable[BrokerDescription],
+        alive: Collection[str],
+        logs: Iterable[PlacedLog],
+        names: Sequence[str],
+        wanted: int,
+        now: float,
+        unwritable: frozenset[str] = frozenset(),
+    ) -> list[tuple[str, ...]]:
+        """Choose the replicas of new logs.
+
+        Args:
+            brokers: All brokers, living or not.
+            alive: The living ones.
+            logs: All logs that there are.
+            names: The names of the new ones.
+            wanted: How many replicas each is meant to have.
+            now: The time in seconds.
+            unwritable: The living brokers whose storages take no records.
+
+        Returns:
+            The replicas of each new log; this broker alone if no broker takes replicas.
+        """
+        cluster = self._survey(list(brokers), frozenset(alive), unwritable, list(logs), now)
+        placed: list[tuple[str, ...]] = []
+        for name in names:
+            chosen = choose_replicas(name, cluster.spaces, wanted, cluster.loads) or (self._own,)
+            cluster.loads.update(chosen)
+            placed.append(chosen)
+        return placed
+
+    def advance(
+        self,
+        brokers: Iterable[BrokerDescription],
+        alive: Collection[str],
+        logs: Iterable[PlacedLog],
+        now: float,
+        unwritable: frozenset[str] = frozenset(),
+    ) -> list[ReplicaChange]:
+        """Return the logs whose replicas are to be changed next.
+
+        Args:
+            brokers: All brokers, living or not.
+            alive: The living ones.
+            logs: All logs of the cluster; those that are led elsewhere serve to count the replicas of each broker.
+            now: The time in seconds.
+            unwritable: The living brokers whose storages take no records.
+
+        Returns:
+            The changes, which the caller makes at once. One that fails is asked for again some time later.
+        """
+        found = sorted(logs, key=lambda log: log.name)
+        cluster = self._survey(list(brokers), frozenset(alive), unwritable, found, now)
+        led = [each for each in found if each.leader == self._own and not each.is_fixed]
+        self._forget_answered(led, now)
+        changes = [
+            ReplicaChange(log.name, replicas, self.explain(log) or Reason.SURPLUS)
+            for log in led
+            if log.name not in self._asked and (replicas := self._without_surplus(log, cluster)) != log.replicas
+        ]
+        busy = {each.log for each in changes} | self._asked.keys()
+        room = self._settings.moves_max - sum(
+            log.name in self._asked or (log.name not in busy and self._is_catching_up(log, cluster)) for log in led
+        )
+        waiting = [log for log in led if log.name not in busy and self._missing(log, cluster)]
+        waiting.sort(key=lambda log: (len(cluster.alive.intersection(log.in_sync)), log.name))
+        changes += [
+            ReplicaChange(log.name, self._with_missing(log, cluster), self.explain(log) or Reason.MISSING)
+            for log in waiting[: max(room, 0)]
+        ]
+        room -= len(waiting)
+        plan = self._share(found, cluster, now)
+        idle = [
+            each
+            for each in plan
+            if each[0].leader == self._own and each[0].name not in busy and not self._is_catching_up(each[0], cluster)
+        ]
+        changes += [
+            ReplicaChange(log.name, (*log.replicas, broker), Reason.SHARE) for log, broker in idle[: max(room, 0)]
+        ]
+        replicas_of = {log.name: log.replicas for log in led}
+        self._asked.update((each.log, (replicas_of[each.log], now)) for each in changes)
+        return changes
+
+    # What is known
+
+    def _survey(
+        self,
+        brokers: list[BrokerDescription],
+        alive: frozenset[str],
+        unwritable: frozenset[str],
+        logs: list[PlacedLog],
+        now: float,
+    ) -> _Cluster:
+        alive |= {self._own}
+        known = {each.address for each in brokers} | {each for log in logs for each in log.replicas}
+        dead = known - alive
+        self._dead_since = {each: min(self._dead_since.get(each, now), now) for each in dead}
+        gone = frozenset(each for each in dead if now - self._dead_since[each] >= self._settings.mend_after_s)
+        full = unwritable | {each.address for each in brokers if each.free_bytes < self._settings.full_bytes}
+        leaving = frozenset(each.address for each in brokers if each.is_draining)
+        self._unfit = full | leaving
+        self._replaced = gone | leaving
+        usable = alive - full - leaving
+        spaces = tuple(
+            BrokerSpace(each.address, each.free_bytes, each.rack, each.address in usable)
+            for each in sorted(brokers, key=lambda each: each.address)
+            if each.address in alive
+        )
+        racks = {each.address: each.rack for each in brokers}
+        usable &= racks.keys()
+        sharing = frozenset(each.address for each in brokers if each.awaits_share)
+        cluster = self._cluster = _Cluster(alive, leaving & alive, gone, spaces, usable, racks, sharing)
+        cluster.loads.update(each for log in logs for each in cluster.staying(log.replicas))
+        self._handed_over = {}
+        for log in logs:
+            if len(log.replicas) > log.wanted and not log.is_fixed:
+                cluster.surplus[log.name] = surplus = cluster.choose_surplus(log)
+                cluster.loads.subtract(surplus)
+                if log.leader in surplus:
+                    self._handed_over[log.name] = frozenset({log.leader})
+        return cluster
+
+    def _forget_answered(self, led: list[PlacedLog], now: float) -> None:
+        """Forget the changes that were made, or that have taken too long."""
+        replicas_of = {log.name: log.replicas for log in led}
+        self._asked = {
+            name: (before, at)
+            for name, (before, at) in self._asked.items()
+            if replicas_of.get(name) == before and at <= now < at + RETRY_S
+        }
+
+    @staticmethod
+    def _is_catching_up(log: PlacedLog, cluster: _Cluster) -> bool:
+        """Return whether a replica copies the log."""
+        return any(each in cluster.alive and each not in log.in_sync for each in log.replicas)
+
+    # Steps
+
+    def _without_surplus(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
+        """Return the replicas of a log without those that have a successor.
+
+        It keeps all of them until the living ones in sync are more than half of the rest: without those that are
+        drained, a dead one could be half of all, and nothing more would be acknowledged.
+        """
+        staying = cluster.staying(log.replicas)
+        removed: set[str] = set()
+        if len(staying) >= log.wanted:
+            removed.update(cluster.gone)
+        if self._is_synced(staying, log) and not self._missing(log, cluster):
+            removed.update(cluster.leaving)
+            removed.update(cluster.surplus.get(log.name, ()))
+        kept = tuple(each for each in log.replicas if each not in removed or each == self._own)
+        in_sync = cluster.alive.intersection(kept, log.in_sync)
+        return kept if 2 * len(in_sync) > len(kept) else log.replicas
+
+    @staticmethod
+    def _is_synced(replicas: tuple[str, ...], log: PlacedLog) -> bool:
+        return bool(replicas) and all(each in log.in_sync for each in replicas)
+
+    @staticmethod
+    def _missing(log: PlacedLog, cluster: _Cluster) -> int:
+        """Return how many replicas a log gets."""
+        staying = cluster.staying(log.replicas)
+        return max(min(log.wanted - len(staying), len(cluster.usable.difference(staying))), 0)
+
+    def _with_missing(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
+        """Return the replicas of a log with those that it lacks, instead of brokers that have died for good."""
+        staying = cluster.staying(log.replicas)
+        gone = [each for each in log.replicas if each in cluster.gone]
+        # Acknowledgements wait for more than half of the replicas: let those in sync remain more than half.
+        spare = 2 * sum(each in log.in_sync for each in log.replicas) - 1 - len(log.replicas)
+        count = max(min(self._missing(log, cluster), spare + len(gone)), 1)
+        chosen = choose_replicas(log.name, cluster.spaces, len(staying) + count, cluster.loads, staying)
+        cluster.loads.update(chosen[len(staying) :])
+        return (*(each for each in log.replicas if each not in gone[:count]), *chosen[len(staying) :])
+
+    def _share(self, logs: list[PlacedLog], cluster: _Cluster, now: float) -> list[tuple[PlacedLog, str]]:
+        """Return the logs that get a replica on a broker that awaits its share, if it is time to plan that."""
+        if self._own not in cluster.sharing:
+            self._shared_at = None
+        elif self._shared_at is None or now < self._shared_at:
+            self._shared_at = now
+        plan: list[tuple[PlacedLog, str]] = []
+        if cluster.sharing and not self._next_plan_at - PLANNING_S <= now < self._next_plan_at:
+            self._next_plan_at = now + PLANNING_S
+            receiving = Counter(
+                each
+                for log in logs
+                if len(log.replicas) > log.wanted and not log.is_fixed
+                for each in log.replicas[log.wanted :]
+            )
+            plan = self._plan_moves(logs, cluster, receiving)
+            if self._shared_at is not None and receiving[self._own]:
+                self._shared_at = now
+        self._has_share = self._shared_at is not None and now >= self._shared_at + SHARE_S
+        return plan
+
+    def _plan_moves(
+        self, logs: list[PlacedLog], cluster: _Cluster, receiving: Counter[str]
+    ) -> list[tuple[PlacedLog, str]]:
+        """Return the logs that get a replica on a broker that awaits its share: the same ones at every broker.
+
+        Each comes from the most loaded broker, so that as few as possible move.
+
+        Args:
+            logs: All logs.
+            cluster: The brokers.
+            receiving: How many logs each broker is receiving, which is added to.
+
+        Returns:
+            The logs, each with the broker.
+        """
+        loads = cluster.loads
+        settled = {
+            log.name: log
+            for log in logs
+            if log.leader
+            and not log.is_fixed
+            and len(log.replicas) == len(cluster.staying(log.replicas)) == log.wanted
+            and cluster.alive.issuperset(log.replicas)
+        }
+        plan: list[tuple[PlacedLog, str]] = []
+        for broker in sorted(cluster.usable & cluster.sharing, key=lambda each: (loads[each], each)):
+            while receiving[broker] < self._settings.moves_max:
+                found = [
+                    (-loads[removed], weigh_node(log.name, broker), log.name, removed)
+                    for log in settled.values()
+                    if broker not in log.replicas
+                    and (removed := cluster.choose_surplus(log, (broker,))[0]) != broker
+                    and loads[removed] >= loads[broker] + 2
+                ]
+                if not found:
+                    break
+                *_, name, removed = min(found)
+                plan.append((settled.pop(name), broker))
+                receiving[broker] += 1
+                loads[broker] += 1
+                loads[removed] -= 1
+        return plan

@@ -1,0 +1,248 @@
+"""The brokers of a cluster: who they are, where clients reach them, and which of them are alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
+
+BROKERS_TOPIC = "$brokers"
+"""Where each broker describes itself, in its own partition."""
+
+BROKER_VERSION = 1
+"""The version of these records."""
+
+
+@attrs.frozen(kw_only=True)
+class BrokerDescription:
+    """A broker, as it describes itself.
+
+    Attributes:
+        address: Its node address, which is that of its storage.
+        number: Its number, by which clients of Kafka know it; unique in the cluster, from 0 to `EPOCH_STEP`.
+        rack: Its rack or zone; empty if it has none.
+        kafka_listener: Where clients of Kafka reach it, `HOST:PORT`; empty if they do not.
+        http_url: Where HTTP clients reach it; empty if they do not.
+        free_bytes: The free space of its storage, in bytes.
+        is_draining: Whether it hands its logs to other brokers, to be taken away.
+        under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
+        forwarding_key: What brokers sign with that forward requests of clients to it; new at each start, and empty if
+            all brokers have the same secret file.
+        is_starting: Whether it has not looked for the other brokers yet, of which one may have its number.
+        has_set_number: Whether its number is a setting; otherwise it has chosen it.
+        has_left: Whether it has left the cluster, because another broker has its number.
+        awaits_share: Whether it gets logs from brokers that keep more: it is new, was drained, or was replaced while it
+            was away, and keeps fewer than the others since.
+    """
+
+    address: str
+    number: int = 0
+    rack: str = ""
+    kafka_listener: str = ""
+    http_url: str = ""
+    free_bytes: int = 0
+    is_draining: bool = False
+    under_replicated_logs: int = 0
+    forwarding_key: str = attrs.field(default="", repr=False)
+    awaits_share: bool = False
+    is_starting: bool = False
+    has_set_number: bool = False
+    has_left: bool = False
+
+    def yields_number(self, other: BrokerDescription) -> bool:
+        """Return whether this broker gives up its number to another one that has the same.
+
+        A broker that has just started does, then one that has chosen its number, then the one with the larger address.
+        """
+        return self.number == other.number and self._yielding > other._yielding
+
+    @property
+    def _yielding(self) -> tuple[bool, bool, str]:
+        return self.is_starting, not self.has_set_number, self.address
+
+
+class Brokers:
+    """The brokers of a cluster, as far as one of them knows. It is among them, and always alive.
+
+    Args:
+        own: The broker that knows them.
+        timeout_s: After how many seconds without a sign of life a broker counts as dead.
+
+    Attributes:
+        own: The broker that knows them.
+    """
+
+    def __init__(self, own: BrokerDescription, timeout_s: float) -> None:
+        self.own = own
+        self._timeout_s = timeout_s
+        self._known: dict[str, BrokerDescription] = {}
+        self._heard: dict[str, float] = {}
+        self._alive = frozenset((own.address,))
+        self._listed = self._alive
+        self._failing: set[str] = set()
+        self._unwritable: frozenset[str] = frozenset()
+
+    def all(self) -> list[BrokerDescription]:
+        """Return all brokers by number, living or not."""
+        others = (each for each in self._known.values() if not each.has_left)
+        return sorted((self.own, *others), key=lambda each: (each.number, each.address))
+
+    def living(self) -> list[BrokerDescription]:
+        """Return the living brokers by number."""
+        return [each for each in self.all() if each.address in self._alive]
+
+    def listed(self) -> list[BrokerDescription]:
+        """Return the brokers that clients are told of, by number.
+
+        These are the living ones. While this broker hears fewer than half of those that it has listed, it goes on
+        listing them: more likely it is cut off than they are dead.
+        """
+        return [each for each in self.all() if each.address in self._listed]
+
+    def is_alive(self, address: str) -> bool:
+        """Return whether a broker is alive."""
+        return address in self._alive
+
+    def find(self, address: str) -> BrokerDescription | None:
+        """Return the broker with an address; None if there is none."""
+        return self.own if address == self.own.address else self._known.get(address)
+
+    def find_number(self, number: int) -> BrokerDescription | None:
+        """Return the broker with a number, a living one before others; None if there is none."""
+        return next((each for each in (*self.living(), *self.all()) if each.number == number), None)
+
+    def leader_of(self, leadership: Leadership) -> str:
+        """Return the address of the broker that clients are told as the leader of a log; empty if there is none."""
+        if leadership.is_led:
+            return self.own.address
+        return leadership.leader if self.is_alive(leadership.leader) else leadership.presumed_leader
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker was ever known."""
+        return not self._known
+
+    def rivals(self) -> list[BrokerDescription]:
+        """Return the living brokers that have the number of the one that knows them."""
+        return [each for each in self.living() if each.number == self.own.number and each is not self.own]
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """The addresses of the living brokers."""
+        return self._alive
+
+    @property
+    def unwritable(self) -> frozenset[str]:
+        """The addresses of the living brokers whose storages take no records, such as on a full disk."""
+        return self._unwritable
+
+    def note(self, broker: BrokerDescription) -> None:
+        """Take in how another broker describes itself."""
+        if broker.address != self.own.address:
+            self._known[broker.address] = broker
+
+    def heard(self, address: str, now: float) -> None:
+        """Note a sign of life of a broker."""
+        self._heard[address] = now
+
+    def expect(self, address: str, now: float) -> None:
+        """Take a broker for alive that was known before this one was restarted.
+
+        It may lead logs, and count on this broker, which has heard it a moment ago, not to follow another one.
+        """
+        self._heard.setdefault(address, now)
+
+    def is_replaceable(self, *, can_write: bool) -> bool:
+        """Return whether others may elect leaders in place of this broker as soon as they hear that it cannot write.
+
+        At least two others have to vote: a log with two voters has no quorum without this broker.
+
+        Args:
+            can_write: Whether the storage of this broker takes records.
+
+        Returns:
+            Whether they may.
+        """
+        return not can_write and len(self.alive - self._failing - {self.own.address}) >= 2
+
+    def may_answer(self, address: str, *, can_write: bool) -> bool:
+        """Return whether replicas know already what the round of a broker says: until then they may elect another.
+
+        Args:
+            address: The broker.
+            can_write: Whether its storage takes records, which the round says.
+
+        Returns:
+            Whether they do, as of the last `check_alive`.
+        """
+        return address in self._alive and can_write is (address not in self._unwritable)
+
+    def note_storage(self, address: str, *, can_write: bool) -> None:
+        """Note whether the storage of a broker takes records."""
+        if can_write:
+            self._failing.discard(address)
+        else:
+            self._failing.add(address)
+
+    def silent_s(self, address: str, now: float) -> float:
+        """Return for how many seconds another broker has given no sign of life; infinity if it never has."""
+        return now - self._heard.get(address, float("-inf"))
+
+    def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
+        """Find out who is alive and can write, and return whether that has changed.
+
+        Args:
+            now: The time.
+            stalled_s: For how many seconds this broker itself has done nothing, so that signs of life wait unread.
+
+        Returns:
+            Whether it has changed.
+        """
+        if stalled_s:
+            self._heard = {each: at + stalled_s for each, at in self._heard.items()}
+        self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock may be set back
+        members = (each for each, broker in self._known.items() if not broker.has_left)
+        living = {each for each in members if now - self._heard.get(each, float("-inf")) < self._timeout_s}
+        before = self._alive, self._unwritable
+        self._alive = frozenset(living | {self.own.address})
+        self._unwritable = self._alive & self._failing
+        if 2 * len(self._alive & self._listed) >= len(self._listed):
+            self._listed = self._alive
+        return before != (self._alive, self._unwritable)
+
+
+def encode_broker(broker: BrokerDescription) -> bytes:
+    """Return the value of a broker's record."""
+    fields = attrs.asdict(broker, filter=attrs.filters.exclude("address"))
+    return json.dumps({"version": BROKER_VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def decode_broker(address: str, value: bytes) -> BrokerDescription:
+    """Return a broker.
+
+    Args:
+        address: The address of the partition that the record is in.
+        value: What `encode_broker` or an earlier version of it has returned.
+
+    Returns:
+        The broker.
+
+    Raises:
+        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    """
+    with format_errors("the record of a broker"):
+        fields = json.loads(value)
+        if fields.pop("version") > BROKER_VERSION:
+            raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
+        kinds: dict[str, Callable[[Any], Any]] = {
+            each.name: type(each.default) for each in attrs.fields(BrokerDescription) if each.name != "address"
+        }
+        return BrokerDescription(
+            address=address, **{name: kind(fields[name]) for name, kind in kinds.items() if name in fields}
+        )

@@ -1,0 +1,1 @@
+"""The replicas of a log: who leads it, and what is committed."""

@@ -1,0 +1,392 @@
+"""The replicated logs of one broker: their machines, and what the broker holds of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import starmap
+from typing import NamedTuple
+
+import attrs
+
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import INDEX_TOPIC, BranchAddress, name_log, parse_address
+from dafka.broker.core.replication.checkpoints import Checkpoint
+from dafka.broker.core.replication.effects import ReplicaAction
+from dafka.broker.core.replication.local_log import HeldLog
+from dafka.broker.core.replication.records import Branch, BranchRow, ControlRecord
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from dafka.records import Partition, RecordBatch
+
+
+def is_useless(record: ControlRecord, epoch: int) -> bool:
+    """Return whether a control record says nothing any more, now that a branch of an epoch has begun."""
+    return not isinstance(record, BranchRow) and record.branch.epoch < epoch
+
+
+@attrs.frozen
+class FetchRecords:
+    """Fetch records that a log consists of and that this broker lacks.
+
+    Attributes:
+        partition: Their partition.
+        end_sequence: The sequence after the last one; 0 if all that is known is that there are more than here.
+    """
+
+    partition: Partition
+    end_sequence: int = 0
+
+
+class LogAction(NamedTuple):
+    """What the machine of a log asks for."""
+
+    log: ReplicatedLog
+    action: ReplicaAction | FetchRecords
+
+
+@attrs.define(eq=False)
+class ReplicatedLog:
+    """A log that several brokers keep, or have kept.
+
+    Attributes:
+        topic: The name of its topic.
+        topic_id: The id of its topic.
+        number: The number of the log in the topic.
+        name: The name of the log among all logs.
+        replica: Its machine.
+        held: What this broker holds of it.
+    """
+
+    topic: str
+    topic_id: str
+    number: int
+    name: str
+    replica: Replica
+    held: HeldLog
+
+    def index_partition(self, branch: Branch) -> Partition:
+        """Return the partition of the index of a branch."""
+        return Partition(INDEX_TOPIC, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
+
+    def own_partition(self, branch: Branch) -> Partition:
+        """Return the partition of the records that clients of a branch's leader have appended."""
+        return Partition(self.topic, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
+
+
+class ReplicatedLogs:
+    """The replicated logs of one broker.
+
+    Args:
+        address: The address of the broker.
+        number: Returns the number of the broker.
+        durable_end: Returns the sequence after the last stored record of a partition.
+        settings: How logs are replicated; their `availability` is that of their topics.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        number: Callable[[], int],
+        durable_end: Callable[[Partition], int],
+        settings: ReplicaSettings,
+    ) -> None:
+        self._address = address
+        self._number = number
+        self._durable_end = durable_end
+        self._settings = settings
+        self._logs: dict[str, ReplicatedLog] = {}
+        self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
+        self._alive: frozenset[str] = frozenset((address,))
+        self._unwritable: frozenset[str] = frozenset()
+        self._waiting: dict[Partition, set[ReplicatedLog]] = {}
+        self._lacking: dict[ReplicatedLog, None] = {}
+        self._restless: dict[ReplicatedLog, None] = {}
+        self._changed: dict[ReplicatedLog, None] = {}
+        self._advanced_at = float("-inf")
+
+    def __iter__(self) -> Iterator[ReplicatedLog]:
+        return iter(self._logs.values())
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def find(self, name: str) -> ReplicatedLog | None:
+        """Return the log with a name; None if it is not replicated."""
+        return self._logs.get(name)
+
+    def find_partition(self, partition: Partition) -> tuple[ReplicatedLog, Branch] | None:
+        """Return the log and the branch that a partition of records or of an index belongs to; None if to none."""
+        address = parse_address(partition.address)
+        log = None if address is None else self._logs.get(address.log_name)
+        if address is None or log is None or partition.topic not in {INDEX_TOPIC, log.topic}:
+            return None
+        return log, Branch(address.epoch, address.leader)
+
+    def note_control(self, broker: str, record: ControlRecord) -> list[LogAction]:
+        """Take in a control record, of this broker or another one."""
+        noted = self._control.setdefault(record.log, [])
+        if isinstance(record, BranchRow):
+            noted[:] = [each for each in noted if not is_useless(each[1], record.branch.epoch)]
+        noted.append((broker, record))
+        log = self._logs.get(record.log)
+        if log is None:
+            return []
+        is_own = broker == self._address
+        replica = self._wake_up(log)
+        found = replica.written(record) if is_own else replica.receive(broker, record)
+        actions = self._actions(log, found)
+        return [*actions, *self.fetch_lacking([log])] if isinstance(record, BranchRow) else actions
+
+    def has_control(self, name: str) -> bool:
+        """Return whether there are control records of a log."""
+        return name in self._control
+
+    def add(
+        self,
+        topic: Topic,
+        number: int,
+        replicas: Iterable[str],
+        index: Iterable[RecordBatch],
+        checkpoints: Mapping[Partition, Checkpoint] | None = None,
+    ) -> ReplicatedLog:
+        """Add a log.
+
+        Args:
+            topic: Its topic.
+            number: The number of the log in the topic.
+            replicas: The replicas of its first branch.
+            index: The index records of all its branches that are stored, as far as checkpoints do not cover them.
+            checkpoints: The checkpoints that the storage meets, by the partition of their index.
+
+        Returns:
+            The log, of which `resume` is to be called.
+        """
+        availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
+        settings = attrs.evolve(self._settings, availability=availability)
+        name = name_log(topic.topic_id, number)
+        replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
+        held = HeldLog(topic.name, topic.topic_id, number, self._durable_end)
+        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, held)
+        control = self._control.get(name, ())
+        own = [record for broker, record in control if broker == self._address]
+        replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
+        for partition, checkpoint in (checkpoints or {}).items():
+            if found := self.find_partition(partition):
+                held.restore(found[1], checkpoint)
+        for batch in index:
+            self._add_index(log, batch)
+        for _ in held.advance():
+            pass
+        replica.restore_held(held.ends())
+        self._wait(log)
+        return log
+
+    def resume(self, log: ReplicatedLog, now: float) -> list[LogAction]:
+        """Begin to take part: lead the log if this broker does, or claim it if nobody does."""
+        found = [*log.replica.resume(), *log.replica.set_alive(self._alive, now, self._unwritable)]
+        return [*self._actions(log, found), *self.fetch_lacking([log])]
+
+    def remove(self, name: str) -> None:
+        """Remove a log whose topic is deleted or hidden. Its control records stay, see `forget_control`."""
+        log = self._logs.pop(name, None)
+        if log is not None:
+            self._restless.pop(log, None)
+            self._changed.pop(log, None)
+            self._lacking.pop(log, None)
+            self._forget_waiting(log)
+
+    def forget_control(self, name: str) -> None:
+        """Forget the control records of a log whose topic is deleted."""
+        self._control.pop(name, None)
+
+    def drop(self, log: ReplicatedLog) -> None:
+        """Note that what this broker holds of a log is deleted; see `Replica.may_drop`."""
+        log.held.clear()
+        log.replica.restore_held({})
+        self._forget_waiting(log)
+        self._touch(log)
+
+    def stored(self, batches: Iterable[RecordBatch]) -> tuple[Collection[ReplicatedLog], list[LogAction]]:
+        """Note that records are durable here: of indexes, or records that indexes name.
+
+        Args:
+            batches: The records.
+
+        Returns:
+            The logs of which more may be held than before, and the actions.
+        """
+        changed: dict[ReplicatedLog, None] = {}
+        indexed: dict[ReplicatedLog, None] = {}
+        for batch in batches:
+            partition = batch.partition
+            if partition.topic == INDEX_TOPIC:
+                found = self.find_partition(partition)
+                if found is not None:
+                    self._add_index(found[0], batch)
+                    changed[found[0]] = indexed[found[0]] = None
+            elif partition in self._waiting:
+                changed.update(dict.fromkeys(self._waiting.pop(partition)))
+        actions: list[LogAction] = []
+        for log in changed:
+            for branch, end_offset in log.held.advance():
+                actions += self._actions(log, self._wake_up(log).stored(branch, end_offset))
+            self._wait(log)
+        return changed, actions + self.fetch_lacking([log for log in indexed if log in self._lacking])
+
+    def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
+        """Take in the acknowledgement of index records by another replica.
+
+        Args:
+            broker: The address of the replica.
+            partition: The partition of the index.
+            index_end: The sequence after the last index record that is acknowledged.
+
+        Returns:
+            The actions.
+        """
+        found = self.find_partition(partition)
+        if found is None:
+            return []
+        log, branch = found
+        end_offset = log.held.offset_at(branch, index_end)
+        if end_offset is None:  # who acknowledges anything of a branch has all that is before it
+            row = log.replica.table.rows.get(branch)
+            if row is None:
+                return []
+            end_offset = row.parent.end_offset
+        return self._actions(log, self._wake_up(log).acknowledged(broker, branch, end_offset))
+
+    def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
+        """Acknowledge the index records of a partition again: their leader may have missed it."""
+        found = self.find_partition(partition)
+        if found is None or found[1] != found[0].replica.acknowledged_tip.branch:
+            return []
+        return self._actions(found[0], found[0].replica.repeat_acknowledgement())
+
+    def set_alive(
+        self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
+    ) -> list[LogAction]:
+        """Note which brokers are alive, and which of these cannot write; see `Replica.set_alive`."""
+        returned = set(brokers) - self._alive
+        self._alive, self._unwritable = frozenset(brokers), unwritable
+        actions: list[LogAction] = []
+        for log in list(self._logs.values()):
+            found = self._wake_up(log).set_alive(self._alive, now, unwritable)
+            if log.replica.leader in returned:
+                found += log.replica.repeat_acknowledgement()
+            actions += self._actions(log, found)
+        self._advanced_at = now
+        return actions
+
+    def advance(self, now: float) -> list[LogAction]:
+        """Let time pass, for the logs that wait for something."""
+        restless, self._restless = self._restless, {}
+        self._advanced_at = now
+        actions: list[LogAction] = []
+        for log in restless:
+            found = log.replica.advance(now)
+            if found or not log.replica.is_settled:
+                actions += self._actions(log, found)
+        return actions
+
+    def _wake_up(self, log: ReplicatedLog) -> Replica:
+        """Return the replica of a log that something happens to, which may have been settled until now."""
+        if log not in self._restless:
+            log.replica.rest(self._advanced_at)
+        return log.replica
+
+    @property
+    def restless(self) -> list[ReplicatedLog]:
+        """The logs that something has happened to since time was let pass, or that wait for something."""
+        return list(self._restless)
+
+    def take_changed(self) -> list[ReplicatedLog]:
+        """Return the logs that may have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def set_preferences(self, log: ReplicatedLog, preferred: tuple[str, ...], unfit: frozenset[str]) -> None:
+        """Note which brokers are meant to lead a log; see `Replica.set_preferences`."""
+        if log.replica.set_preferences(preferred, unfit):
+            self._touch(log)
+
+    def take_over(self, log: ReplicatedLog) -> list[LogAction]:
+        """Claim a log from another leader, if this broker is preferred; see `Replica.take_over`."""
+        return self._actions(log, self._wake_up(log).take_over())
+
+    def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
+        """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
+        return self._actions(log, self._wake_up(log).change_replicas(replicas))
+
+    def renumber(self, number: int) -> None:
+        """Note the number of this broker, which has changed."""
+        for log in self._logs.values():
+            log.replica.renumber(number)
+
+    def keeps(self, partition: Partition) -> bool | None:
+        """Return whether this broker keeps a partition of a replicated log; None if it is not one of these."""
+        found = self.find_partition(partition)
+        return None if found is None else self._address in found[0].replica.replicas
+
+    def is_joining(self, partition: Partition) -> bool:
+        """Return whether a partition is fetched only so that this broker becomes a further replica of a log."""
+        found = self.find_partition(partition)
+        return found is not None and found[0].replica.is_joining
+
+    def rows(self, name: str) -> list[BranchRow]:
+        """Return the branch table of a log, by epoch."""
+        log = self._logs.get(name)
+        return [] if log is None else [log.replica.table.rows[branch] for branch in sorted(log.replica.table.rows)]
+
+    def _add_index(self, log: ReplicatedLog, batch: RecordBatch) -> None:
+        address = parse_address(batch.partition.address)
+        assert address is not None
+        values = [value or b"" for value in batch.values]
+        log.held.add_index(Branch(address.epoch, address.leader), batch.first_sequence, values)
+
+    def _wait(self, log: ReplicatedLog) -> None:
+        for partition in log.held.missing():
+            self._waiting.setdefault(partition, set()).add(log)
+
+    def fetch_waited_for(self) -> list[LogAction]:
+        """Fetch what indexes name, or logs consist of, and what has not come by itself. Call it from time to time."""
+        return self.fetch_lacking({*self._lacking, *(log for logs in self._waiting.values() for log in logs)})
+
+    def fetch_lacking(self, logs: Iterable[ReplicatedLog]) -> list[LogAction]:
+        """Fetch what this broker, as a replica, lacks of logs up to the beginnings of their latest branches.
+
+        Other brokers do not know what it lacks, and those that have written it may be dead.
+        """
+        actions: list[LogAction] = []
+        for log in logs:
+            found = [LogAction(log, each) for each in self._find_lacking(log)]
+            actions += found
+            if found:
+                self._lacking[log] = None
+            else:
+                self._lacking.pop(log, None)
+        return actions
+
+    def _find_lacking(self, log: ReplicatedLog) -> Iterator[FetchRecords]:
+        replica = log.replica
+        if self._address not in replica.replicas:
+            return
+        yield from starmap(FetchRecords, log.held.missing().items())
+        row = replica.latest
+        if not replica.branches.is_complete(row.branch):
+            known = log.held.known_ends()
+            for branch, end_offset in replica.table.chain(row.parent) or ():
+                if known.get(branch, 0) < end_offset:
+                    yield FetchRecords(log.index_partition(branch))
+
+    def _forget_waiting(self, log: ReplicatedLog) -> None:
+        for waiting in self._waiting.values():
+            waiting.discard(log)
+
+    def _touch(self, log: ReplicatedLog) -> None:
+        if self._logs.get(log.name) is log:
+            self._restless[log] = self._changed[log] = None
+
+    def _actions(self, log: ReplicatedLog, actions: Iterable[ReplicaAction]) -> list[LogAction]:
+        self._touch(log)
+        return [LogAction(log, action) for action in actions]

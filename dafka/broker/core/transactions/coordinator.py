@@ -1,0 +1,383 @@
+"""The coordinator of transactions: who may write under a transactional id, and which transactions end how.
+
+A transaction is decided by one record, `PrepareCommit` or `PrepareAbort`. The markers follow it, in all logs and groups
+that take part. After a crash the coordinator has them written again, so that whatever was decided is completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from dafka.broker.core.coordination.deadlines import Deadlines
+from dafka.broker.core.coordination.effects import Action, Answer, Token, WriteMarkers, WriteState, write_state
+from dafka.broker.core.coordination.state_records import TRANSACTIONS_TOPIC, StateRecord, decode_key
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.producer_ids import PRODUCER_IDS_KIND, ProducerIds
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.core.transactions.transaction import (
+    PREPARED,
+    Transaction,
+    TransactionPhase,
+    decode_transaction,
+    encode_transaction,
+    encode_transaction_tombstone,
+)
+from dafka.errors import StorageFormatError
+
+_NO_PRODUCER = Producer(-1, -1)
+
+
+@attrs.frozen
+class InitProducerResult:
+    """The answer to InitProducerId."""
+
+    error_code: ErrorCode
+    producer: Producer = _NO_PRODUCER
+
+
+class TransactionCoordinator:
+    """The transactional ids of one slot, and the ids that it gives to producers.
+
+    To restart: `restore` every record in its order, then `start`, and carry out its actions before serving clients.
+
+    Args:
+        settings: The limits.
+        producer_ids: The ids that it gives to producers; from 0 on if None.
+    """
+
+    def __init__(self, settings: TransactionSettings, producer_ids: ProducerIds | None = None) -> None:
+        self._settings = settings
+        self._producer_ids = producer_ids or ProducerIds()
+        self._transactions: dict[str, Transaction] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
+        self._ending: dict[str, Token] = {}
+
+    def restore(self, record: StateRecord) -> None:
+        """Take over what a record says.
+
+        Args:
+            record: A record of `$transactions`.
+
+        Raises:
+            StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+        """
+        match decode_key(record):
+            case [kind] if kind == PRODUCER_IDS_KIND and record.topic == TRANSACTIONS_TOPIC:
+                self._producer_ids.restore(record)
+            case ["transaction", str(transactional_id)] if record.topic == TRANSACTIONS_TOPIC:
+                self._transactions.pop(transactional_id, None)
+                if record.value is not None:
+                    self._transactions[transactional_id] = decode_transaction(record, transactional_id)
+            case _:
+                raise StorageFormatError(f"{record.topic}: {record.key!r} is not the key of a transaction")
+
+    def start(self) -> list[Action]:
+        """Begin to serve, after all records were restored. Decided transactions are completed."""
+        for transaction in self._transactions.values():
+            self._set_deadline(transaction)
+        return [_markers(each) for each in self._transactions.values() if each.phase in PREPARED]
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when to call `advance`; None if nothing waits for time to pass."""
+        return self._deadlines.next_deadline_ms()
+
+    def advance(self, now_ms: int) -> list[Action]:
+        """Abort transactions that have lasted too long, and forget transactional ids that are not used."""
+        actions = list[Action]()
+        while (transactional_id := self._deadlines.pop_due(now_ms)) is not None:
+            transaction = self._transactions[transactional_id]
+            if transaction.phase is TransactionPhase.ONGOING:
+                actions += self._prepare(_fence(transaction), is_commit=False, now_ms=now_ms)
+            else:
+                del self._transactions[transactional_id]
+                actions.append(WriteState((encode_transaction_tombstone(transactional_id),)))
+        return actions
+
+    def init_producer_id(
+        self,
+        token: Token,
+        transactional_id: str | None,
+        transaction_timeout_ms: int,
+        expected: Producer | None,
+        now_ms: int,
+    ) -> list[Action]:
+        """Give a producer its id and epoch. The answer is an `InitProducerResult`.
+
+        Args:
+            token: Stands for the request.
+            transactional_id: The name of a transactional producer; None if it is only idempotent.
+            transaction_timeout_ms: How long its transactions may last.
+            expected: The id and epoch that a transactional producer has, and wants a new epoch for; None, or numbers
+                below 0, if it has none (InitProducerId before version 3 cannot say it).
+            now_ms: The time.
+
+        Returns:
+            What to do. CONCURRENT_TRANSACTIONS asks the client to try again: an earlier transaction is being ended.
+        """
+        if transactional_id is None:
+            producer_id, records = self._producer_ids.take()
+            return [*write_state(records), Answer(token, InitProducerResult(ErrorCode.NONE, Producer(producer_id, 0)))]
+        if expected is not None and expected.producer_id < 0:
+            expected = None
+        transaction = self._transactions.get(transactional_id)
+        error = self._check_init(transactional_id, transaction, transaction_timeout_ms, expected)
+        if error:
+            return [Answer(token, InitProducerResult(error))]
+        if transaction is not None and transaction.phase is TransactionPhase.ONGOING:
+            fenced = _fence(transaction)
+            if expected is not None:  # the producer itself asks: let its next attempt succeed
+                fenced = attrs.evolve(fenced, last_producer_epoch=transaction.producer_epoch)
+            actions = self._prepare(fenced, is_commit=False, now_ms=now_ms)
+            return [*actions, Answer(token, InitProducerResult(ErrorCode.CONCURRENT_TRANSACTIONS))]
+        records = list[StateRecord]()
+        if transaction is None or (transaction.is_epoch_exhausted and not _is_repeated(transaction, expected)):
+            producer_id, records = self._producer_ids.take()
+            transaction = Transaction(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                previous_producer_id=-1 if transaction is None else transaction.producer_id,
+                producer_epoch=0,
+                last_producer_epoch=-1 if expected is None else expected.producer_epoch,
+                transaction_timeout_ms=transaction_timeout_ms,
+                updated_at_ms=now_ms,
+            )
+        elif not _is_repeated(transaction, expected):
+            transaction = attrs.evolve(
+                transaction,
+                producer_epoch=transaction.producer_epoch + 1,
+                last_producer_epoch=-1 if expected is None else expected.producer_epoch,
+            )
+        records.append(self._put(transaction.reset(transaction_timeout_ms, now_ms)))
+        producer = Producer(transaction.producer_id, transaction.producer_epoch)
+        return [*write_state(records), Answer(token, InitProducerResult(ErrorCode.NONE, producer))]
+
+    def add_partitions(
+        self,
+        token: Token,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+    ) -> list[Action]:
+        """Let logs take part in a transaction, which begins if there is none. The answer is an `ErrorCode`.
+
+        Args:
+            token: Stands for the request.
+            transactional_id: The name of the producer.
+            producer: Its id and epoch.
+            partitions: The logs, all of which must exist.
+            now_ms: The time.
+
+        Returns:
+            What to do. CONCURRENT_TRANSACTIONS asks the client to try again: the last transaction is being ended.
+        """
+        return self._join(token, transactional_id, producer, frozenset(partitions), frozenset(), now_ms)
+
+    def add_offsets(
+        self, token: Token, transactional_id: str, producer: Producer, group_id: str, now_ms: int
+    ) -> list[Action]:
+        """Let the offsets of a group take part in a transaction, which begins if there is none.
+
+        Args:
+            token: Stands for the request.
+            transactional_id: The name of the producer.
+            producer: Its id and epoch.
+            group_id: The group.
+            now_ms: The time.
+
+        Returns:
+            What to do. The answer is an `ErrorCode`, as that of `add_partitions`.
+        """
+        return self._join(token, transactional_id, producer, frozenset(), frozenset({group_id}), now_ms)
+
+    def check_partition(self, transactional_id: str, producer: Producer, log: TopicPartition) -> ErrorCode:
+        """Return what is wrong with a transactional batch for a log: the log must take part in the transaction.
+
+        Ask this before the batch is checked by the log's `LogProducers` and appended, in the same step. So no batch
+        comes behind the marker of its transaction.
+        """
+        transaction, error = self._find(transactional_id, producer)
+        if error is ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if transaction is None:
+            return error
+        is_part = transaction.phase is TransactionPhase.ONGOING and log in transaction.partitions
+        return ErrorCode.NONE if is_part else ErrorCode.INVALID_TXN_STATE
+
+    def check_group(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
+        """Return what is wrong with a TxnOffsetCommit: the group must take part in the transaction.
+
+        Ask this before `GroupCoordinator.commit_transaction_offsets`, in the same step.
+        """
+        transaction, error = self._find(transactional_id, producer)
+        if transaction is None:
+            return error
+        is_part = transaction.phase is TransactionPhase.ONGOING and group_id in transaction.groups
+        return ErrorCode.NONE if is_part else ErrorCode.INVALID_TXN_STATE
+
+    def orphans(self, log: TopicPartition, producer_ids: Iterable[int]) -> list[int]:
+        """Return the producers whose open transactions in a log nobody will end. Abort them after a restart.
+
+        A client that sends records before AddPartitionsToTxn is answered can leave such a transaction in the log, if
+        the broker crashes then. It would hold back the last stable offset forever.
+
+        Args:
+            log: The log.
+            producer_ids: The producers that have an open transaction there.
+
+        Returns:
+            Those of whose transactions the log is no part.
+        """
+        known = {each.producer_id for each in self._transactions.values() if log in each.partitions}
+        return [producer_id for producer_id in producer_ids if producer_id not in known]
+
+    def end_transaction(
+        self, token: Token, transactional_id: str, producer: Producer, is_commit: bool, now_ms: int
+    ) -> list[Action]:
+        """Commit or abort a transaction. The answer is an `ErrorCode`. It waits until the markers are written.
+
+        Args:
+            token: Stands for the request.
+            transactional_id: The name of the producer.
+            producer: Its id and epoch.
+            is_commit: Whether to commit.
+            now_ms: The time.
+
+        Returns:
+            What to do.
+        """
+        transaction, error = self._find(transactional_id, producer)
+        if transaction is None:
+            return [Answer(token, error)]
+        if transaction.phase is TransactionPhase.ONGOING:
+            self._ending[transactional_id] = token
+            return self._prepare(transaction, is_commit=is_commit, now_ms=now_ms)
+        match transaction.phase, is_commit:
+            case (TransactionPhase.COMPLETE_COMMIT, True) | (TransactionPhase.COMPLETE_ABORT, False):
+                error = ErrorCode.NONE
+            case (TransactionPhase.PREPARE_COMMIT, True) | (TransactionPhase.PREPARE_ABORT, False):
+                error = ErrorCode.CONCURRENT_TRANSACTIONS
+            case _:
+                error = ErrorCode.INVALID_TXN_STATE
+        return [Answer(token, error)]
+
+    def markers_written(self, transactional_id: str, now_ms: int) -> list[Action]:
+        """Note that everything that `WriteMarkers` asked for is durable.
+
+        Args:
+            transactional_id: The name of the producer.
+            now_ms: The time.
+
+        Returns:
+            What to do.
+        """
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None or transaction.phase not in PREPARED:
+            return []
+        actions = write_state([self._put(transaction.complete(now_ms))])
+        if transactional_id in self._ending:
+            actions.append(Answer(self._ending.pop(transactional_id), ErrorCode.NONE))
+        return actions
+
+    def describe_transaction(self, transactional_id: str) -> Transaction | None:
+        """Return the state of a transactional id; None if there is no such id (TRANSACTIONAL_ID_NOT_FOUND)."""
+        return self._transactions.get(transactional_id)
+
+    def list_transactions(self) -> list[Transaction]:
+        """Return the states of all transactional ids."""
+        return list(self._transactions.values())
+
+    def _check_init(
+        self,
+        transactional_id: str,
+        transaction: Transaction | None,
+        transaction_timeout_ms: int,
+        expected: Producer | None,
+    ) -> ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if not 0 < transaction_timeout_ms <= self._settings.transaction_max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        if transaction is None:
+            is_full = len(self._transactions) >= self._settings.transactional_ids_max
+            return ErrorCode.POLICY_VIOLATION if is_full else ErrorCode.NONE
+        error = ErrorCode.NONE if expected is None else transaction.check_expected(*expected)
+        if not error and transaction.phase in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if transaction.phase is TransactionPhase.ONGOING and _is_repeated(transaction, expected):
+            return ErrorCode.PRODUCER_FENCED  # an old request: the producer has its new epoch, and uses it
+        return error
+
+    def _find(self, transactional_id: str, producer: Producer) -> tuple[Transaction | None, ErrorCode]:
+        """Return the transaction of a producer; none, and what is wrong, if it is not the producer's."""
+        if not transactional_id:
+            return None, ErrorCode.INVALID_REQUEST
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        error = transaction.check_producer(*producer)
+        return (None if error else transaction), error
+
+    def _join(
+        self,
+        token: Token,
+        transactional_id: str,
+        producer: Producer,
+        partitions: frozenset[TopicPartition],
+        groups: frozenset[str],
+        now_ms: int,
+    ) -> list[Action]:
+        transaction, error = self._find(transactional_id, producer)
+        if transaction is None:
+            return [Answer(token, error)]
+        if transaction.phase in PREPARED:
+            return [Answer(token, ErrorCode.CONCURRENT_TRANSACTIONS)]
+        is_part = partitions <= transaction.partitions and groups <= transaction.groups
+        if is_part and transaction.phase is TransactionPhase.ONGOING:
+            return [Answer(token, ErrorCode.NONE)]
+        return [*write_state([self._put(transaction.join(partitions, groups, now_ms))]), Answer(token, ErrorCode.NONE)]
+
+    def _prepare(self, transaction: Transaction, *, is_commit: bool, now_ms: int) -> list[Action]:
+        """Decide a transaction."""
+        phase = TransactionPhase.PREPARE_COMMIT if is_commit else TransactionPhase.PREPARE_ABORT
+        decided = attrs.evolve(transaction, phase=phase, updated_at_ms=now_ms)
+        return [*write_state([self._put(decided)]), _markers(decided)]
+
+    def _put(self, transaction: Transaction) -> StateRecord:
+        self._transactions[transaction.transactional_id] = transaction
+        self._set_deadline(transaction)
+        return encode_transaction(transaction)
+
+    def _set_deadline(self, transaction: Transaction) -> None:
+        """Set when the transaction is aborted, or when the id is forgotten."""
+        if transaction.phase in PREPARED:
+            self._deadlines.cancel(transaction.transactional_id)
+            return
+        deadline_ms = transaction.updated_at_ms + self._settings.transactional_id_expiration_ms
+        if transaction.phase is TransactionPhase.ONGOING:
+            deadline_ms = transaction.started_at_ms + transaction.transaction_timeout_ms
+        self._deadlines.set(transaction.transactional_id, deadline_ms)
+
+
+def _fence(transaction: Transaction) -> Transaction:
+    """Return the transaction with an epoch that fences its producer."""
+    return attrs.evolve(transaction, producer_epoch=transaction.producer_epoch + 1, last_producer_epoch=-1)
+
+
+def _is_repeated(transaction: Transaction, expected: Producer | None) -> bool:
+    return expected is not None and transaction.is_repeated(*expected)
+
+
+def _markers(transaction: Transaction) -> WriteMarkers:
+    return WriteMarkers(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.phase is TransactionPhase.PREPARE_COMMIT,
+        tuple(sorted(transaction.partitions)),
+        tuple(sorted(transaction.groups)),
+    )

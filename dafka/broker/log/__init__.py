@@ -1,0 +1,1 @@
+"""Appending to logs and reading them, retention and compaction."""

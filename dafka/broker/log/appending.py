@@ -1,0 +1,354 @@
+"""Append record batches of clients to logs. What an idempotent producer sends again is not appended again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from traceback import clear_frames
+from typing import Protocol, TypeAlias
+
+import attrs
+import trio
+
+from dafka.batches import BatchHeader, Compression, check_crc, decode_run, iter_batches
+from dafka.broker.broker import Service
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.producer_state import AppendedBatch, LogProducers, Producer
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of, replicas_min_of
+from dafka.errors import (
+    BatchError,
+    BatchTooLargeError,
+    DafkaError,
+    NotLeaderError,
+    RecordError,
+    StorageError,
+    TopicDeletedError,
+)
+from dafka.records import RecordBatch
+from dafka.storage.plugin_helpers import now_ms
+
+Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
+"""The header of a record batch, and the record batch."""
+
+_REFUSALS: dict[type[DafkaError], ErrorCode] = {
+    RecordError: ErrorCode.MESSAGE_TOO_LARGE,
+    BatchError: ErrorCode.INVALID_RECORD,
+    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+INLINE_BYTES_MAX = 2**20
+"""Records up to this size, decompressed, are unpacked at once. More is unpacked in a thread."""
+
+_UNPACKING_FACTOR = 2
+"""How many copies of the records there are while they are unpacked."""
+
+
+class AppendRefusedError(DafkaError):
+    """The records for a log are refused.
+
+    Args:
+        error_code: What is wrong, in Kafka's terms.
+        message: The same for people; None if the code says it all.
+
+    Attributes:
+        error_code: What is wrong, in Kafka's terms.
+        message: The same for people; None if the code says it all.
+    """
+
+    def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or error_code.name)
+        self.error_code = error_code
+        self.message = message
+
+
+class WaitOffset(Protocol):
+    """Waits until records are durable."""
+
+    def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
+        """Wait, and return the offset of the first record; -1 if they were appended long before, and it is not known.
+
+        Raises `NotLeaderError` if the log has not got the records, or if their producer has an id, so that it may send
+        them again in any case; `OutcomeUnknownError` if nobody says in time whether the log has them; and
+        `TopicDeletedError`.
+        """
+
+
+@attrs.frozen(eq=False)
+class AppendedBatches:
+    """Record batches that a log has, but perhaps not durably yet.
+
+    Attributes:
+        log: The log.
+        record_count: The number of their records.
+        is_duplicate: Whether they were appended before.
+        is_durable: Returns whether they are durable.
+        wait_offset: Waits until they are durable.
+    """
+
+    log: LogState
+    record_count: int
+    is_duplicate: bool
+    is_durable: Callable[[], bool]
+    wait_offset: WaitOffset
+
+
+def message_bytes_max(service: Service, log: LogState) -> int:
+    """Return the size of the largest batch that clients may append to a log, in bytes."""
+    topic = service.broker.order.topics[log.topic]
+    return int(topic.settings.get("max.message.bytes", service.config.kafka.message_bytes_max))
+
+
+def check_size(service: Service, log: LogState, size: int) -> None:
+    """Raise `AppendRefusedError` if a client may not append so many bytes of batches to a log at once."""
+    size_max = message_bytes_max(service, log)
+    if size > size_max:
+        raise AppendRefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"expected at most {size_max} bytes of records (max.message.bytes), not {size}"
+        )
+
+
+def decompressed_bytes_max(service: Service, log: LogState) -> int:
+    """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
+    topic = service.broker.order.topics[log.topic]
+    return int(topic.settings.get("max.decompressed.message.bytes", service.config.kafka.batch_bytes_max))
+
+
+def read_batches(records: bytes | memoryview) -> list[Batch]:
+    """Return record batches of a client, whose CRCs are checked.
+
+    Args:
+        records: Whole record batches, one after the other.
+
+    Returns:
+        The batches.
+
+    Raises:
+        AppendRefusedError: They are damaged, or not what a client may append.
+    """
+    whole = memoryview(records)
+    found: list[Batch] = []
+    try:
+        for position, each in iter_batches(whole):
+            header = check_crc(whole, position)
+            if header.is_control or header.last_offset_delta != header.count - 1:
+                raise AppendRefusedError(ErrorCode.INVALID_RECORD)
+            found.append((header, whole[position : position + each.size]))
+    except BatchError as error:
+        raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    return found
+
+
+@asynccontextmanager
+async def unpacked(
+    service: Service, log: LogState, batches: Sequence[Batch], source: str
+) -> AsyncIterator[RecordBatch | None]:
+    """Unpack compressed record batches of a client, much of it in a thread, so that others are served meanwhile.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        batches: The batches.
+        source: The user, or the address of the client. The sources take turns.
+
+    Yields:
+        The records, to append them within the block, in which there is memory for them; None if the batches are not
+        compressed, or another broker leads the log: they are then read as they are appended.
+
+    Raises:
+        AppendRefusedError: They are malformed or too large, the storage fails, or the topic was deleted meanwhile.
+    """
+    if not log.leadership.is_led or all(header.compression is Compression.NONE for header, _ in batches):
+        yield None
+        return
+    bytes_max = decompressed_bytes_max(service, log)
+    decode = partial(decode_run, log.own, batches, is_kept=False)
+    records = None
+    with _refusing():
+        try:
+            records = decode(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
+        except BatchTooLargeError:
+            if bytes_max <= INLINE_BYTES_MAX:
+                raise
+    if records is not None:
+        yield records
+        return
+    async with service.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
+        with _refusing():
+            await service.broker.wait_room()  # what was unpacked and is not durable yet counts there
+            records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
+        if log.is_gone:
+            raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield records
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise `AppendRefusedError` for records that cannot be unpacked, or not be stored."""
+    try:
+        yield
+    except (BatchError, RecordError, StorageError) as error:
+        clear_frames(error.__traceback__)  # they have what was unpacked
+        if isinstance(error, BatchTooLargeError):
+            raise too_large(error) from None
+        code = next(code for kind, code in _REFUSALS.items() if isinstance(error, kind))
+        raise AppendRefusedError(code, str(error)) from None
+
+
+def too_large(error: BatchTooLargeError) -> AppendRefusedError:
+    """Return the refusal of records that take more than a topic allows, decompressed."""
+    return AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} (max.decompressed.message.bytes)")
+
+
+def append_batches(
+    service: Service,
+    log: LogState,
+    batches: Sequence[Batch],
+    transactional_id: str = "",
+    *,
+    records: RecordBatch | None = None,
+    all_replicas: bool = True,
+) -> AppendedBatches:
+    """Append record batches of a client to a log, unless its producer has appended them before.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
+        transactional_id: The name of the producer, if the batch belongs to a transaction.
+        records: What `unpacked` has returned.
+        all_replicas: Whether the client waits for replicas, so that there must be enough of them.
+
+    Returns:
+        The batches, to wait for.
+
+    Raises:
+        AppendRefusedError: They are malformed or too large, or do not follow what the producer has sent before; or too
+            few replicas are alive.
+        NotLeaderError: Another broker leads the log.
+    """
+    if not log.leadership.is_led:
+        raise not_leader(log)
+    if service.broker.waits.problem:
+        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, service.broker.waits.problem)
+    if all_replicas:
+        _check_replicas(service, log)
+    if all(header.producer_id < 0 for header, _ in batches):
+        return _append(service, log, batches, records)
+    if len(batches) > 1:
+        raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one batch of a producer with an id")
+    header = batches[0][0]
+    producers = service.producers.of(log)
+    if header.is_transactional:
+        producer = Producer(header.producer_id, header.producer_epoch)
+        error = service.participants.check_log(log, transactional_id, producer)
+        if error:
+            raise AppendRefusedError(error)
+    duplicate_of = _find_earlier(service, log, producers, header)
+    if duplicate_of is not None:
+        return _find_duplicate(service, log, duplicate_of.base_offset, header)
+    sequence = service.broker.next_sequence(log)
+    appended = _append(service, log, batches, records)
+    producers.add_batch(attrs.evolve(header, base_offset=sequence), now_ms())
+    return appended
+
+
+def _find_earlier(
+    service: Service, log: LogState, producers: LogProducers, header: BatchHeader
+) -> AppendedBatch | None:
+    """Return a batch as it was appended before; None if it is to be appended. Raises `AppendRefusedError`."""
+    check = producers.check_batch(header)
+    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
+        # What it follows may be on its way: librdkafka sends batches to a new leader before it repeats those that the
+        # former one has not answered. Told of a gap, it would send all it has under way again, as new records.
+        if not producers.is_lasting_gap(header, now_ms()):
+            raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
+        if availability_of(service.broker.order.topics[log.topic]) != MAJORITY:
+            return None
+    if check.error_code:
+        raise AppendRefusedError(check.error_code)
+    return check.duplicate_of
+
+
+def not_leader(log: LogState) -> NotLeaderError:
+    """Return the error of who wants from this broker what only the leader of a log does."""
+    return NotLeaderError(f"another broker leads log {log.number} of the topic {log.topic!r}", log.leadership.leader)
+
+
+def _check_replicas(service: Service, log: LogState) -> None:
+    """Refuse records that would not reach enough replicas at present."""
+    leadership, brokers = log.leadership, service.broker.brokers
+    topic = service.broker.order.topics[log.topic]
+    voters = leadership.voters
+    living = sum(map(brokers.is_alive, voters))
+    if availability_of(topic) == MAJORITY and living <= len(voters) // 2 and voters:
+        raise AppendRefusedError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{living} of {len(voters)} replicas are alive, which is no majority",
+        )
+    needed = replicas_min_of(topic)
+    in_sync = max(sum(map(brokers.is_alive, leadership.in_sync)), 1)  # this broker is
+    if in_sync < needed:
+        raise AppendRefusedError(
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, and min.insync.replicas is {needed}"
+        )
+
+
+def _append(service: Service, log: LogState, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
+    bytes_max = decompressed_bytes_max(service, log)
+    with _refusing():
+        appended = service.broker.append(log, batches, records=records, bytes_max=bytes_max)
+    is_plain = all(header.producer_id < 0 for header, _ in batches)
+
+    async def wait_offset(*, all_replicas: bool = True) -> int:
+        try:
+            return await appended.wait_offset(all_replicas=all_replicas)
+        except NotLeaderError:
+            if not is_plain:
+                raise
+        return await service.outcomes.find(appended, all_replicas=all_replicas)
+
+    count = sum(header.count for header, _ in batches)
+    return AppendedBatches(log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset)
+
+
+def _find_duplicate(service: Service, log: LogState, position: int | None, header: BatchHeader) -> AppendedBatches:
+    """Return records that were appended before.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        position: Their position in the log, see `LogState.find_offset`; None if they came from another branch.
+        header: The header of their batch.
+
+    Returns:
+        The records, to wait for.
+    """
+    broker = service.broker
+
+    def find_offset() -> int:
+        """Return the offset of the first record; -1 if it is not remembered."""
+        if position is not None:
+            return log.find_offset(position)
+        entry = log.producers.find(header.producer_id, header.producer_epoch, header.base_sequence)
+        return -1 if entry is None else log.find_offset(entry.sequence)
+
+    async def wait_offset(*, all_replicas: bool = True) -> int:
+        while True:
+            with broker.watchers.watching([log]) as advanced:
+                if log.is_gone:
+                    raise TopicDeletedError(log.topic)
+                if not log.leadership.is_led:
+                    raise not_leader(log)
+                if is_durable():
+                    offset = find_offset()
+                    end = log.index.end_offset if offset < 0 else offset + header.count
+                    if not all_replicas or end <= log.high_watermark:
+                        return offset
+                await advanced.wait()
+
+    def is_durable() -> bool:
+        return not log.healing if position is None else broker.durable_end(log) > position
+
+    return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)

@@ -1,0 +1,287 @@
+"""Compacts the logs of a broker's topics: of each key, the last committed record of the log stays.
+
+The order of a log decides which record is the last one, whichever partitions the records are in. A pass reads the part
+of the log that is new, up to the last stable offset, and notes the last offset of each key. Then the storage removes
+from each partition the records with lower offsets, and those of aborted transactions. What is beyond the high
+watermark, or belongs to an open transaction, stays as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import attrs
+import trio
+
+from dafka.batches import decode_batch, decode_held, read_header
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.topic_settings import is_compacted
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.log.read_committed import split_committed
+from dafka.broker.node import Broker
+from dafka.config import Config
+from dafka.errors import BatchError, StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.roles.compactor import CLEAN_ENDS
+from dafka.storage import Compactable, Compacted, CompactsPartitions
+from dafka.storage.compaction import CompactionPolicy, LatestKeys, find_tombstones
+from dafka.storage.plugin_helpers import now_ms
+
+NOTE_BYTES = 2**17
+"""How much of a log is noted at a time, in bytes."""
+
+
+class Run(NamedTuple):
+    """Consecutive records of a partition that have consecutive offsets in the log.
+
+    Attributes:
+        first_sequence: The sequence of the first record.
+        end_sequence: The sequence after the last one.
+        offset: The offset of the first record.
+    """
+
+    first_sequence: int
+    end_sequence: int
+    offset: int
+
+
+@attrs.frozen
+class _Part:
+    """A partition of a log.
+
+    Attributes:
+        address: Its address in the index.
+        partition: The partition.
+        clean_end: The sequence up to which it was compacted before.
+        found: What there is to compact.
+    """
+
+    address: str
+    partition: Partition
+    clean_end: int
+    found: Compactable
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are records that no pass has looked at."""
+        return self.found.end_sequence > self.clean_end
+
+
+class Superseded:
+    """Decides which records of a log a pass removes.
+
+    Args:
+        keys_max: The number of keys that it can note.
+        stored_before: Tombstones that were stored before this time are removed, in milliseconds since 1970.
+
+    Attributes:
+        end_offset: The offset after the last record that was noted.
+    """
+
+    def __init__(self, keys_max: int, stored_before: int) -> None:
+        self.end_offset = 0
+        self._latest = LatestKeys(keys_max)
+        self._stored_before = stored_before
+        self._aborted: list[tuple[int, int]] = []
+
+    def note(self, batches: list[bytes], aborted: list[tuple[int, int]]) -> bool:
+        """Note the keys of record batches of the log, and return whether there was room for all of them.
+
+        Args:
+            batches: The batches, which follow those noted before.
+            aborted: The producers of aborted transactions, and the offsets of the first records.
+
+        Returns:
+            Whether all were noted; else `end_offset` is that of the first one that was not.
+
+        Raises:
+            BatchError: A batch is malformed.
+        """
+        headers = [(read_header(data), data) for data in batches]
+        for (header, data), is_committed in split_committed(headers, aborted):
+            if not is_committed:
+                self._aborted.append((header.base_offset, header.end_offset))
+            elif not self._latest.has_room:
+                self.end_offset = header.base_offset
+                return False
+            elif header.is_compacted:
+                for offset, columns in decode_held(header, data):
+                    if columns.keys is not None:
+                        self._latest.add(columns.keys, range(offset, offset + len(columns)))
+            else:
+                keys = decode_batch(data, header=header).keys
+                if keys is not None:
+                    self._latest.add(keys, range(header.base_offset, header.end_offset))
+        self.end_offset = headers[-1][0].end_offset
+        return True
+
+    def find_removed(self, runs: list[Run], batch: RecordBatch) -> bytes:
+        """Return for each record of a partition 1 if it is removed, else 0.
+
+        Args:
+            runs: The runs of the partition, in the order of their sequences.
+            batch: The records.
+
+        Returns:
+            A byte for each.
+        """
+        removed = bytearray(len(batch))
+        number = max(bisect_right(runs, batch.first_sequence, key=lambda run: run.first_sequence) - 1, 0)
+        for run in runs[number:]:
+            if run.first_sequence >= batch.end_sequence:
+                break
+            offset = run.offset + max(batch.first_sequence - run.first_sequence, 0)
+            part = batch.between(run.first_sequence, run.end_sequence)
+            part = part.between(part.first_sequence, part.first_sequence + max(self.end_offset - offset, 0))
+            if len(part):
+                at = part.first_sequence - batch.first_sequence
+                removed[at : at + len(part)] = self._find_in_run(part, offset)
+        return bytes(removed)
+
+    def _find_in_run(self, part: RecordBatch, offset: int) -> bytes:
+        found = bytearray(len(part))
+        if part.keys is not None:
+            superseded = self._latest.find_superseded(part.keys, range(offset, offset + len(part)))
+            found[:] = bytes(map(max, superseded, find_tombstones(part, self._stored_before)))
+        number = bisect_right(self._aborted, offset, key=lambda each: each[1])
+        for first, end in self._aborted[number:]:
+            if first >= offset + len(part):
+                break
+            start, stop = max(first - offset, 0), min(end - offset, len(part))
+            found[start:stop] = b"\1" * (stop - start)
+        return bytes(found)
+
+
+class LogCompaction:
+    """Compacts the logs of a broker in the background.
+
+    Args:
+        broker: The broker.
+        config: The configuration.
+        last_stable_offset: Returns the offset of a log up to which all transactions are decided.
+        aborted_between: Returns the aborted transactions in a range of offsets of a log: producers and first offsets.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: Config,
+        last_stable_offset: Callable[[LogState], int],
+        aborted_between: Callable[[LogState, int, int], list[tuple[int, int]]],
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._last_stable_offset = last_stable_offset
+        self._aborted_between = aborted_between
+
+    async def run(self) -> None:
+        """Compact logs until cancelled."""
+        compactor = self._broker.compactor
+        while compactor.is_possible:
+            for name, topic in list(self._broker.topics.items()):
+                policy = _policy_of(topic, self._config)
+                for log in self._broker.logs(name) if policy is not None else ():
+                    assert policy is not None
+                    if log.leadership.is_led or log.leadership.is_follower_readable:
+                        await compactor.attempt(log.own, partial(self.compact_log, log, policy))
+            await trio.sleep(self._config.store.compaction_interval_ms / 1000)
+
+    async def compact_log(self, log: LogState, policy: CompactionPolicy) -> None:
+        """Compact a log if enough of it is new.
+
+        Args:
+            log: The log.
+            policy: How its topic is compacted.
+
+        Raises:
+            StorageError: The storage fails, or a record is damaged.
+        """
+        parts = await self._find_parts(log)
+        dirty = sum(each.found.dirty_bytes for each in parts if each.is_dirty)
+        total = sum(each.found.clean_bytes + each.found.dirty_bytes for each in parts)
+        if not dirty or dirty < policy.dirty_ratio * total:
+            return
+        first = min(log.index.find_from(each.address, each.clean_end) for each in parts if each.is_dirty)
+        superseded = await self._note(log, first, policy)
+        for each in parts:
+            await self._compact_part(log, each, superseded)
+
+    async def _find_parts(self, log: LogState) -> list[_Part]:
+        storage = self._broker.storage
+        assert isinstance(storage, CompactsPartitions)
+        parts = []
+        for address in log.index.addresses():
+            partition = log.partition_of(address)
+            clean_end = await self._broker.compactor.clean_end(partition, _name(log))
+            found = await storage.find_compactable(partition, clean_end)
+            if found is not None:
+                parts.append(_Part(address, partition, clean_end, found))
+        return parts
+
+    async def _note(self, log: LogState, offset: int, policy: CompactionPolicy) -> Superseded:
+        """Note the keys of a log from an offset on, as far as they fit."""
+        superseded = Superseded(policy.keys_max, now_ms() - policy.tombstone_ms)
+        end = self._last_stable_offset(log)
+        superseded.end_offset = offset = max(offset, log.index.start_offset)
+        while offset < end:
+            batches = await self._broker.reader.read(log, offset, end, NOTE_BYTES)
+            if not batches:
+                superseded.end_offset = end
+                break
+            aborted = self._aborted_between(log, offset, read_header(batches[-1]).end_offset)
+            try:
+                is_noted = await trio.to_thread.run_sync(superseded.note, batches, aborted)
+            except BatchError as error:
+                raise StorageError(f"log {log.number} of {log.topic}: {error}") from None
+            if not is_noted:
+                break
+            offset = superseded.end_offset
+            await self._broker.compactor.throttle(sum(map(len, batches)))
+        return superseded
+
+    async def _compact_part(self, log: LogState, part: _Part, superseded: Superseded) -> None:
+        storage, compactor = self._broker.storage, self._broker.compactor
+        assert isinstance(storage, CompactsPartitions)
+        runs = list(find_runs(log, part.address, part.found.end_sequence))
+        done: Compacted = await storage.compact(
+            part.partition, part.found.end_sequence, partial(superseded.find_removed, runs), compactor.throttle
+        )
+        compactor.note(part.partition, done)
+        noted = (run.first_sequence + superseded.end_offset - run.offset for run in runs)
+        ends = (min(end, run.end_sequence) for run, end in zip(runs, noted, strict=True) if end > run.first_sequence)
+        clean_end = min(max(ends, default=0), part.found.end_sequence)  # what is not in the index yet is not clean
+        if clean_end > part.clean_end:
+            await compactor.save_clean_end(part.partition, clean_end, _name(log))
+
+
+def find_runs(log: LogState, address: str, end_sequence: int) -> Iterator[Run]:
+    """Yield the runs of a partition in a log, up to a sequence."""
+    index = log.index
+    sequence = index.sequence_from(address, index.start_offset)
+    while sequence is not None and sequence < end_sequence:
+        offset = index.find(address, sequence)
+        location = None if offset is None else index.locate(offset)
+        if location is None or offset is None or location.address != address:
+            return
+        yield Run(sequence, sequence + location.record_count, offset)
+        sequence = index.sequence_from(address, offset + location.record_count)
+
+
+def _name(log: LogState) -> str:
+    """Return the name under which the storage keeps up to where the partitions of a log are compacted."""
+    return f"{CLEAN_ENDS} {log.number}"
+
+
+def _policy_of(topic: Topic, config: Config) -> CompactionPolicy | None:
+    """Return how a topic is compacted; None if it is not."""
+    if not is_compacted(topic, config):
+        return None
+    settings, store = topic.settings, config.store
+    return CompactionPolicy(
+        dirty_ratio=float(settings.get("min.cleanable.dirty.ratio", store.compaction_dirty_percent / 100)),
+        tombstone_ms=int(settings.get("delete.retention.ms", store.tombstone_ms)),
+        keys_max=store.compaction_keys_max,
+    )

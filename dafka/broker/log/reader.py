@@ -1,0 +1,242 @@
+"""Reads the logs of a broker: the records of all their partitions, as record batches with the offsets of the log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
+
+import attrs
+
+from dafka.batches import encode_batch, encode_marker, encode_records, read_header, with_base_offset
+from dafka.broker.core.log.entries import CONTROL, MarkerEntry
+from dafka.broker.core.log.log import LogState
+from dafka.errors import StorageCorruptError
+from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
+from dafka.storage import READ_BYTES, Storage
+from dafka.storage.plugin_helpers import now_ms
+
+READ_BYTES_MIN = 2**12
+"""The smallest read, in bytes, whatever a client asks for."""
+
+PART_BYTES_MAX = 2**22
+"""The size of the records that are unpacked at a time, unless a single record is larger."""
+
+UNPACKED_BYTES_MAX = 2**26
+"""The size of all records of a read, uncompressed. Compressed batches of a few bytes may contain gigabytes."""
+
+
+@attrs.frozen
+class _LogPart:
+    """A part of a log: ends of transactions or records of one partition; neither where its records were dropped.
+
+    Attributes:
+        end_offset: The offset after the part.
+        markers: The ends of transactions.
+        batch: The records.
+    """
+
+    end_offset: int
+    markers: Sequence[MarkerEntry] = ()
+    batch: RecordBatch | None = None
+
+
+LAST_OFFSETS_MAX = 100
+"""How many of the last offsets are looked at for the last record: ends of transactions have offsets, too."""
+
+
+class LogReader:
+    """Reads the logs of a broker.
+
+    Args:
+        storage: The storage of the broker.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def read(
+        self,
+        log: LogState,
+        offset: int,
+        end_offset: int,
+        bytes_max: int,
+        unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    ) -> list[bytes]:
+        """Return record batches of a log, whose base offsets and leader epochs are those of the log.
+
+        Args:
+            log: The log.
+            offset: The offset of the first record. If it was dropped, the batches begin behind it.
+            end_offset: The offset after the last record to return, at most the high watermark.
+            bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+            unpacked_bytes_max: The same for the records in the batches, uncompressed.
+
+        Returns:
+            The batches; none if there are no records in the range.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        found, _ = await self.read_measured(log, offset, end_offset, bytes_max, unpacked_bytes_max)
+        return found
+
+    async def read_measured(
+        self, log: LogState, offset: int, end_offset: int, bytes_max: int, unpacked_bytes_max: int
+    ) -> tuple[list[bytes], int]:
+        """Return record batches of a log, and the size of their records, uncompressed. See `read`."""
+        found: list[bytes] = []
+        unpacked = 0
+        offset = max(offset, log.index.start_offset)
+        while offset < end_offset and bytes_max > 0 and unpacked < unpacked_bytes_max:
+            epoch, epoch_end = _epoch_at(log, offset)
+            size = min(max(bytes_max, READ_BYTES_MIN), PART_BYTES_MAX)
+            part = await self._read_part(log, offset, min(epoch_end, end_offset), size)
+            if part is None:
+                break
+            for marker in part.markers:
+                found.append(_encode_marker(marker, epoch))
+                bytes_max -= len(found[-1])
+            if part.batch is not None:
+                unpacked += part.batch.content_bytes
+                difference = offset - part.batch.first_sequence
+                for data in self._encode(log, part.batch, offset):
+                    header = read_header(data)
+                    if found and header.size > bytes_max:
+                        return found, unpacked
+                    found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
+                    bytes_max -= header.size
+            offset = part.end_offset
+            del part  # its records are not kept while the next ones are waited for
+        return found, unpacked
+
+    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of the first record that was made at a time or later.
+
+        Args:
+            log: The log.
+            timestamp_ms: The time, in milliseconds since 1970.
+
+        Returns:
+            The offset and the timestamp; None if there is no such record.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        offset, end = log.index.start_offset, log.high_watermark
+        if timestamp_ms <= now_ms():  # a record is made before it is stored, unless its clock is wrong
+            for address in log.index.addresses():
+                partition = log.partition_of(address)
+                sequence = await self._storage.find_sequence_by_time(partition, timestamp_ms)
+                end = min(end, log.index.find_from(address, sequence))
+            offset, end = max(offset, end), log.high_watermark
+        async with aclosing(self._records_from(log, offset, end)) as records:
+            async for at, batch in records:
+                for number, timestamp in enumerate(batch.timestamps or ()):
+                    if timestamp >= timestamp_ms:
+                        return at + number, timestamp
+        return None
+
+    async def find_latest_time(self, log: LogState) -> tuple[int, int] | None:
+        """Return the offset and the timestamp of the record with the latest timestamp. Raises `StorageError`."""
+        found: tuple[int, int] | None = None
+        async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
+            async for at, batch in records:
+                latest = max(batch.timestamps or (-1,))
+                if latest >= 0 and (found is None or latest > found[1]):
+                    found = at + list(batch.timestamps or ()).index(latest), latest
+        return found
+
+    async def find_last_timestamp(self, log: LogState) -> int | None:
+        """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""
+        end = log.high_watermark
+        for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
+            async with aclosing(self._records_from(log, offset, end)) as records:
+                async for _, batch in records:
+                    if batch.compacted is None or not batch.compacted[-1]:
+                        return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
+        return None
+
+    def _encode(self, log: LogState, batch: RecordBatch, offset: int) -> Iterable[bytes]:
+        """Return the records at an offset as record batches, which say whether the records belong to a transaction."""
+        if not len(log.transaction_runs):
+            return encode_records(batch)
+        found: list[bytes] = []
+        batch, before = attrs.evolve(batch, encoded=()), batch.first_sequence - offset
+        for first, end, producer_id, epoch in log.transaction_runs.split(offset, offset + len(batch)):
+            part = batch.between(first + before, end + before)
+            found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)
+        return found
+
+    async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
+        """Return how many records from a sequence on are not there, at most `count`."""
+        info = await self._storage.find_partition(partition)
+        if info is None or not sequence < info.earliest_sequence < sequence + count:
+            return count
+        return info.earliest_sequence - sequence
+
+    async def _records_from(
+        self, log: LogState, offset: int, end_offset: int
+    ) -> AsyncGenerator[tuple[int, RecordBatch]]:
+        """Yield the records in a range of offsets, each batch with its offset."""
+        while offset < end_offset and (part := await self._read_part(log, offset, end_offset)) is not None:
+            if part.batch is not None:
+                yield offset, part.batch
+            offset = part.end_offset
+            del part
+
+    async def _read_part(
+        self, log: LogState, offset: int, end_offset: int, bytes_max: int = READ_BYTES
+    ) -> _LogPart | None:
+        """Return what a log has from an offset on, up to another partition's records; None if it ends there."""
+        location = log.index.locate(offset)
+        if location is None:
+            return None
+        count = min(location.record_count, end_offset - offset)
+        if location.address == CONTROL:
+            return _LogPart(offset + count, markers=log.index.markers(location, count))
+        partition = log.partition_of(location.address)
+        try:
+            batch = await self._storage.read(partition, location.sequence, count, bytes_max)
+        except StorageCorruptError:
+            batch = None
+        if batch is None:
+            return _LogPart(offset + await self._skipped(partition, location.sequence, count))
+        return _LogPart(offset + len(batch), batch=batch)
+
+
+def _epoch_at(log: LogState, offset: int) -> tuple[int, int]:
+    """Return the leader epoch of an offset, and the offset at which the next epoch begins."""
+    number = bisect_right(log.epochs, offset, key=lambda each: each[1])
+    end = log.epochs[number][1] if number < len(log.epochs) else log.index.end_offset
+    return log.epochs[max(number - 1, 0)][0], end
+
+
+def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
+    data = encode_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.timestamp_ms,
+        is_commit=bool(marker.is_commit),
+    )
+    return with_base_offset(data, marker.offset, leader_epoch=leader_epoch)
+
+
+def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> Iterator[bytes]:
+    """Yield the record batches of records that belong to a transaction, and of the places of removed ones."""
+    sequence = part.first_sequence
+    for run in (*part.held_runs(), part.between(part.end_sequence, part.end_sequence)):
+        if run.first_sequence > sequence:
+            yield from encode_records(RecordBatch.removed(part.partition, sequence, run.first_sequence))
+        if len(run):
+            yield encode_batch(
+                run.first_sequence,
+                run.values,
+                keys=run.keys,
+                headers=run.headers,
+                timestamps=NO_TIMESTAMP if run.timestamps is None else run.timestamps,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                is_transactional=True,
+            )
+        sequence = run.end_sequence

@@ -1,0 +1,148 @@
+"""Frees the space of the records that a broker keeps no longer, and of what its indexes and its state need no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dafka.broker.core.log.entries import ProducerEntry
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.local_state import StateLogs
+from dafka.broker.replication.index_reader import restore_log
+from dafka.config import StoreConfig
+from dafka.internal_topics import is_system_topic
+from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.protocol.presence.identity import owner_of
+from dafka.records import Partition
+from dafka.roles.store import default_retention
+from dafka.storage import RetentionPolicy, Storage
+
+
+class BrokerRetention:
+    """What one broker keeps of its records.
+
+    A follower keeps no index of its logs in memory. It reads that of a log again when the leader has written that the
+    log begins later. A leader deletes records at once, except those that it was asked to delete as a follower.
+
+    Args:
+        storage: The storage.
+        stored: The partitions that it holds.
+        order: The topics and their logs.
+        logs: The replicated logs.
+        state: The broker's state.
+        config: The limits of topics that have none of their own.
+        address: The address of the broker.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        stored: StoredPartitions,
+        order: LogOrder,
+        logs: Iterable[ReplicatedLog],
+        state: StateLogs,
+        config: StoreConfig,
+        address: str,
+    ) -> None:
+        self._storage = storage
+        self._stored = stored
+        self._order = order
+        self._logs = logs
+        self._state = state
+        self._config = config
+        self._address = address
+        self._trimmed: dict[str, int] = {}
+
+    async def apply(self) -> dict[Partition, int]:
+        """Drop the records beyond the limits of each topic, and what indexes and state need no more.
+
+        Returns:
+            By partition of which records were dropped, the sequence of the first one that is left.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        moved: dict[Partition, int] = {}
+        for name in list(self._stored.durable):
+            policy = self._policy_of(name)
+            if policy:
+                moved.update(await self._storage.apply_retention(policy, name))
+        earliest = {**self._stored.earliest, **moved}
+        for log in filter(self._order.leads, self._order.all_logs()):
+            self._order.skip_dropped(log, earliest)
+            if log.index_first > log.index_trimmed:
+                await self._storage.trim(log.index_partition, log.index_first)
+                log.index_trimmed = log.index_first
+        for followed in list(self._logs):
+            await self._trim_indexes(followed, moved)
+            await self._trim_records(followed, moved)
+        await self._state.trim(self._storage)
+        return moved
+
+    def _policy_of(self, name: str) -> RetentionPolicy:
+        """Return the limits of a topic, whose own settings count most. What brokers keep for themselves has none."""
+        if name == MESSAGES_TOPIC:
+            return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
+        if is_system_topic(name):
+            return RetentionPolicy()
+        default, topic = default_retention(self._config), self._order.topics.get(name)
+        return default if topic is None else _limits_of(topic, default, is_compacted=self._config.compacts(name))
+
+    async def _trim_indexes(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
+        """Drop what other brokers have written again of their indexes of a log."""
+        for branch, sequence in log.held.needed_from().items():
+            partition = log.index_partition(branch)
+            is_own = owner_of(partition.address) == self._address
+            if not is_own and sequence > self._stored.earliest.get(partition, 0):
+                await self._storage.trim(partition, sequence)
+                moved[partition] = sequence
+
+    async def _trim_records(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
+        """Delete the records before the start of a log that another broker leads."""
+        start = log.held.start_offset
+        is_trimmed = start <= self._trimmed.get(log.name, 0)
+        if is_trimmed or not log.replica.branches.is_complete(log.replica.latest.branch):
+            return
+        for partition, sequence in (await self._find_starts(log)).items():
+            if sequence > max(self._stored.earliest.get(partition, 0), moved.get(partition, 0)):
+                await self._storage.trim(partition, sequence)
+                moved[partition] = sequence
+        self._trimmed[log.name] = start
+
+    async def _find_starts(self, log: ReplicatedLog) -> dict[Partition, int]:
+        """Return the sequence of the first record of each partition that a log still has, or of the next one."""
+        branch = log.replica.latest.branch
+        state = LogState(log.topic, log.number, log.own_partition(branch), log.index_partition(branch))
+        await restore_log(self._storage, log, state, branch, _ignore, is_led=False)
+        index, topic = state.index, self._order.topics.get(log.topic)
+        found = {}
+        for address in index.addresses():
+            partition = Partition(log.topic, address)
+            # Records of other producers' partitions may be in several logs, of which this broker may not keep all.
+            if topic is None or (self._order.is_native(partition) and topic.log_count > 1):
+                continue
+            first = index.sequence_from(address, index.start_offset)
+            found[partition] = index.end_sequence(address) if first is None else first
+        return found
+
+
+def _ignore(_log: LogState, _entry: ProducerEntry) -> None:
+    pass
+
+
+def _limits_of(topic: Topic, default: RetentionPolicy, *, is_compacted: bool) -> RetentionPolicy:
+    cleanup = topic.settings.get("cleanup.policy", "compact" if is_compacted else "delete")
+    if "delete" not in cleanup:
+        return RetentionPolicy()
+
+    def choose(setting: str, otherwise: int | None) -> int | None:
+        text = topic.settings.get(setting)
+        return otherwise if text is None else (int(text) if int(text) >= 0 else None)
+
+    return RetentionPolicy(
+        age_ms=choose("retention.ms", default.age_ms),
+        bytes_max=choose("retention.bytes", default.bytes_max),
+        records_max=default.records_max,
+    )

@@ -1,0 +1,42 @@
+"""Wakes up those who wait for logs to get further."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from dafka.broker.core.log.log import LogState
+
+
+class LogWatchers:
+    """Those who wait for something to happen to logs of a broker."""
+
+    def __init__(self) -> None:
+        self._advanced: dict[LogState, set[trio.Event]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of logs that are watched."""
+        return len(self._advanced)
+
+    @contextmanager
+    def watching(self, logs: Iterable[LogState]) -> Iterator[trio.Event]:
+        """Give the block an event that is set when one of these logs gets further records, or is deleted."""
+        advanced = trio.Event()
+        watched = list(logs)
+        for log in watched:
+            self._advanced.setdefault(log, set()).add(advanced)
+        try:
+            yield advanced
+        finally:
+            for log in watched:
+                waiting = self._advanced[log]
+                waiting.discard(advanced)
+                if not waiting:
+                    del self._advanced[log]
+
+    def notify(self, log: LogState) -> None:
+        """Wake up those who watch a log."""
+        for advanced in self._advanced.get(log, ()):
+            advanced.set()

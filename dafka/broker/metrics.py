@@ -1,0 +1,116 @@
+"""Prometheus metrics of a broker among others: logs led and kept, replicas that lack something, and elections.
+
+This module needs the extra `dafka[metrics]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from prometheus_client.core import Metric
+
+from dafka.broker.node import Broker
+from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, make_families
+from dafka.storage.plugin_helpers import now_ms
+
+COUNTERS = {
+    "dafka_broker_leader_elections": MetricHelp(
+        "How often this broker has become the leader of a log after another one, or again."
+    ),
+    "dafka_broker_memory_disconnected_clients": MetricHelp(
+        "Clients that were disconnected because they read nothing while others waited for memory."
+    ),
+}
+
+GAUGES = {
+    "dafka_broker_brokers": MetricHelp("Brokers of the cluster, as this one sees them: alive or dead.", ("state",)),
+    "dafka_broker_logs_led": MetricHelp("Logs that this broker leads, internal ones among them."),
+    "dafka_broker_replicas": MetricHelp("Logs that this broker keeps, led or not."),
+    "dafka_broker_under_replicated_logs": MetricHelp(
+        "Logs that this broker leads and that fewer living brokers have whole than should."
+    ),
+    "dafka_broker_leaderless_logs": MetricHelp("Logs of the cluster that no broker leads at present."),
+    "dafka_broker_orphaned_partitions": MetricHelp(
+        "Partitions that are kept though they belong to no topic that the broker knows."
+    ),
+    "dafka_broker_draining": MetricHelp("1 if this broker hands its logs to others, to be taken away."),
+    "dafka_broker_last_election_timestamp_seconds": MetricHelp(
+        "When a scrape has found that the leader of a log has changed, in seconds since 1970; 0 if none has."
+    ),
+    "dafka_broker_memory_used_bytes": MetricHelp("Memory that clients take, of all listeners together."),
+    "dafka_broker_memory_limit_bytes": MetricHelp("Memory that clients may take, of all listeners together."),
+    "dafka_broker_memory_waiting": MetricHelp("Requests and reads of clients that wait for memory."),
+}
+
+
+class MemoryUse(Protocol):
+    """How much memory the clients of a broker take."""
+
+    bytes_max: int
+    used_bytes: int
+    ended_holders: int
+
+    @property
+    def waiting(self) -> int:
+        """How many requests and reads wait for memory."""
+
+
+class BrokerMetrics:
+    """The metrics of a broker among others.
+
+    Args:
+        broker: The broker.
+        memory: The memory of its clients.
+        clock_ms: Returns the time in milliseconds since 1970.
+    """
+
+    def __init__(self, broker: Broker, memory: MemoryUse, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._broker = broker
+        self._memory = memory
+        self._clock_ms = clock_ms
+        self._epochs: dict[tuple[str, int], int] = {}
+        self._elections = 0
+        self._changed_ms = 0
+
+    def read(self, _topics: TopicLabels) -> list[Metric]:
+        """Return the metrics."""
+        return list(make_families(COUNTERS, GAUGES, self._measure()))
+
+    def _measure(self) -> Samples:
+        broker = self._broker
+        own, alive = broker.address, broker.brokers.alive
+        logs = list(broker.order.all_logs())
+        self._note_elections()
+        return {
+            "dafka_broker_leader_elections": {(): self._elections},
+            "dafka_broker_brokers": {
+                ("alive",): len(alive),
+                ("dead",): sum(each.address not in alive for each in broker.brokers.all()),
+            },
+            "dafka_broker_logs_led": {(): sum(log.leadership.is_led for log in logs)},
+            "dafka_broker_replicas": {(): sum(own in log.leadership.replicas for log in logs)},
+            "dafka_broker_under_replicated_logs": {(): len(broker.under_replicated())},
+            "dafka_broker_leaderless_logs": {(): sum(not log.leadership.leader for log in logs)},
+            "dafka_broker_orphaned_partitions": {(): len(broker.inventory.orphans())},
+            "dafka_broker_draining": {(): int(broker.brokers.own.is_draining)},
+            "dafka_broker_last_election_timestamp_seconds": {(): self._changed_ms / 1000},
+            "dafka_broker_memory_used_bytes": {(): self._memory.used_bytes},
+            "dafka_broker_memory_limit_bytes": {(): self._memory.bytes_max},
+            "dafka_broker_memory_waiting": {(): self._memory.waiting},
+            "dafka_broker_memory_disconnected_clients": {(): self._memory.ended_holders},
+        }
+
+    def _note_elections(self) -> None:
+        """Count what the branch tables say: a branch of this broker behind the first one of a log is an election."""
+        broker = self._broker
+        won = 0
+        for name in broker.order.topics:
+            for number, rows in enumerate(broker.branches(name)):
+                won += sum(row.branch.epoch > 0 and row.branch.leader == broker.address for row in rows)
+                latest = rows[-1].branch.epoch if rows else 0
+                former = self._epochs.get((name, number))
+                if former is not None and latest > former:
+                    self._changed_ms = self._clock_ms()
+                self._epochs[name, number] = latest
+        self._elections = max(self._elections, won)  # the tables of deleted topics are forgotten

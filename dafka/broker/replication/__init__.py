@@ -1,0 +1,1 @@
+"""Carries out what the replicas of this broker decide."""

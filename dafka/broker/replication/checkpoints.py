@@ -1,0 +1,90 @@
+"""Keeps checkpoints of what a broker holds of its logs, so that it starts without reading their indexes again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import trio
+
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.replication.checkpoints import (
+    CHECKPOINTS_TOPIC,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
+from dafka.broker.replication.host import Host
+from dafka.errors import StorageFormatError
+from dafka.records import Partition
+from dafka.storage import PartitionInfo
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+WRITE_S = 5.0
+"""Seconds between two looks at what has got further."""
+
+
+class Checkpoints:
+    """The checkpoints of a broker.
+
+    Args:
+        host: The broker.
+        logs: The replicated logs.
+    """
+
+    def __init__(self, host: Host, logs: ReplicatedLogs) -> None:
+        self._host = host
+        self._logs = logs
+        self._loaded: dict[Partition, Checkpoint] = {}
+
+    def load(self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo]) -> None:
+        """Take over what was kept before the broker was started.
+
+        Args:
+            values: The checkpoints, by the address of the index.
+            stored: The partitions in the storage. Checkpoints of others are removed.
+        """
+        stale = []
+        for key, value in values.items():
+            partition = Partition(INDEX_TOPIC, key.decode(errors="replace"))
+            info = stored.get(partition)
+            try:
+                if info is None:
+                    stale.append(key)
+                elif (checkpoint := decode_checkpoint(value)).index_end <= info.end_sequence:
+                    self._loaded[partition] = checkpoint
+            except StorageFormatError as error:
+                _LOGGER.warning("a checkpoint is ignored, and the index is read: %s", error)
+        if stale:
+            self._host.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
+
+    def take(self, topic: str, indexes: Iterable[Partition]) -> dict[Partition, Checkpoint]:
+        """Take the checkpoints of a log, once.
+
+        Args:
+            topic: The topic of the log.
+            indexes: The partitions of its indexes.
+
+        Returns:
+            Those that the storage meets, by the partition of their index.
+        """
+        taken = ((partition, self._loaded.pop(partition, None)) for partition in indexes)
+        return {
+            partition: checkpoint
+            for partition, checkpoint in taken
+            if checkpoint is not None and checkpoint.is_met(topic, self._host.durable_end_of)
+        }
+
+    async def run(self) -> None:
+        """Write checkpoints until cancelled."""
+        while True:
+            await trio.sleep(WRITE_S)
+            changes: list[tuple[bytes, bytes | None]] = [
+                (log.index_partition(branch).address.encode(), encode_checkpoint(checkpoint))
+                for log in self._logs
+                for branch, checkpoint in log.held.take_checkpoints(log.replica.latest.branch)
+            ]
+            if changes:
+                self._host.write_state(CHECKPOINTS_TOPIC, changes)

@@ -1,0 +1,86 @@
+"""Elections that an operator asks for: the preferred replica of a log leads it again, without waiting until it does."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.interbroker.messenger import Message, Post
+from dafka.broker.node import Broker
+
+ASK_AGAIN_S = 0.5
+"""How long the preferred replica may take until it is asked again."""
+
+
+@attrs.frozen
+class TakeOver(Message):
+    """Asks the preferred replica of a log to lead it."""
+
+    KIND = "take-over"
+    log: str
+
+
+class Elections:
+    """Makes preferred replicas the leaders of logs.
+
+    Args:
+        broker: The broker.
+        post: The messages to and from other brokers.
+    """
+
+    def __init__(self, broker: Broker, post: Post) -> None:
+        self._broker = broker
+        self._post = post
+        post.on(TakeOver, lambda _sender, message: self._take_over(message.log))
+
+    async def elect_preferred(self, log: LogState, timeout_s: float) -> ErrorCode:
+        """Have the preferred replica of a log lead it, and wait until it does.
+
+        It claims the log as after a failover, so nothing that was acknowledged can be lost.
+
+        Args:
+            log: The log.
+            timeout_s: How long to wait, in seconds.
+
+        Returns:
+            NONE, or ELECTION_NOT_NEEDED if it leads already, PREFERRED_LEADER_NOT_AVAILABLE if it is not alive or full
+            or drained, UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile, or REQUEST_TIMED_OUT.
+        """
+        found = self._find(log)
+        if found is None:
+            return ErrorCode.ELECTION_NOT_NEEDED  # this broker keeps it alone
+        preferred = found.replica.rank_replicas()[0]
+        if self._leads(log, preferred):
+            return ErrorCode.ELECTION_NOT_NEEDED
+        if not found.replica.may_lead(preferred):
+            return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        with trio.move_on_after(timeout_s):
+            while not self._leads(log, preferred) and not log.is_gone:
+                self._ask(preferred, found.name)
+                with trio.move_on_after(ASK_AGAIN_S):
+                    await self._broker.wait_leadership(log)
+        if log.is_gone:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE if self._leads(log, preferred) else ErrorCode.REQUEST_TIMED_OUT
+
+    def _find(self, log: LogState) -> ReplicatedLog | None:
+        return self._broker.cluster.logs.find(name_log(self._broker.order.topics[log.topic].topic_id, log.number))
+
+    def _leads(self, log: LogState, address: str) -> bool:
+        leadership = log.leadership
+        return leadership.is_led if address == self._broker.address else leadership.leader == address
+
+    def _ask(self, preferred: str, name: str) -> None:
+        if preferred == self._broker.address:
+            self._take_over(name)
+        else:
+            self._post.send(preferred, TakeOver(name))
+
+    def _take_over(self, name: str) -> None:
+        log = self._broker.cluster.logs.find(name)
+        if log is not None:
+            self._broker.cluster.act(self._broker.cluster.logs.take_over(log))

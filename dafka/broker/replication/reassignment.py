@@ -1,0 +1,278 @@
+"""Which brokers keep the logs that a broker leads, and what it keeps itself."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, PlacedLog, Reason
+from dafka.broker.core.metadata.brokers import Brokers
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
+from dafka.broker.replication.host import Host
+from dafka.broker.replication.leader import IN_SYNC_S, Leading
+from dafka.broker.storage_space import free_bytes
+from dafka.config import Config
+from dafka.errors import ConfigError
+from dafka.protocol.rendezvous import rank_nodes
+from dafka.records import Partition
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+BALANCING_S = 1.0
+"""Seconds between two looks at whether brokers keep what they should."""
+
+AWAY_S = 60.0
+"""For how long at least a broker that was away looks whether others have replaced it, in seconds."""
+
+SPACE_STEP = 0.02
+"""By which part of itself the free space of a broker changes until others are told."""
+
+
+class Balancing:
+    """Changes the replicas of the logs that this broker leads, and deletes what it keeps no longer.
+
+    Args:
+        host: The broker.
+        config: The configuration.
+        brokers: The brokers of the cluster.
+        logs: The replicated logs.
+        leading: The logs that this broker leads.
+        indexes: The partitions of indexes that are stored, by log.
+        put_topic: Changes a topic.
+        act: Carries out what the machines of logs ask for.
+        refresh: Tells clients who leads a log.
+        describe: Tells the other brokers what has changed about this one.
+        hear_acknowledgements: Hears what is acknowledged to a broker.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        config: Config,
+        brokers: Brokers,
+        logs: ReplicatedLogs,
+        leading: Leading,
+        indexes: defaultdict[str, set[Partition]],
+        put_topic: Callable[[Topic], object],
+        act: Callable[[Iterable[LogAction]], None],
+        refresh: Callable[[ReplicatedLog], None],
+        describe: Callable[..., None],
+        hear_acknowledgements: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._order = host.order
+        self._settings = config.broker
+        self._storage_url = config.store.storage
+        self._brokers = brokers
+        self._logs = logs
+        self._leading = leading
+        self._indexes = indexes
+        self._put_topic = put_topic
+        self._act = act
+        self._refresh = refresh
+        self._describe = describe
+        self._hear_acknowledgements = hear_acknowledgements
+        self._balancer = Balancer(
+            host.address,
+            BalancerSettings(mend_after_s=config.broker.mend_after_ms / 1000, full_bytes=config.broker.full_bytes),
+        )
+        self._away_until = float("-inf")
+        self._placed: dict[str, tuple[Topic, PlacedLog]] = {}
+
+    def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
+        """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
+        count = topic.replica_count or self._settings.replicas
+        placed = list(topic.placement[: topic.log_count])
+        names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
+        brokers, now = self._brokers, trio.current_time()
+        logs = [] if brokers.is_alone else [*self._place_all(), *self._place_unknown()]  # alone, it keeps them all
+        chosen = self._balancer.place(brokers.all(), brokers.alive, logs, names, count, now, brokers.unwritable)
+        placed += [tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)]
+        return tuple(placed)
+
+    def _place_unknown(self) -> Iterator[PlacedLog]:
+        """Yield the logs that this broker does not take part in yet: their topics have just been made."""
+        for topic in self._order.topics.values():
+            for number, replicas in enumerate(topic.placement[: topic.log_count]):
+                name = name_log(topic.topic_id, number)
+                if self._logs.find(name) is None:
+                    yield PlacedLog(name, "", replicas, len(replicas), is_fixed=True)
+
+    def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
+        """Have other brokers keep a log; see `Broker.change_replicas`."""
+        unknown = [each for each in replicas if self._brokers.find(each) is None]
+        if unknown or not replicas or len(set(replicas)) < len(replicas):
+            raise ConfigError("the replicas of a log are different brokers of the cluster")
+        topic = self._order.topics[log.topic]
+        self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
+
+    def release_replicas(self, name: str, number: int) -> None:
+        """Let brokers choose again who keeps a log, after `change_replicas`."""
+        topic = self._order.topics[name]
+        left = {each: found for each, found in topic.assignments.items() if each != number}
+        if len(left) < len(topic.assignments):
+            self._change_topic(topic, assignments=left)
+
+    def _change_topic(self, topic: Topic, **changes: Any) -> None:
+        changed = attrs.evolve(topic, revision=topic.revision + 1, **changes)
+        self._put_topic(changed)
+
+    async def run(self) -> None:
+        """Have further brokers keep logs, and others no more, as brokers come and go, until cancelled."""
+        self._note_away()
+        while True:
+            await trio.sleep(BALANCING_S)
+            self._measure_space()
+            if len(self._brokers.all()) == 1:
+                continue
+            now = trio.current_time()
+            placed = list(self._place_all())
+            brokers = self._brokers
+            for change in self._balancer.advance(brokers.all(), brokers.alive, placed, now, brokers.unwritable):
+                self._change(change.log, change.replicas, change.reason)
+            if self._balancer.has_share:
+                self._describe(awaits_share=False)
+            if 2 * len(brokers.alive) <= len(brokers.all()):
+                self._note_away()
+            for log in self._logs:
+                self.prefer_leaders(log)
+            self._count_under_replicated()
+            await self._drop_left()
+            for topic in list(self._order.topics.values()):
+                for number, replicas in topic.assignments.items():
+                    self._assign(topic, number, replicas)
+
+    def prefer_leaders(self, log: ReplicatedLog) -> None:
+        """Tell the machine of a log which brokers are meant to lead it."""
+        self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
+
+    def _place_all(self) -> Iterator[PlacedLog]:
+        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
+        for log in self._logs.take_changed():
+            self._placed.pop(log.name, None)
+        for log in self._logs:
+            topic = self._order.topics.get(log.topic)
+            if topic is not None:
+                known = self._placed.get(log.name)
+                if known is None or known[0] is not topic:
+                    known = self._placed[log.name] = topic, self._place_of(log)
+                yield known[1]
+        if len(self._placed) > len(self._logs):
+            self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
+
+    def _note_away(self) -> None:
+        """Note that this broker was stopped, or hears few of the others, so that these may replace it."""
+        self._away_until = trio.current_time() + max(self._settings.mend_after_ms / 1000, AWAY_S)
+
+    def explain(self, topic: str, number: int) -> Reason | None:
+        """Return why a log is getting other replicas, or copied to one; None if it is not."""
+        found = self._order.topics.get(topic)
+        log = None if found is None else self._logs.find(name_log(found.topic_id, number))
+        if log is None:
+            return None
+        assigned = self._find_assigned(log)
+        copied = (Reason.ASKED if assigned else Reason.MISSING) if log.replica.latest.joining else None
+        return self._balancer.explain(self._place_of(log), assigned) or copied
+
+    def _place_of(self, log: ReplicatedLog) -> PlacedLog:
+        replica, assigned = log.replica, self._find_assigned(log)
+        in_sync = replica.in_sync(within_s=IN_SYNC_S)
+        wanted = self._wanted(log.topic, log.number)
+        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
+
+    def _wanted(self, name: str, number: int) -> int:
+        """Return how many replicas a log is meant to have."""
+        topic = self._order.topics[name]
+        return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
+
+    def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
+        """Return the replicas that an operator has named for a log; none if brokers choose them."""
+        topic = self._order.topics.get(log.topic)
+        return () if topic is None else topic.assignments.get(log.number, ())
+
+    def _find_unfit(self, log: ReplicatedLog) -> frozenset[str]:
+        """Return the brokers that may lead a log only if no other replica can.
+
+        Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
+        """
+        unfit, assigned = self._balancer.unfit(log.name), self._find_assigned(log)
+        present = frozenset(log.replica.replicas) if assigned else frozenset()
+        return unfit | (present - set(assigned)) if assigned and present.issuperset(assigned) else unfit
+
+    def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
+        """As the leader of a log, have the brokers keep it that an operator has named.
+
+        If one of them is drained or has died for good, brokers choose the replicas from then on.
+        """
+        log = self._logs.find(name_log(topic.topic_id, number))
+        if log is None or not log.replica.may_append:
+            return
+        present = log.replica.replicas
+        if not self._balancer.replaced.isdisjoint(replicas):
+            self.release_replicas(topic.name, number)
+        elif not set(replicas) <= set(present):
+            self._change(log.name, (*present, *(each for each in replicas if each not in present)), Reason.ASKED)
+        elif set(replicas) == set(present):
+            pass
+        elif set(replicas) <= set(log.replica.in_sync()) and self._host.address in replicas:
+            self._change(log.name, replicas, Reason.ASKED)
+
+    def _change(self, name: str, replicas: tuple[str, ...], reason: Reason) -> None:
+        log = self._logs.find(name)
+        actions = [] if log is None else self._logs.change_replicas(log, replicas)
+        if log is not None and actions:
+            before, after = (self._number_of(each) for each in (log.replica.replicas, replicas))
+            _LOGGER.info(
+                "log %d of %s goes from the brokers %s to %s: %s", log.number, log.topic, before, after, reason.value
+            )
+        self._act(actions)
+
+    def _number_of(self, replicas: Iterable[str]) -> str:
+        found = map(self._brokers.find, replicas)
+        return ", ".join("?" if each is None else str(each.number) for each in found)
+
+    async def _drop_left(self) -> None:
+        """Delete what other brokers keep in this one's place."""
+        for log in list(self._logs):
+            if self._host.address in log.replica.replicas or not self._indexes[log.name]:
+                continue
+            self._hear_acknowledgements(log.replica.latest.branch.leader)
+            if not log.replica.may_drop:
+                continue
+            indexes = self._indexes.pop(log.name)
+            own = [attrs.evolve(each, topic=log.topic) for each in indexes]
+            self._logs.drop(log)
+            self._leading.forget(log.name)
+            if trio.current_time() < self._away_until and not self._brokers.own.is_draining:
+                self._describe(awaits_share=True)  # others have replaced this broker while it was away
+            await self._host.forget_partitions([*indexes, *own]).wait()
+
+    def _measure_space(self) -> None:
+        """Tell the other brokers how much space is free."""
+        free, told = free_bytes(self._storage_url), self._brokers.own.free_bytes
+        if abs(free - told) > SPACE_STEP * max(told, 1):
+            self._describe(free_bytes=free)
+
+    def _count_under_replicated(self) -> None:
+        """Tell all nodes how many logs too few brokers have whole."""
+        count = len(self.under_replicated())
+        if count != self._brokers.own.under_replicated_logs:
+            self._describe(under_replicated_logs=count)
+
+    def under_replicated(self) -> list[LogState]:
+        """Return the logs that this broker leads and that fewer brokers have whole than should."""
+        usable = sum(not each.is_draining for each in self._brokers.all())
+        found = []
+        for log in self._order.all_logs():
+            wanted = min(self._wanted(log.topic, log.number), usable)
+            if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < wanted:
+                found.append(log)
+        return found

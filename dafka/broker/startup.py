@@ -1,0 +1,214 @@
+"""Starts a broker: reads topics, indexes and state from its storage, and orders what is in no log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from dafka.broker.core.log.entries import ProducerEntry
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.topics import TOPICS_TOPIC
+from dafka.broker.core.node_machine import BrokerMachine, BrokerTopics
+from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
+from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
+from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.local_state import StateLogs
+from dafka.broker.node import Broker
+from dafka.broker.replication.replicator import CONTROL_TOPICS
+from dafka.broker.storage_space import STATE_TOPICS, is_internal
+from dafka.config import Config
+from dafka.exceptions import single_exception
+from dafka.packed_bytes import LENGTH_BYTES, PackedContents
+from dafka.protocol.presence.identity import owner_of
+from dafka.records import Partition, RecordBatch
+from dafka.roles.sockets import open_sockets
+from dafka.roles.store import describe_held
+from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
+from dafka.storage.base import read_range, read_ranges
+from dafka.storage.plugin_helpers import now_ms
+from dafka.wire import Role
+
+_COUNTED_RECORDS = 10**6
+"""Records without contents that are placed together."""
+
+
+async def load_broker(
+    broker: Broker,
+    state: StateLogs,
+    held: dict[Partition, PartitionInfo],
+    restore_producer: Callable[[LogState, ProducerEntry], None],
+) -> None:
+    """Read what a broker needs of its storage, and give records that are in no log their offsets.
+
+    Args:
+        broker: The broker, before it starts.
+        state: Its state.
+        held: The partitions in the storage.
+        restore_producer: Takes what producers with an id have done in the logs.
+
+    Raises:
+        StorageError: The storage fails, or a newer version of dafka has written it.
+    """
+    storage, order, cluster = broker.storage, broker.order, broker.cluster
+    for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
+        for partition in [each for each in held if each.topic == topic]:
+            cluster.learn(partition, await _read_control(storage, partition, held[partition]))
+    cluster.settle_topics()
+    await _drop_deleted(broker, held)
+    cluster.note_indexes(held)
+    cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
+    await _load_indexes(storage, order, held, restore_producer)
+    visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
+    for partition, info in visible.items():
+        first = max(info.earliest_sequence, order.native_starts.get(partition, 0))
+        is_begun = info.end_sequence > first and broker.creates_topic_of(partition)
+        if is_begun and partition.topic not in order.topics:
+            broker.create_topic(partition.topic)
+    await _order_rest(storage, order, state, visible)
+
+
+async def _read_control(
+    storage: Storage, partition: Partition, info: PartitionInfo
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the control records of a broker that count, in their order: not those that it has removed."""
+    records: list[tuple[bytes | None, bytes | None]] = []
+    async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
+        records += zip(batch.keys or (), batch.values, strict=True)
+    if partition.topic == TOPICS_TOPIC:  # the deletion of a topic counts although there is one of that name again
+        return records
+    return [(key, value) for key, value in dict(records).items() if value is not None]
+
+
+async def _drop_deleted(broker: Broker, held: dict[Partition, PartitionInfo]) -> None:
+    """Drop what is left of topics that brokers have deleted.
+
+    Nothing else is dropped: partitions of a topic that is not known are kept, for it may become known.
+    """
+    left = []
+    for partition in held:
+        address = parse_address(partition.address)
+        if address is not None and address.topic_id in broker.cluster.topic_table.deleted_ids:
+            left.append(partition)
+    if left:
+        broker.forget_partitions(left)
+        for partition in left:
+            del held[partition]
+    for name in {partition.topic for partition in broker.order.native_starts}:
+        await broker.trim_deleted(name)
+
+
+async def _load_indexes(
+    storage: Storage,
+    order: LogOrder,
+    held: dict[Partition, PartitionInfo],
+    restore_producer: Callable[[LogState, ProducerEntry], None],
+) -> None:
+    """Restore the logs that this broker leads. It reads many indexes at once: there may be thousands of short ones."""
+    led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in held}
+    for partition, log in led.items():
+        log.index_end = held[partition].end_sequence
+        log.index_first = log.index_trimmed = held[partition].earliest_sequence
+    ranges = {partition: (held[partition].earliest_sequence, held[partition].end_sequence) for partition in led}
+    async for batch in read_ranges(storage, ranges):
+        log = led[batch.partition]
+        for sequence, value in enumerate(batch.values, batch.first_sequence):
+            for entry in order.restore(log, sequence, value or b""):
+                restore_producer(log, entry)
+
+
+async def _order_rest(
+    storage: Storage, order: LogOrder, state: StateLogs, held: dict[Partition, PartitionInfo]
+) -> None:
+    """Order the records that a store has kept before it became a broker, the oldest partitions first."""
+    ends = {partition: info.end_sequence for partition, info in held.items()}
+    earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
+    rest = order.finish_restoring(ends, earliest)
+    led = {log.topic for log in order.all_logs() if order.leads(log)}
+    rest = [each for each in rest if each[0].topic in led]
+    for partition, first_sequence in sorted(rest, key=lambda each: held[each[0]].earliest_stored_at or 0):
+        async for batch in _placeable_batches(storage, order, partition, first_sequence, ends[partition]):
+            plan = order.plan([batch], now_ms())
+            await storage.append([*plan.index_records, *state.begin_write(now_ms())])
+            order.commit(plan)
+            state.write_done()
+    for log in order.all_logs():
+        if order.leads(log):
+            order.skip_dropped(log, earliest)
+
+
+async def _placeable_batches(
+    storage: Storage, order: LogOrder, partition: Partition, first_sequence: int, end_sequence: int
+) -> AsyncIterator[RecordBatch]:
+    """Yield records as far as their places depend on them: where a topic has one log, their number is enough."""
+    if len(order.logs(partition.topic)) == 1:
+        for first in range(first_sequence, end_sequence, _COUNTED_RECORDS):
+            count = min(_COUNTED_RECORDS, end_sequence - first)
+            yield RecordBatch(partition, first, PackedContents(b"", bytes(LENGTH_BYTES * count)))
+        return
+    async for batch in read_range(storage, partition, first_sequence, end_sequence):
+        yield batch
+
+
+async def serve_broker(
+    config: Config | None = None,
+    *,
+    restore_producer: Callable[[LogState, ProducerEntry], None] = lambda _log, _entry: None,
+    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
+
+    Args:
+        config: The configuration; the defaults if None.
+        restore_producer: Takes what producers with an id have done in the logs, before the broker has started.
+        task_status: Receives the `Broker` once it listens.
+
+    Raises:
+        StorageError: The storage cannot be opened or read.
+        StorageLostError: The storage was removed or replaced while it was open.
+        AddressInUseError: The node cannot listen at the configured endpoint.
+        DiscoveryError: The discovery cannot be set up.
+    """
+    config = config or Config()
+    with single_exception():
+        async with open_storage(config.storage_url) as storage:
+            identity = storage.identity
+            state = StateLogs(identity, STATE_TOPICS)
+            await state.load(storage)
+            order = LogOrder(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+            held = await storage.partitions()
+            visible = {each: info for each, info in held.items() if not is_internal(each, identity)}
+
+            def keeps(partition: Partition) -> bool | None:
+                return broker.cluster.keeps(partition)
+
+            def has_index(partition: Partition) -> bool:
+                return broker.cluster.logs.find_partition(partition) is not None
+
+            def is_joining(partition: Partition) -> bool:
+                return broker.cluster.logs.is_joining(partition)
+
+            def leader_of(partition: Partition) -> str:
+                return broker.cluster.leader_of(partition)
+
+            machine = BrokerMachine(
+                identity,
+                config,
+                *describe_held(visible),
+                held.keys() - visible.keys(),
+                BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
+                lambda partition: owner_of(partition.address) == identity,
+                keeps,
+                has_index,
+                is_joining,
+                leader_of,
+            )
+            async with open_sockets(
+                identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
+            ) as sockets:
+                broker = Broker(machine, sockets, storage, config, order, state, restore_producer)
+                await load_broker(broker, state, held, restore_producer)
+                broker._report_opened(config.store.storage, visible)
+                await broker._run(task_status)

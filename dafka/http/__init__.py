@@ -1,0 +1,1 @@
+"""HTTP, WebSocket and the console of a broker. This package needs the extra `dafka[web]`."""

@@ -1,0 +1,247 @@
+"""The brokers of the cluster, the replicas of logs, and their branches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dafka.errors import ConfigError
+from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.replicas import (
+    count_leaderless,
+    describe_branches,
+    describe_brokers,
+    describe_leadership,
+    describe_moves,
+)
+from dafka.http.api.schemas import Array, Boolean, Choice, Integer, Nullable, Object, Text
+from dafka.http.logs.reading import find_logs
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import AnyResponse, Request, respond
+
+NUMBER = Integer("The number of the broker, by which clients of Kafka know it.", 0, 1023)
+
+CLUSTER_BROKER = Object(
+    "ClusterBroker",
+    {
+        "number": NUMBER,
+        "address": Text("Its node address."),
+        "is_self": Boolean("Whether it is the broker that answers."),
+        "is_alive": Boolean("Whether it was heard recently."),
+        "rack": Text("Its rack or zone; empty if it has none."),
+        "kafka_listener": Text("Where clients of Kafka reach it; empty if they do not."),
+        "http_url": Text("Where HTTP clients and other brokers reach it; empty if they do not."),
+        "free_bytes": Integer("The free space of its storage."),
+        "is_draining": Boolean("Whether it hands its logs to other brokers, to be taken away."),
+        "is_drained": Boolean("Whether it can be taken away: it leads no log, and others keep what it keeps."),
+        "logs_led": Integer("How many logs it leads, internal ones among them."),
+        "replicas": Integer("How many logs it keeps, led or not."),
+        "under_replicated_logs": Nullable(
+            Integer("How many of the logs that it leads too few brokers have whole; null if it has not said so.")
+        ),
+    },
+)
+
+BROKERS = Object(
+    "Brokers",
+    {
+        "brokers": Array(CLUSTER_BROKER),
+        "log_count": Integer("The number of logs of all topics, internal ones among them."),
+        "leaderless_logs": Integer("How many of them no broker leads at present."),
+    },
+)
+
+BRANCH = Object(
+    "Branch",
+    {
+        "epoch": Integer("Its leader epoch."),
+        "leader": Nullable(Integer("The number of the broker that leads it; null if it is not known any more.")),
+        "leader_address": Text("The address of that broker."),
+        "old_epoch": Nullable(Integer("The epoch of the branch that it continues; null for the first branch.")),
+        "old_leader": Nullable(Integer("The number of the broker that led that branch.")),
+        "old_leader_address": Text("The address of that broker; empty for the first branch."),
+        "old_end_offset": Integer("The offset behind the last record that both branches have."),
+        "start_offset": Integer("The offset at which this branch begins."),
+        "replicas": Array(NUMBER, "The brokers that keep it."),
+        "flags": Array(
+            Choice(
+                ("first", "fork", "latest"),
+                "`first` continues no branch. `fork` continues a branch that another one continues, too. `latest` has "
+                "the largest epoch.",
+            )
+        ),
+    },
+)
+
+BRANCHES = Object(
+    "Branches",
+    {
+        "logs": Array(
+            Object(
+                "LogBranches",
+                {"log": Integer("The number of the log."), "branches": Array(BRANCH, "Its branches, by epoch.")},
+            )
+        )
+    },
+)
+
+REPLICAS = Object(
+    "Replicas",
+    {
+        "leader": Nullable(Integer("The number of the broker that leads the log; null if none does at present.")),
+        "leader_epoch": Integer("The leader epoch."),
+        "replicas": Array(NUMBER, "The brokers that keep the log, the preferred leader first."),
+        "in_sync": Nullable(
+            Array(NUMBER, "Those of them that have all of it, or nearly; null if the leader has not said so.")
+        ),
+    },
+)
+
+MOVES = Object(
+    "Moves",
+    {
+        "moves": Array(
+            Object(
+                "Move",
+                {
+                    "topic": Text("The name of the topic."),
+                    "log": Integer("The number of the log."),
+                    "replicas": Array(NUMBER, "The brokers that keep it now."),
+                    "joining": Array(NUMBER, "Those of them that copy it."),
+                    "reason": Text("Why it gets other replicas."),
+                },
+            )
+        )
+    },
+)
+
+NEW_REPLICAS = Object(
+    "NewReplicas",
+    {"replicas": Array(NUMBER, "The brokers, the preferred leader first; none to let the cluster choose.", 1024)},
+)
+
+
+@route("GET", "/moves", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The logs.", MOVES)})
+async def list_moves(request: Request) -> AnyResponse:
+    """List the logs that are getting other replicas, each with the reason. No log moves without one."""
+    return respond({"moves": describe_moves(request.service.broker)})
+
+
+@route("GET", "/brokers", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The brokers.", BROKERS)})
+async def list_brokers(request: Request) -> AnyResponse:
+    """List the brokers of the cluster, with what each of them leads and keeps."""
+    broker, found = request.service.broker, describe_brokers(request.service)
+    if not request.is_forwarded:
+        own_words = {
+            each["address"]: each["under_replicated_logs"]
+            for document in (await request.web.other_brokers.get_all("/brokers")).values()
+            for each in document["brokers"]
+            if each["is_self"]
+        }
+        for each in found:
+            each["under_replicated_logs"] = own_words.get(each["address"], each["under_replicated_logs"])
+    logs = sum(1 for _ in broker.order.all_logs())
+    return respond({"brokers": found, "log_count": logs, "leaderless_logs": count_leaderless(broker)})
+
+
+async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
+    broker, text = request.service.broker, request.arguments["number"]
+    found = broker.brokers.find_number(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
+    if found is None:
+        known = ", ".join(str(each.number) for each in broker.brokers.all())
+        raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
+    if found.address == broker.address:
+        broker.set_draining(is_draining)
+        described = next(each for each in describe_brokers(request.service) if each["is_self"])
+        return respond(described)
+    if request.is_forwarded:
+        raise WebError("broker_unavailable", f"broker {found.number} is another one than this")
+    if not broker.brokers.is_alive(found.address):
+        raise WebError("broker_unavailable", f"broker {found.number} is not alive")
+    target = f"/brokers/{found.number}/{'drain' if is_draining else 'undrain'}"
+    answer = await request.web.other_brokers.request(found, "POST", target)
+    return respond({**answer, "is_self": False})
+
+
+@route(
+    "POST",
+    "/brokers/{number}/drain",
+    needs=Needs.ADMINISTRATOR,
+    tag="Cluster",
+    answers={200: Answer("The broker. `is_drained` says when it can be taken away.", CLUSTER_BROKER)},
+    errors=("broker_not_found", "broker_unavailable"),
+)
+async def drain_broker(request: Request) -> AnyResponse:
+    """Let a broker hand its logs to others, so that it can be taken away.
+
+    It gets no further replicas, and goes on serving clients meanwhile.
+    """
+    return await _set_draining(request, is_draining=True)
+
+
+@route(
+    "POST",
+    "/brokers/{number}/undrain",
+    needs=Needs.ADMINISTRATOR,
+    tag="Cluster",
+    answers={200: Answer("The broker.", CLUSTER_BROKER)},
+    errors=("broker_not_found", "broker_unavailable"),
+)
+async def undrain_broker(request: Request) -> AnyResponse:
+    """Let a broker that was being drained lead and keep logs again."""
+    return await _set_draining(request, is_draining=False)
+
+
+@route(
+    "GET",
+    "/topics/{topic}/branches",
+    needs=Needs.SEE,
+    tag="Cluster",
+    answers={200: Answer("The branches of each log.", BRANCHES)},
+    errors=("topic_not_found",),
+)
+async def list_branches(request: Request) -> AnyResponse:
+    """List the branches of each log of a topic: the stretches that its leaders have ordered.
+
+    A branch begins when a broker becomes the leader. After a split of the cluster, two branches can continue the same
+    one; the records of the branch that was left are appended to the other one.
+    """
+    broker, topic = request.service.broker, request.arguments["topic"]
+    logs = find_logs(request.service, topic)
+    found: list[dict[str, Any]] = [
+        {"log": log.number, "branches": describe_branches(broker, rows)}
+        for log, rows in zip(logs, broker.branches(topic), strict=False)
+    ]
+    return respond({"logs": found})
+
+
+@route(
+    "PUT",
+    "/topics/{topic}/logs/{log}/replicas",
+    needs=Needs.ADMIN,
+    tag="Cluster",
+    document=NEW_REPLICAS,
+    answers={200: Answer("Who leads and keeps the log at present. Moving it takes a while.", REPLICAS)},
+    errors=("topic_not_found", "log_not_found", "broker_not_found"),
+)
+async def change_replicas(request: Request) -> AnyResponse:
+    """Have other brokers keep a log.
+
+    New replicas get what they lack. Those that are not named leave when that is done. The first one that is named is
+    the preferred leader. They keep the log until others are named, or one of them is drained or stays dead for
+    `[broker] mend_after_ms`. Without brokers, the cluster chooses them again.
+    """
+    broker, text = request.service.broker, request.arguments["log"]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
+    await broker.cluster.wait_topics()
+    (log,) = find_logs(request.service, request.arguments["topic"], [int(text)])
+    addresses = []
+    for number in request.document["replicas"]:
+        found = broker.brokers.find_number(number)
+        if found is None:
+            raise WebError("broker_not_found", f"there is no broker {number}")
+        addresses.append(found.address)
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError("replicas: expected each broker once")
+    broker.change_replicas(log, addresses)
+    return respond(describe_leadership(broker, log))

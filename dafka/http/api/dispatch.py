@@ -1,0 +1,70 @@
+"""Answers requests: finds the route of each, checks what the user may do, and turns mistakes into answers."""
+
+from __future__ import annotations
+
+import logging
+
+from dafka.errors import ConfigError, StorageError
+from dafka.http.api.registry import find_route
+from dafka.http.server.access import Access
+from dafka.http.server.documents import decode_document
+from dafka.http.server.errors import WebError
+from dafka.http.server.head import parse_target
+from dafka.http.server.messages import JSON, AnyResponse, Request, Response, respond_error
+
+DOCUMENT_BYTES_MAX = 2**20
+"""The largest JSON document of a request. Records may be larger."""
+
+_LOGGER = logging.getLogger("dafka.http")
+
+
+async def answer_request(request: Request) -> AnyResponse:
+    """Return the response to a request, whatever happens."""
+    try:
+        return await _answer(request)
+    except WebError as error:
+        return respond_error(error)
+    except ConfigError as error:
+        return respond_error(WebError("bad_request", str(error)))
+    except StorageError as error:
+        _LOGGER.warning("%s %s: %s", request.head.method, request.head.path, error)
+        return respond_error(WebError("storage_failed", str(error)))
+    except Exception:
+        # A mistake of this program must not end the service of other clients.
+        _LOGGER.exception("%s %s failed", request.head.method, request.head.path)
+        return respond_error(WebError("internal_error", "the request failed; the broker's log has the reason"))
+
+
+async def answer_get(request: Request, target: str, access: Access) -> AnyResponse:
+    """Return the response to GET for a client that is connected in another way.
+
+    Args:
+        request: The request with which it has connected.
+        target: The path and the query.
+        access: The permissions of the client.
+
+    Returns:
+        The response.
+    """
+    try:
+        head = parse_target("GET", target, {})
+    except WebError as error:
+        return respond_error(error)
+    return await answer_request(Request(request.web, head, access, request.host, request.is_private))
+
+
+async def _answer(request: Request) -> AnyResponse:
+    head = request.head
+    if head.method == "OPTIONS":
+        return Response(204)
+    route, request.arguments = find_route(head.method, head.segments)
+    request.web.counters.requests[head.method, route.path] += 1
+    route.check_access(request.access, request.arguments)
+    request.query = route.parse_query(head.parameters)
+    if route.document is not None:
+        if request.content_type != JSON:
+            raise WebError("unsupported", f"expected the header Content-Type: {JSON}")
+        request.document = route.document.check(
+            decode_document(await request.read_body(DOCUMENT_BYTES_MAX)), "the body"
+        )
+    return await route.handler(request)

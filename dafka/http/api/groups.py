@@ -1,0 +1,267 @@
+"""Groups of consumers: their members, their offsets, and how far they are behind."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.groups.group import GroupState
+from dafka.broker.core.groups.results import DescribedGroup, DescribedMember
+from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
+from dafka.http.api.registry import Answer, Needs, Parameter, route
+from dafka.http.api.schemas import AnyValue, Array, Choice, Integer, MapOf, Nullable, Object, Text
+from dafka.http.api.topics import PAGE_MAX
+from dafka.http.logs.positions import find_offsets, parse_offsets, parse_position
+from dafka.http.logs.reading import find_logs
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import AnyResponse, Request, Response, respond
+
+_GROUP = Text("The name of the group.")
+_STATES = tuple(each.value for each in GroupState if each is not GroupState.DEAD)
+_STATE = Choice(_STATES, "Its state, under Kafka's name.")
+_PROTOCOL_TYPE = Text("What kind of group it is: `consumer` for consumers; empty if it never had members.")
+
+_LISTED_GROUP = Object(
+    "ListedGroup",
+    {"group": _GROUP, "state": _STATE, "protocol_type": _PROTOCOL_TYPE, "member_count": Integer("Its members.")},
+)
+
+GROUP_PAGE = Object(
+    "GroupPage",
+    {
+        "groups": Array(_LISTED_GROUP),
+        "group_count": Integer("The number of groups with this prefix and state that the user may use."),
+        "next": Nullable(Text("The value of `after` for the next page; null on the last page.")),
+    },
+)
+
+_MEMBER = Object(
+    "Member",
+    {
+        "member_id": Text("The id that the broker gave it."),
+        "instance_id": Nullable(Text("The name of a static member.")),
+        "client_id": Text("The name that the client gives itself."),
+        "host": Text("The address of the client."),
+        "assignment": Nullable(
+            MapOf(Array(Integer()), "The numbers of the logs that it reads, by topic; null if that is not known.")
+        ),
+    },
+)
+
+_GROUP_OFFSET = Object(
+    "GroupOffset",
+    {
+        "topic": Text("The topic."),
+        "log": Integer("The number of the log."),
+        "offset": Integer("The offset at which the group goes on."),
+        "metadata": Text("What its member has added."),
+        "end_offset": Nullable(Integer("The offset behind the last record of the log; null if there is no such log.")),
+        "lag": Nullable(Integer("The number of offsets up to the end; null if there is no such log.")),
+        "member_id": Nullable(Text("The member that reads the log.")),
+    },
+)
+
+GROUP = Object(
+    "Group",
+    {
+        "group": _GROUP,
+        "state": _STATE,
+        "protocol_type": _PROTOCOL_TYPE,
+        "assignor": Text("How logs are assigned, while the group is stable."),
+        "generation": Integer("How often the members have been assigned logs.", -1),
+        "members": Array(_MEMBER),
+        "offsets": Array(_GROUP_OFFSET, "What the group has committed for topics that the user may see."),
+        "lag": Integer("The sum of the lags."),
+    },
+)
+
+COMMIT = Object(
+    "Commit",
+    {
+        "topic": Text("The topic, which the user may read.", 249, 1),
+        "offsets": MapOf(Integer(), 'The offset for each log, by the number of the log: `{"0": 5}`.'),
+        "to": AnyValue(
+            'In place of offsets, a position for all logs: `"earliest"`, `"latest"`, `{"time": milliseconds}` or '
+            '`{"group": "another group"}`.'
+        ),
+    },
+    optional=("offsets", "to"),
+)
+
+
+@route(
+    "GET",
+    "/groups",
+    needs=Needs.USER,
+    tag="Groups",
+    parameters=[
+        Parameter("prefix", Text("How the names begin.", 1000), ""),
+        Parameter("after", Text("The name behind which the page begins: `next` of the page before."), ""),
+        Parameter("limit", Integer("The number of groups.", 1, PAGE_MAX), 100),
+        Parameter("state", Choice(_STATES, "The state.")),
+    ],
+    answers={200: Answer("A page of groups, by name.", GROUP_PAGE)},
+)
+async def list_groups(request: Request) -> AnyResponse:
+    """List the groups that the user may use."""
+    document = await _list_here(request)
+    pages = await request.groups.list(request.query, document)
+    permissions, limit = request.access.permissions, request.query["limit"]
+    known_until = min((page["next"] for page in pages if page["next"] is not None), default=None)
+    groups = {each["group"]: each for page in pages for each in page["groups"]}
+    shown = [
+        groups[name]
+        for name in sorted(groups)
+        if permissions.may_use_group(name) and (known_until is None or name <= known_until)
+    ]
+    following = known_until if len(shown) <= limit else shown[limit - 1]["group"]
+    count = sum(page["group_count"] for page in pages)
+    return respond({"groups": shown[:limit], "group_count": count, "next": following})
+
+
+async def _list_here(request: Request) -> dict[str, Any]:
+    """Return a page of the groups that this broker coordinates."""
+    groups, query, permissions = request.service.groups, request.query, request.access.permissions
+    try:
+        found = await groups.list_groups([] if query["state"] is None else [query["state"]])
+    except CoordinatorError:
+        problem = request.service.broker.waits.problem or "it takes too long"
+        raise WebError("storage_failed", f"the groups cannot be read: {problem}") from None
+    names = sorted(
+        each.group_id
+        for each in found
+        if each.group_id.startswith(query["prefix"]) and permissions.may_use_group(each.group_id)
+    )
+    first = bisect_right(names, query["after"]) if query["after"] else 0
+    page = names[first : first + query["limit"]]
+    described = (await groups.describe_groups(page)).values()
+    is_last = first + len(page) >= len(names)
+    return {
+        "groups": [
+            {
+                "group": each.group_id,
+                "state": each.state,
+                "protocol_type": each.protocol_type,
+                "member_count": len(each.members),
+            }
+            for each in described
+        ],
+        "group_count": len(names),
+        "next": None if is_last else page[-1],
+    }
+
+
+@route(
+    "GET",
+    "/groups/{group}",
+    needs=Needs.GROUP,
+    tag="Groups",
+    answers={200: Answer("The group.", GROUP)},
+    errors=("group_not_found",),
+)
+async def describe_group(request: Request) -> AnyResponse:
+    """Describe a group with its members, their logs, its offsets and its lag."""
+    return respond(await _describe(request, request.arguments["group"]))
+
+
+async def _describe(request: Request, name: str) -> dict[str, Any]:
+    """Return the document about a group, with the offsets in topics that the user may see."""
+    found: dict[str, Any] = await request.groups.describe(name, lambda group: _describe_here(request, group))
+    found["offsets"] = [each for each in found["offsets"] if request.access.permissions.may_see(each["topic"])]
+    found["lag"] = sum(each["lag"] for each in found["offsets"] if each["lag"] is not None)
+    return found
+
+
+async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, Any]:
+    service, name = request.service, group.group_id
+    members = [_describe_member(each, group) for each in group.members]
+    readers = {
+        (topic, log): each["member_id"]
+        for each in members
+        for topic, logs in (each["assignment"] or {}).items()
+        for log in logs
+    }
+    found = sorted((await service.groups.fetch_offsets(name)).items())
+    logs = {place: service.broker.find_log(*place) for place, _ in found}
+    bounds = await request.logs.known_bounds([log for log in logs.values() if log is not None])
+    offsets = []
+    for place, committed in found:
+        log = logs[place]
+        end = None if log is None or log not in bounds else bounds[log].high_watermark
+        offsets.append(
+            {
+                "topic": place.topic,
+                "log": place.partition,
+                "offset": committed.offset,
+                "metadata": committed.metadata,
+                "end_offset": end,
+                "lag": None if end is None else max(end - committed.offset, 0),
+                "member_id": readers.get(place),
+            }
+        )
+    return {
+        "group": name,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "assignor": group.protocol,
+        "generation": group.generation_id,
+        "members": members,
+        "offsets": offsets,
+    }
+
+
+def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str, Any]:
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "assignment": read_assignment(member.assignment) if is_consumer else None,
+    }
+
+
+@route(
+    "DELETE",
+    "/groups/{group}",
+    needs=Needs.GROUP,
+    tag="Groups",
+    answers={204: Answer("The group is deleted.")},
+    errors=("group_not_found", "conflict"),
+)
+async def delete_group(request: Request) -> AnyResponse:
+    """Delete a group with its offsets. It must not have members."""
+    await request.groups.delete(request.arguments["group"])
+    return Response(204)
+
+
+@route(
+    "PUT",
+    "/groups/{group}/offsets",
+    needs=Needs.GROUP,
+    tag="Groups",
+    document=COMMIT,
+    answers={200: Answer("The group. Its offsets are durable.", GROUP)},
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "conflict"),
+)
+async def commit_offsets(request: Request) -> AnyResponse:
+    """Commit offsets of a group, or reset them. It must not have members.
+
+    A group that does not exist is created.
+    """
+    name, wanted, service = request.arguments["group"], request.document, request.service
+    request.access.check_read(wanted["topic"])
+    if ("offsets" in wanted) == ("to" in wanted):
+        raise WebError("bad_request", "the body: expected either offsets or to")
+    if "to" in wanted:
+        position = parse_position(wanted["to"])
+        if isinstance(wanted["to"], dict) and "group" in wanted["to"]:
+            request.access.check_group(wanted["to"]["group"])
+        logs = find_logs(service, wanted["topic"])
+    else:
+        position = parse_position({"offsets": wanted["offsets"]})
+        logs = find_logs(service, wanted["topic"], parse_offsets(wanted["offsets"]))
+    found = await find_offsets(request.logs, logs, position)
+    await request.groups.commit(name, wanted["topic"], {log.number: offset for log, offset in found.items()})
+    return respond(await _describe(request, name))

@@ -1,0 +1,146 @@
+"""The nodes of the cluster, as an observer in the broker's process sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.schemas import Array, Boolean, Choice, Integer, Nullable, Object, Text
+from dafka.http.server.messages import AnyResponse, Request, respond
+from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState, NodeView
+
+NODES_MAX = 1000
+"""How many nodes are listed."""
+
+NODE = Object(
+    "Node",
+    {
+        "address": Text("Its address."),
+        "endpoint": Text("The endpoint that other nodes connect to."),
+        "roles": Array(Text(), "Its roles. Empty if it has not shown any."),
+        "state": Choice(
+            tuple(each.value for each in NodeState),
+            "`up`; `unconnected`: towers introduce it, and nothing else is known; `silent`: it has ended, or failed.",
+        ),
+        "is_self": Boolean("Whether it is this broker."),
+        "last_seen": Nullable(Integer("When it was last seen, in milliseconds since 1970.")),
+        "partitions_held": Nullable(Integer("The partitions that a store holds; null if it has not said so.")),
+    },
+)
+
+CONNECTION = Object(
+    "Connection",
+    {
+        "from": Text("The address of a node."),
+        "to": Text("The address of another one."),
+        "kind": Choice(("stored", "connected"), "`stored`: the second one stores records of the first one."),
+        "partitions": Integer("How many partitions of the first one the second one stores."),
+        "lag": Integer("How many records the second one is behind."),
+    },
+)
+
+SEEN_TOWER = Object(
+    "Tower",
+    {
+        "endpoint": Text("The endpoint at which it introduces nodes."),
+        "is_heard": Boolean("Whether it was heard recently."),
+        "nodes": Integer("How many nodes it introduces."),
+        "refusal": Text("Why it rejects this broker; empty if it does not."),
+    },
+)
+
+NODES = Object(
+    "Nodes",
+    {
+        "is_complete": Boolean("Whether the nodes were looked for: the first answer comes before that."),
+        "nodes": Array(NODE),
+        "connections": Array(CONNECTION),
+        "towers": Array(SEEN_TOWER),
+        "note": Text("Why something is missing; empty if nothing is."),
+    },
+)
+
+
+@route("GET", "/nodes", needs=Needs.ADMINISTRATOR, tag="Broker", answers={200: Answer("The nodes.", NODES)})
+async def list_nodes(request: Request) -> AnyResponse:
+    """List the nodes of the cluster, and who stores whose records.
+
+    An observer looks for them while somebody asks, so the first answer may name this broker only.
+    """
+    surveys, broker = request.web.surveys, request.service.broker
+    survey, note = surveys.newest(), surveys.problem
+    own = {
+        "address": broker.address,
+        "endpoint": broker.endpoint,
+        "roles": ["broker"],
+        "state": "up",
+        "is_self": True,
+        "last_seen": None,
+        "partitions_held": None,
+    }
+    if survey is None:
+        is_complete = bool(note)
+        return respond({"is_complete": is_complete, "nodes": [own], "connections": [], "towers": [], "note": note})
+    others = [each for each in survey.nodes if each.address != broker.address and each.roles != ("observer",)]
+    if len(others) >= NODES_MAX:
+        note = f"only {NODES_MAX} of {len(others) + 1} nodes are listed"
+    senders = {log.own.address: broker.address for log in broker.order.all_logs()}
+    return respond(
+        {
+            "is_complete": True,
+            "nodes": [own, *(_describe_node(each) for each in others[: NODES_MAX - 1])],
+            "connections": find_connections(survey, broker.address, senders),
+            "towers": [attrs.asdict(each) for each in survey.towers],
+            "note": note or "; ".join(survey.limits),
+        }
+    )
+
+
+def _describe_node(node: NodeView) -> dict[str, Any]:
+    return {
+        "address": node.address,
+        "endpoint": node.endpoint,
+        "roles": list(node.roles),
+        "state": node.state.value,
+        "is_self": False,
+        "last_seen": int(node.last_seen * 1000),
+        "partitions_held": node.partitions_held,
+    }
+
+
+def find_connections(survey: ClusterSurvey, own_address: str, senders: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return who stores whose records, and which further nodes this broker is connected to.
+
+    Args:
+        survey: A survey.
+        own_address: The address of this broker.
+        senders: The nodes that publish partitions whose addresses are not their own, by the partition's address.
+
+    Returns:
+        The connections, as `CONNECTION` describes them.
+    """
+    known = {each.address for each in survey.nodes}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in survey.partitions:
+        sender = senders.get(each.partition.address, each.partition.address)
+        for holder in each.holders:
+            if sender == holder.store or sender not in known or holder.store not in known or not holder.end_sequence:
+                continue
+            entry = found.setdefault(
+                (sender, holder.store),
+                {"from": sender, "to": holder.store, "kind": "stored", "partitions": 0, "lag": 0},
+            )
+            entry["partitions"] += 1
+            entry["lag"] += holder.lag or 0
+    joined = {pair[0] for pair in found if pair[1] == own_address} | {
+        pair[1] for pair in found if pair[0] == own_address
+    }
+    for node in survey.nodes:
+        is_peer = node.state is NodeState.UP and node.address != own_address and node.roles != ("observer",)
+        if is_peer and node.address not in joined:
+            pair = (own_address, node.address)
+            found[pair] = {"from": pair[0], "to": pair[1], "kind": "connected", "partitions": 0, "lag": 0}
+    return list(found.values())

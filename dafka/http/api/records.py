@@ -1,0 +1,221 @@
+"""Records: publishing and deleting them, and finding their offsets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+
+from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.log.appending import message_bytes_max
+from dafka.http.api.record_bodies import (
+    KAFKA_ANSWER,
+    KAFKA_BINARY,
+    KAFKA_JSON,
+    RestRecord,
+    join_rest_records,
+    make_record,
+    parse_rest_records,
+    split_records,
+)
+from dafka.http.api.record_schemas import DELETED, JSON_RECORD, OFFSETS, PUBLISHED, REST_PUBLISHED, REST_RECORDS
+from dafka.http.api.registry import Answer, Body, Needs, Parameter, route
+from dafka.http.api.schemas import Integer, Text
+from dafka.http.logs.positions import find_offsets, parse_position_text
+from dafka.http.logs.publishing import Publication
+from dafka.http.logs.reading import find_logs
+from dafka.http.logs.records import parse_json_lines
+from dafka.http.server.documents import encode_document
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import JSON_LINES, AnyResponse, Request, Response, respond
+from dafka.storage.plugin_helpers import now_ms
+
+_REST_REFUSED = 1
+"""The code with which Kafka REST says that sending a record again does not help."""
+
+THREAD_BYTES = 2**18
+"""Larger bodies are parsed in a thread."""
+
+_PARSING = trio.CapacityLimiter(2)
+_T = TypeVar("_T")
+
+_STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
+
+
+@route(
+    "POST",
+    "/topics/{topic}/records",
+    needs=Needs.WRITE,
+    tag="Records",
+    parameters=[
+        Parameter("key", Text("The key of the record, if the body is one value."), example="anne"),
+        Parameter("log", Integer("The log. If it is not given, the key chooses it."), example=0),
+    ],
+    body=Body(
+        "One record, or several.",
+        {
+            "*/*": Text("The value of one record, as it is."),
+            JSON_LINES: JSON_RECORD,
+            KAFKA_JSON: REST_RECORDS,
+            KAFKA_BINARY: REST_RECORDS,
+        },
+    ),
+    answers={
+        200: Answer(
+            "Where the records are, which are durable. The answer to a form of Kafka REST has its form.",
+            PUBLISHED,
+            {KAFKA_ANSWER: REST_PUBLISHED},
+        )
+    },
+    errors=("topic_not_found", "log_not_found", "too_large", "leader_unavailable", "leader_changed"),
+)
+async def publish_records(request: Request) -> AnyResponse:
+    """Publish records, and answer when they are durable.
+
+    The type of the body says what it is: JSON Lines (one record a line), a form of Kafka REST, and with any other type
+    one value. A topic that does not exist is created, if `[kafka] auto_create_topics` is on.
+    """
+    topic, log, key = request.arguments["topic"], request.query["log"], request.query["key"]
+    body = await request.read_body(None)
+    content_type = request.content_type
+    if content_type in _STRUCTURED and key is not None:
+        raise WebError("bad_request", "expected keys in the body, and no parameter 'key'")
+    if content_type in {KAFKA_JSON, KAFKA_BINARY}:
+        records = await _parse(body, partial(parse_rest_records, is_binary=content_type == KAFKA_BINARY))
+        return await _publish_rest(request, topic, records, log)
+    bytes_max = _batch_bytes_max(request, topic)
+    if content_type == JSON_LINES:
+        parts = await _parse(body, lambda body, now_ms: list(split_records(parse_json_lines(body, now_ms), bytes_max)))
+    else:
+        parts = list(split_records(make_record(body, key, now_ms()), bytes_max))
+    publisher = request.publisher
+    pending: list[Publication] = []
+    for part in parts:
+        await publisher.prepare(topic)
+        pending.append(publisher.begin(topic, part, log=log))
+        await trio.lowlevel.checkpoint()  # large bodies do not hold up other clients
+    places = [place for each in pending for place in await each.wait()]
+    request.web.counters.produced[topic] += sum(map(len, parts))
+    return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in places]})
+
+
+async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
+    """Parse a body, a large one in a thread, so that other clients are served meanwhile. Raises `WebError`."""
+    if len(body) <= THREAD_BYTES:
+        return parse(body, now_ms())
+    return await trio.to_thread.run_sync(parse, body, now_ms(), limiter=_PARSING)
+
+
+async def _publish_rest(request: Request, topic: str, records: list[RestRecord], log: int | None) -> Response:
+    """Publish records of Kafka REST, which says of each record what has become of it."""
+    log_count = len(request.service.broker.logs(topic)) or request.service.config.kafka.log_count
+    keyless = secrets.randbelow(log_count)
+    indexes: dict[int, list[int]] = {}
+    for index, each in enumerate(records):
+        chosen = each.log if log is None else log
+        if chosen is None:
+            chosen = keyless if each.key is None else log_of_key(each.key, log_count)
+        indexes.setdefault(chosen, []).append(index)
+    found: list[dict[str, Any]] = [{}] * len(records)
+    for number, chosen_indexes in indexes.items():
+        for index, place in zip(
+            chosen_indexes,
+            await _publish_to_log(request, topic, number, [records[each] for each in chosen_indexes]),
+            strict=True,
+        ):
+            found[index] = place
+    body = encode_document({"offsets": found, "key_schema_id": None, "value_schema_id": None})
+    return Response(200, body, KAFKA_ANSWER)
+
+
+async def _publish_to_log(request: Request, topic: str, log: int, records: list[RestRecord]) -> list[dict[str, Any]]:
+    publisher = request.publisher
+    pending: list[Publication] = []
+    try:
+        for part in split_records(join_rest_records(records), _batch_bytes_max(request, topic)):
+            await publisher.prepare(topic)
+            pending.append(publisher.begin(topic, part, log=log))
+        error = None
+    except WebError as refused:
+        if refused.code == "topic_not_found":
+            raise
+        error = refused.message
+    found: list[dict[str, Any]] = []
+    for each in pending:
+        for place in await each.wait():
+            found += [
+                {"partition": log, "offset": (place.offset or 0) + number, "error_code": None, "error": None}
+                for number in range(place.count)
+            ]
+    request.web.counters.produced[topic] += len(found)
+    refused_count = len(records) - len(found)
+    return found + [{"partition": log, "offset": None, "error_code": _REST_REFUSED, "error": error}] * refused_count
+
+
+def _batch_bytes_max(request: Request, topic: str) -> int:
+    logs = request.service.broker.logs(topic)
+    return message_bytes_max(request.service, logs[0]) if logs else request.service.config.kafka.message_bytes_max
+
+
+@route(
+    "DELETE",
+    "/topics/{topic}/records",
+    needs=Needs.ADMIN,
+    tag="Records",
+    parameters=[
+        Parameter("log", Integer("The log. It may be missing if the topic has one."), example=0),
+        Parameter(
+            "before",
+            Text("The offset of the first record that is left, `latest`, or `time:` with a time.", 100),
+            is_required=True,
+            example="100",
+        ),
+    ],
+    answers={200: Answer("The log.", DELETED)},
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
+)
+async def delete_records(request: Request) -> AnyResponse:
+    """Delete the records of a log before an offset."""
+    topic, number = request.arguments["topic"], request.query["log"]
+    logs = find_logs(request.service, topic, None if number is None else [number])
+    if len(logs) > 1:
+        raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
+    log = logs[0]
+    if request.query["before"] == "latest":
+        offset = (await request.logs.bounds(logs))[log].high_watermark
+    else:
+        offset = (await find_offsets(request.logs, logs, parse_position_text(request.query["before"])))[log]
+    return respond({"log": log.number, "start_offset": await request.logs.delete_before(log, offset)})
+
+
+@route(
+    "GET",
+    "/topics/{topic}/offsets",
+    needs=Needs.SEE,
+    tag="Records",
+    parameters=[
+        Parameter(
+            "time",
+            Text("A time, `2026-01-31T12:00:00Z` or in milliseconds since 1970.", 100),
+            example="2026-01-31T12:00:00Z",
+        )
+    ],
+    answers={200: Answer("The offsets of each log.", OFFSETS)},
+    errors=("topic_not_found", "leader_unavailable"),
+)
+async def list_offsets(request: Request) -> AnyResponse:
+    """List the first and the end offset of each log, and the offset of a time."""
+    logs = find_logs(request.service, request.arguments["topic"])
+    found: list[dict[str, Any]] = [
+        {"log": log.number, "start_offset": each.start_offset, "end_offset": each.high_watermark}
+        for log, each in (await request.logs.bounds(logs)).items()
+    ]
+    if request.query["time"] is not None:
+        position = parse_position_text(f"time:{request.query['time']}")
+        offsets = await find_offsets(request.logs, logs, position)
+        for log, described in zip(logs, found, strict=True):
+            described["offset"] = offsets[log]
+    return respond({"offsets": found})

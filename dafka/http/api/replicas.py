@@ -1,0 +1,165 @@
+"""Brokers, replicas and branches, as pages and programs of operators see them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dafka.broker.broker import Service
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.replication.records import NO_BRANCH, BranchRow
+from dafka.broker.node import Broker
+
+
+def number_of(broker: Broker, address: str) -> int | None:
+    """Return the number of a broker; None if it is not known."""
+    found = broker.brokers.find(address)
+    return None if found is None else found.number
+
+
+def numbers_of(broker: Broker, addresses: Iterable[str]) -> list[int]:
+    """Return the numbers of brokers, as far as they are known."""
+    return [number for each in addresses if (number := number_of(broker, each)) is not None]
+
+
+def describe_leadership(broker: Broker, log: LogState) -> dict[str, Any]:
+    """Return who leads a log and who keeps it. Only the leader knows who is in sync."""
+    leadership = log.leadership
+    return {
+        "leader": number_of(broker, leadership.leader) if leadership.leader else None,
+        "leader_epoch": leadership.epoch,
+        "replicas": numbers_of(broker, leadership.replicas),
+        "in_sync": numbers_of(broker, leadership.in_sync) if leadership.is_led else None,
+    }
+
+
+def describe_brokers(service: Service) -> list[dict[str, Any]]:
+    """Return all brokers of the cluster by number, with how many logs each leads and keeps."""
+    broker = service.broker
+    led: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    needed: Counter[str] = Counter()
+    usable = {each.address for each in broker.brokers.living() if not each.is_draining}
+    for log in broker.order.all_logs():
+        leadership = log.leadership
+        led[leadership.leader] += 1
+        kept.update(leadership.replicas)
+        wanted = min(_replica_count(service, log), len(usable))
+        if len(usable.intersection(leadership.replicas)) < wanted:
+            needed.update(leadership.replicas)
+    return [_describe(broker, each, led, kept, needed) for each in broker.brokers.all()]
+
+
+def _describe(
+    broker: Broker, each: BrokerDescription, led: Counter[str], kept: Counter[str], needed: Counter[str]
+) -> dict[str, Any]:
+    address = each.address
+    is_drained = each.is_draining and not led[address] and not needed[address]
+    return {
+        "number": each.number,
+        "address": address,
+        "is_self": address == broker.address,
+        "is_alive": broker.brokers.is_alive(address),
+        "rack": each.rack,
+        "kafka_listener": each.kafka_listener,
+        "http_url": each.http_url,
+        "free_bytes": each.free_bytes,
+        "is_draining": each.is_draining,
+        "is_drained": is_drained,
+        "logs_led": led[address],
+        "replicas": kept[address],
+        "under_replicated_logs": len(broker.under_replicated()) if address == broker.address else None,
+    }
+
+
+def describe_moves(broker: Broker) -> list[dict[str, Any]]:
+    """Return the logs that are getting other replicas, each with the reason in words."""
+    found = []
+    for log in broker.order.all_logs():
+        reason = broker.cluster.balancing.explain(log.topic, log.number)
+        if reason is not None:
+            found.append(
+                {
+                    "topic": log.topic,
+                    "log": log.number,
+                    "replicas": numbers_of(broker, log.leadership.replicas),
+                    "joining": numbers_of(broker, log.leadership.joining),
+                    "reason": reason.value,
+                }
+            )
+    return found
+
+
+def _replica_count(service: Service, log: LogState) -> int:
+    topic = service.broker.order.topics.get(log.topic)
+    return (topic.replica_count if topic is not None else 0) or service.config.broker.replicas
+
+
+def count_leaderless(broker: Broker) -> int:
+    """Return how many logs no broker leads at present."""
+    return sum(not log.leadership.leader for log in broker.order.all_logs())
+
+
+def find_broker_problems(broker: Broker) -> Iterator[str]:
+    """Yield a sentence for each thing that is wrong with the brokers of the cluster and their logs."""
+    for each in broker.brokers.all():
+        if not broker.brokers.is_alive(each.address):
+            where = each.http_url or each.kafka_listener
+            yield f"broker {each.number}{' at ' * bool(where)}{where} is not heard"
+    under_replicated = broker.under_replicated()
+    if under_replicated:
+        first = under_replicated[0]
+        yield (
+            f"{len(under_replicated)} logs that this broker leads are kept by too few living brokers, such as log "
+            f"{first.number} of {first.topic}"
+        )
+    leaderless = count_leaderless(broker)
+    if leaderless:
+        yield f"{leaderless} logs have no leader at present: nobody can publish to them"
+    orphans = broker.inventory.orphans()
+    if orphans:
+        yield (
+            f"{len(orphans)} partitions with {sum(orphans.values())} records belong to no topic that this broker "
+            f"knows, such as {next(iter(orphans))}: they are kept, and nobody reads them"
+        )
+
+
+def describe_branches(broker: Broker, rows: Sequence[BranchRow]) -> list[dict[str, Any]]:
+    """Return the branch table of a log.
+
+    Args:
+        broker: The broker, which knows the numbers of the others.
+        rows: The rows, by epoch.
+
+    Returns:
+        A row for each branch. Its flags: `first` has no branch before it; `fork` continues a branch that another branch
+        continues, too, so that both have had records of their own; `latest` is the one with the largest epoch.
+    """
+    parents = Counter(row.parent.branch for row in rows if row.parent.branch != NO_BRANCH)
+    found = []
+    for row in rows:
+        old = row.parent.branch
+        flags = []
+        if old == NO_BRANCH:
+            flags.append("first")
+        elif parents[old] > 1:
+            flags.append("fork")
+        if row is rows[-1]:
+            flags.append("latest")
+        found.append(
+            {
+                "epoch": row.branch.epoch,
+                "leader": number_of(broker, row.branch.leader),
+                "leader_address": row.branch.leader,
+                "old_epoch": None if old == NO_BRANCH else old.epoch,
+                "old_leader": None if old == NO_BRANCH else number_of(broker, old.leader),
+                "old_leader_address": "" if old == NO_BRANCH else old.leader,
+                "old_end_offset": row.parent.end_offset,
+                "start_offset": row.parent.end_offset,
+                "replicas": numbers_of(broker, row.replicas),
+                "flags": flags,
+            }
+        )
+    return found

@@ -1,0 +1,101 @@
+"""The session of a browser: logging in, who the user is, and logging out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from dafka.broker.access.permissions import Permissions
+from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.schemas import Array, Boolean, MapOf, Nullable, Object, Text
+from dafka.http.server.access import Access
+from dafka.http.server.authentication import session_of
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import AnyResponse, Request, Response, respond
+from dafka.http.server.sessions import COOKIE, SESSION_S
+
+SESSION = Object(
+    "Session",
+    {
+        "user": Nullable(Text("The name of the user; null if there are no users, or the client has not logged in.")),
+        "must_log_in": Boolean("Whether the client has to prove who it is before it may do anything."),
+        "is_administrator": Boolean("Whether the user may do what concerns the whole broker."),
+        "permissions": MapOf(Array(Text()), "For each kind of permission, patterns of names. `*` is any characters."),
+    },
+)
+
+LOGIN = Object("Login", {"user": Text("The name.", 100), "password": Text("The password.", 1000)})
+
+
+def _describe(access: Access) -> dict[str, Any]:
+    permissions = access.permissions if access.is_known else Permissions()
+    return {
+        "user": access.user,
+        "must_log_in": not access.is_known,
+        "is_administrator": permissions.is_administrator,
+        "permissions": attrs.asdict(permissions),
+    }
+
+
+def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
+    is_encrypted = request.service.security.tls is not None
+    secure = "; Secure" if is_encrypted else ""
+    return "Set-Cookie", f"{COOKIE}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; SameSite=Strict{secure}"
+
+
+@route(
+    "GET",
+    "/session",
+    needs=Needs.NOTHING,
+    tag="Session",
+    answers={200: Answer("The user and its permissions.", SESSION)},
+)
+async def describe_session(request: Request) -> AnyResponse:
+    """Say who the user is, and what it may do."""
+    return respond(_describe(request.access))
+
+
+@route(
+    "POST",
+    "/session",
+    needs=Needs.NOTHING,
+    tag="Session",
+    document=LOGIN,
+    answers={200: Answer("The user and its permissions. A cookie stands for the session.", SESSION)},
+    errors=("unauthenticated", "too_many_requests"),
+)
+async def log_in(request: Request) -> AnyResponse:
+    """Log in with a password, for a browser.
+
+    Other clients send a token or the password with each request. A session ends 12 hours after its last request, and
+    when the broker ends.
+    """
+    web, wanted = request.web, request.document
+    user = await web.authenticator.log_in(
+        wanted["user"], wanted["password"], host=request.host, is_private=request.is_private
+    )
+    if user is None:
+        raise WebError("bad_request", "this broker has no users: everybody may do everything")
+    former = session_of(request.head.headers)
+    if former is not None:
+        web.sessions.end(former)
+    secret = web.sessions.begin(user)
+    return respond(
+        _describe(Access(request.service.security.users, user.name)), headers=(_cookie(request, secret, SESSION_S),)
+    )
+
+
+@route(
+    "DELETE",
+    "/session",
+    needs=Needs.NOTHING,
+    tag="Session",
+    answers={204: Answer("The session is over.")},
+)
+async def log_out(request: Request) -> AnyResponse:
+    """Log out: end the session that the request's cookie stands for."""
+    secret = session_of(request.head.headers)
+    if secret is not None:
+        request.web.sessions.end(secret)
+    return Response(204, headers=(_cookie(request, "", 0),))

@@ -1,0 +1,241 @@
+"""Reading records: a number of them as JSON Lines, or all that come as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+
+import trio
+
+from dafka.broker.core.log.log import LogState
+from dafka.http.api.record_schemas import JSON_RECORD
+from dafka.http.api.registry import Answer, Needs, Parameter, route
+from dafka.http.api.schemas import Integer, Text
+from dafka.http.logs.divergences import BranchFollower
+from dafka.http.logs.positions import FromGroup, FromOffsets, Position, find_offsets, parse_position_text
+from dafka.http.logs.reading import READ_BYTES, find_logs
+from dafka.http.server.documents import encode_document
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, Send, StreamedResponse
+from dafka.http.websocket.shared_reads import RecordLine, join_lines
+
+LIMIT_MAX = 1_000_000
+WAIT_MS_MAX = 60_000
+
+EVENT_LOGS_MAX = 100
+"""The number of logs that one stream of events can have: each event says where all of them are."""
+
+KEEP_ALIVE_S = 15.0
+"""How often a stream of events without records sends something, so that web proxies keep the connection."""
+
+RETRY_MS = 1000
+"""How long a browser waits before it connects again."""
+
+_UNBUFFERED = (("X-Accel-Buffering", "no"),)
+"""Tells nginx to pass each event on at once."""
+
+_FROM = (
+    "Where to begin: `earliest`, `latest`, an offset (of one log), `offsets:0=5,1=7` (log and offset), `time:` with "
+    "`2026-01-31T12:00:00Z` or milliseconds since 1970, or `group:NAME` for the offsets that a group has committed."
+)
+
+
+@route(
+    "GET",
+    "/topics/{topic}/records",
+    needs=Needs.READ,
+    tag="Records",
+    parameters=[
+        Parameter("from", Text(_FROM, 3000), "earliest", example="time:2026-01-31T12:00:00Z"),
+        Parameter("to", Text("Where to end, in the same form as `from`; else at the end of each log.", 3000)),
+        Parameter("log", Integer("The log; else all logs."), example=0),
+        Parameter("limit", Integer("The number of records.", 1, LIMIT_MAX), 1000),
+        Parameter(
+            "wait_ms", Integer("How long to wait for a record if there is none, in milliseconds.", 0, WAIT_MS_MAX), 0
+        ),
+    ],
+    answers={
+        200: Answer(
+            "The records. Those of one log are in the order of their offsets.",
+            None,
+            {
+                JSON_LINES: JSON_RECORD,
+                EVENT_STREAM: Text("An event for each record, whose data is the record as JSON."),
+            },
+        )
+    },
+    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
+)
+async def read_records(request: Request) -> AnyResponse:
+    """Read records as JSON Lines, or as server-sent events.
+
+    With `Accept: text/event-stream`, the answer does not end, and has the records that are published later, too; `to`,
+    `limit` and `wait_ms` do not matter. The id of each event says where to go on. A browser sends the last one in the
+    header `Last-Event-ID` when it connects again, so that no record is missing and none comes twice.
+    """
+    service, query = request.service, request.query
+    topic, number = request.arguments["topic"], query["log"]
+    logs = find_logs(service, topic, None if number is None else [number])
+    if request.prefers(EVENT_STREAM):
+        return await _begin_events(request, topic, logs)
+    access = request.logs
+    offsets = await find_offsets(access, logs, _parse_position(request, query["from"]))
+    ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
+    if query["wait_ms"] and not any(ends[log] > offset for log, offset in offsets.items()):
+        await _wait(request, offsets)
+        ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
+    if query["to"] is not None:
+        ends = await find_offsets(access, logs, _parse_position(request, query["to"]))
+    return StreamedResponse(_Lines(request, topic, offsets, ends).produce, JSON_LINES)
+
+
+async def _wait(request: Request, offsets: Mapping[LogState, int]) -> None:
+    """Wait for a record, for the time that the client gives, and while it is there."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait_end() -> None:
+            await request.wait_end()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait_end)
+        with trio.move_on_after(request.query["wait_ms"] / 1000):
+            await request.logs.wait_records(offsets)
+        nursery.cancel_scope.cancel()
+
+
+async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) -> StreamedResponse:
+    last = request.head.headers.get("last-event-id")
+    position = _parse_position(request, request.query["from"] if last is None else f"offsets:{last}")
+    if len(logs) > EVENT_LOGS_MAX:
+        raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
+    offsets = await find_offsets(request.logs, logs, position)
+    return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, _UNBUFFERED, is_endless=True)
+
+
+def _parse_position(request: Request, text: str) -> Position:
+    """Return the position that a client names, if it may know it."""
+    kind, _, rest = text.partition(":")
+    if kind == "offsets":
+        offsets: dict[int, int] = {}
+        for each in rest.split(","):
+            log, _, offset = each.partition("=")
+            if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in (log, offset)):
+                raise WebError("bad_request", f"expected offsets such as offsets:0=5,1=7, not {text[:100]!r}")
+            offsets[int(log)] = int(offset)
+        return FromOffsets(offsets)
+    position = parse_position_text(text)
+    if isinstance(position, FromGroup):
+        request.access.check_group(position.group)
+    return position
+
+
+async def _read_all(
+    request: Request, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+) -> AsyncGenerator[list[RecordLine]]:
+    """Yield the records of logs in ranges of offsets, log by log."""
+    for log, first in offsets.items():
+        offset = first
+        while offset < ends[log]:
+            request.logs.check(log)
+            read = await request.web.reads.read(log, offset, READ_BYTES)
+            lines = await read.lines(request.host)
+            request.held_bytes = read.size
+            yield [line for line in lines if offset <= line.offset < ends[log]]
+            if read.read.next_offset <= offset:
+                break
+            offset = read.read.next_offset
+
+
+class _Lines:
+    """Lines with the records in ranges of offsets.
+
+    Args:
+        request: The request.
+        topic: The topic.
+        offsets: Where to begin in each log.
+        ends: Where to end in each log.
+    """
+
+    def __init__(
+        self, request: Request, topic: str, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+    ) -> None:
+        self._request = request
+        self._topic = topic
+        self._offsets = offsets
+        self._ends = ends
+
+    async def produce(self, send: Send) -> None:
+        """Send the lines."""
+        limit = left = self._request.query["limit"]
+        async with aclosing(_read_all(self._request, self._offsets, self._ends)) as parts:
+            async for lines in parts:
+                for piece in join_lines(lines[:left], lambda _: b"", b"\n"):
+                    await send(piece)
+                left -= min(len(lines), left)
+                if not left:
+                    break
+        self._request.web.counters.consumed[self._topic] += limit - left
+
+
+class _Events:
+    """A stream of events: all records of logs from offsets on.
+
+    Args:
+        request: The request.
+        topic: The topic.
+        offsets: Where it begins in each log.
+    """
+
+    def __init__(self, request: Request, topic: str, offsets: Mapping[LogState, int]) -> None:
+        self._request = request
+        self._access = request.logs
+        self._topic = topic
+        self._offsets = dict(offsets)
+        self._follower = BranchFollower(request.service.broker)
+
+    async def produce(self, send: Send) -> None:
+        """Send events until cancelled, or until the user may not read the topic any more."""
+        await send(b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._position()))
+        try:
+            while True:
+                for log, offset in self._offsets.items():
+                    self._offsets[log] = self._follower.check(log, offset)
+                await self._send_new(send)
+                with trio.move_on_after(KEEP_ALIVE_S) as scope:
+                    await self._access.wait_records(self._offsets)
+                if scope.cancelled_caught:
+                    await send(b": nothing new\n\n")
+        except WebError as error:
+            await send(b"event: error\ndata: %s\n\n" % encode_document(error.describe()))
+
+    def _position(self) -> bytes:
+        return ",".join(f"{log.number}={offset}" for log, offset in self._offsets.items()).encode()
+
+    async def _send_new(self, send: Send) -> None:
+        """Send what there is, a part of each log in turn."""
+        while any(self._access.has_records(*each) for each in self._offsets.items()):
+            self._request.access.check_read(self._topic)
+            for log, offset in list(self._offsets.items()):
+                if not self._access.has_records(log, offset):
+                    continue
+                read = await self._request.web.reads.read(log, offset)
+                if len(self._offsets) == 1:
+                    events = await read.events(self._request.host)
+                    self._request.held_bytes = read.size
+                    for piece in events:
+                        await send(piece)
+                    count = read.read.record_count
+                else:
+                    lines = await read.lines(self._request.host)
+                    self._request.held_bytes = read.size
+                    for piece in join_lines(lines, partial(self._begin_event, log), b"\n\n"):
+                        await send(piece)
+                    count = len(lines)
+                self._offsets[log] = max(read.read.next_offset, offset)
+                self._request.web.counters.consumed[self._topic] += count
+
+    def _begin_event(self, log: LogState, offset: int) -> bytes:
+        """Return the beginning of an event, which says where all logs are."""
+        self._offsets[log] = offset + 1
+        return b"id: %b\ndata: " % self._position()

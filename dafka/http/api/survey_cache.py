@@ -1,0 +1,95 @@
+"""Surveys of the cluster for clients. An observer runs only while somebody asks for them."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import trio
+
+from dafka.config import Config
+from dafka.errors import DafkaError
+from dafka.protocol.observer.cluster_survey import ClusterSurvey, HolderView
+from dafka.roles import open_observer
+
+INTERVAL_S = 2.0
+"""How long after a survey the next one begins."""
+
+UNASKED_S = 20.0
+"""How long after the last question the observer ends."""
+
+RETRY_S = 10.0
+"""How long after a failure the observer is opened again, if somebody asks."""
+
+SETTLE_S = 5.0
+SURVEY_S = 5.0
+
+_LOGGER = logging.getLogger("dafka.http")
+
+
+class Surveys:
+    """The newest survey of the cluster.
+
+    Args:
+        config: The configuration of the broker.
+
+    Attributes:
+        problem: Why there is no survey; empty if there is one, or will be.
+    """
+
+    def __init__(self, config: Config) -> None:
+        # The observer is a node of its own, so it takes another port than the broker.
+        self._config = config.with_node(bind=re.sub(r":[0-9]+$", ":*", config.node.bind))
+        self._asked = trio.Event()
+        self._asked_at = float("-inf")
+        self._newest: ClusterSurvey | None = None
+        self.problem = ""
+        if config.node.discovery != "tower":
+            self.problem = "other nodes are not shown: this broker does not find them through towers"
+
+    def newest(self) -> ClusterSurvey | None:
+        """Return the newest survey; None if there is none yet. Further ones are made for a while."""
+        self._asked_at = trio.current_time()
+        self._asked.set()
+        return self._newest
+
+    def holders(self, topic: str, own_address: str) -> dict[str, list[HolderView]]:
+        """Return what other stores than one's own hold of the partitions of a topic, by the partition's address."""
+        survey = self.newest()
+        if survey is None:
+            return {}
+        return {
+            each.partition.address: [holder for holder in each.holders if holder.store != own_address]
+            for each in survey.partitions
+            if each.partition.topic == topic
+        }
+
+    async def run(self) -> None:
+        """Make surveys while they are asked for, until cancelled."""
+        if self._config.node.discovery != "tower":
+            return
+        while True:
+            await self._asked.wait()
+            try:
+                await self._survey_while_asked()
+                self.problem = ""
+            except DafkaError as error:
+                self.problem = f"the nodes cannot be observed: {error}"
+                _LOGGER.warning("%s", self.problem)
+                await trio.sleep(RETRY_S)
+            except Exception:
+                # A mistake of this program must not end the broker.
+                self.problem = "the nodes cannot be observed; the broker's log has the reason"
+                _LOGGER.exception("The nodes cannot be observed")
+                await trio.sleep(RETRY_S)
+            self._newest = None
+            self._asked = trio.Event()
+
+    async def _survey_while_asked(self) -> None:
+        async with open_observer((), self._config) as observer:
+            with trio.move_on_after(SETTLE_S):
+                await observer.wait_settled()
+            while trio.current_time() - self._asked_at < UNASKED_S:
+                self._newest = await observer.survey(SURVEY_S)
+                self.problem = ""
+                await trio.sleep(INTERVAL_S)

@@ -1,0 +1,28 @@
+"""The route of WebSocket. A request without an upgrade is refused."""
+
+from __future__ import annotations
+
+from dafka.http.api.openapi import ERROR
+from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import AnyResponse, Request
+
+
+@route(
+    "GET",
+    "/ws",
+    needs=Needs.NOTHING,
+    tag="WebSocket",
+    answers={
+        101: Answer("The connection continues with WebSocket."),
+        426: Answer("The request does not ask for WebSocket.", ERROR),
+    },
+    is_websocket=True,
+)
+async def connect(_request: Request) -> AnyResponse:
+    """Continue with WebSocket.
+
+    The subprotocols are `dafka.json.v1` and `dafka.binary.v1`. A client that has given no credentials here gives them
+    in its first message.
+    """
+    raise WebError("bad_request", "expected an upgrade to WebSocket", status=426, headers=[("Upgrade", "websocket")])

@@ -1,0 +1,263 @@
+"""One connection to another broker, over which the requests of all clients are forwarded.
+
+It speaks the WebSocket protocol of clients, `dafka.binary.v1`. Requests are sent in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import h11
+import trio
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.trio.client import ClientConnection
+
+from dafka.batches import iter_batches
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.errors import BatchError
+from dafka.exceptions import single_exception
+from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, describe_error
+from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.logs.reading import ReadRecords
+from dafka.http.server.documents import decode_document, encode_document
+from dafka.http.server.errors import STATUSES, WebError
+from dafka.http.websocket.binary import decode_records, encode_publish
+
+CREDIT = 1
+"""A subscription for one read gets one message, which has as many records as the leader reads at once."""
+
+
+class Reply:
+    """What a broker answers to one request.
+
+    Args:
+        notify: Called when there is an answer, or will be none.
+
+    Attributes:
+        arrived: Set when there is an answer, or will be none.
+        is_sent: Whether the request may have reached the broker.
+        is_withdrawn: Whether the request is not to be sent any more.
+    """
+
+    def __init__(self, notify: Callable[[], None] | None = None) -> None:
+        self.arrived = trio.Event()
+        self.is_sent = False
+        self.is_withdrawn = False
+        self._notify = notify
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def set(self, value: Any) -> None:
+        """Note the answer."""
+        self._value = value
+        self._arrive()
+
+    def fail(self, error: Exception) -> None:
+        """Note that the request is refused, or that there will be no answer."""
+        self._error = error
+        self._arrive()
+
+    def withdraw(self) -> bool:
+        """See to it that the request is not sent any more. Return False if it may have reached the broker."""
+        self.is_withdrawn = True
+        return not self.is_sent
+
+    def result(self) -> Any:
+        """Return the answer, which has arrived. Raises `WebError` or `BrokerError` if it is none."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _arrive(self) -> None:
+        self.arrived.set()
+        if self._notify is not None:
+            self._notify()
+
+
+class BrokerLink:
+    """A connection to another broker.
+
+    Args:
+        client: Connects to brokers.
+        broker: The other broker.
+
+    Attributes:
+        broker: The other broker.
+        is_closed: Whether the connection has ended; the link cannot be used any more.
+    """
+
+    def __init__(self, client: BrokerClient, broker: BrokerDescription) -> None:
+        self.broker = broker
+        self.is_closed = False
+        self._client = client
+        self._numbers = count(1)
+        self._outgoing: deque[tuple[str | bytes, Reply | None]] = deque()
+        self._has_outgoing = trio.Event()
+        self._replies: dict[int, Reply] = {}
+        self._reads: set[int] = set()
+
+    async def run(self) -> None:
+        """Connect, and carry requests and answers until the connection ends or the task is cancelled."""
+        reason = "has ended the connection"
+        try:
+            if not self.broker.http_url:
+                raise BrokerError("does not listen to HTTP")
+            with single_exception():
+                async with self._client.open_websocket(self.broker) as connection:
+                    await self._serve(connection)
+        except BrokerError as error:
+            reason = str(error)
+        except InvalidStatus as error:
+            status = error.response.status_code
+            reason = f"refuses the connection with the status {status}"
+            if status in {401, 403}:
+                reason = "refuses this broker: both need the same [broker] secret_file, and TLS with users"
+        except trio.TooSlowError as error:
+            reason = f"does not answer at {self.broker.http_url} ({describe_error(error)})"
+        except ConnectionClosed:
+            pass
+        except (OSError, ssl.SSLError, h11.ProtocolError, WebSocketException, trio.BrokenResourceError) as error:
+            reason = f"does not answer at {self.broker.http_url} ({describe_error(error)})"
+        finally:
+            self.is_closed = True
+            for reply in [*self._replies.values()]:
+                reply.fail(BrokerError(reason))
+            self._replies.clear()
+
+    def publish(self, topic: str, log: int, batches: bytes, notify: Callable[[], None]) -> Reply:
+        """Send record batches.
+
+        Args:
+            topic: The topic.
+            log: The log.
+            batches: Whole record batches.
+            notify: Called when the answer has arrived.
+
+        Returns:
+            The reply: the offset of the first record, or None if that is not known.
+        """
+        number, reply = self._expect(notify)
+        self._send(encode_publish(number, topic, log, batches), reply)
+        return reply
+
+    async def describe(self, topic: str) -> dict[int, LogBounds]:
+        """Return the offsets of each log of a topic that the other broker leads."""
+        answer = await self._ask({"type": "describe", "topic": topic})
+        return {each.pop("log"): LogBounds(**each) for each in answer["logs"]}
+
+    async def find_offset_by_time(self, topic: str, log: int, timestamp_ms: int) -> int:
+        """Return the offset of the first record that was made at a time or later; else the end of the log."""
+        number, reply = self._expect()
+        position = {"time": timestamp_ms}
+        request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": 0}
+        try:
+            self._send(encode_document({"id": number, **request}).decode(), reply)
+            await reply.arrived.wait()
+        finally:
+            self._replies.pop(number, None)
+            self._unsubscribe(number)
+        return int(reply.result()["logs"][0]["offset"])
+
+    async def read(self, topic: str, log: int, offset: int) -> ReadRecords:
+        """Return committed records of a log from an offset on, when there are some."""
+        number, reply = self._expect()
+        self._reads.add(number)
+        position = {"offset": offset}
+        request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": CREDIT}
+        try:
+            self._send(encode_document({"id": number, **request}).decode(), reply)
+            await reply.arrived.wait()
+        finally:
+            self._reads.discard(number)
+            self._replies.pop(number, None)
+            self._unsubscribe(number)
+        return _read_records(reply.result())
+
+    # Sending
+
+    def _expect(self, notify: Callable[[], None] | None = None) -> tuple[int, Reply]:
+        number, reply = next(self._numbers), Reply(notify)
+        if self.is_closed:
+            reply.fail(BrokerError("has ended the connection"))
+        else:
+            self._replies[number] = reply
+        return number, reply
+
+    async def _ask(self, request: dict[str, Any]) -> Any:
+        number, reply = self._expect()
+        self._send(encode_document({"id": number, **request}).decode(), reply)
+        try:
+            await reply.arrived.wait()
+        finally:
+            self._replies.pop(number, None)
+        return reply.result()
+
+    def _unsubscribe(self, number: int) -> None:
+        if not self.is_closed:
+            self._send(encode_document({"type": "unsubscribe", "id": number}).decode(), None)
+
+    def _send(self, message: str | bytes, reply: Reply | None) -> None:
+        self._outgoing.append((message, reply))
+        self._has_outgoing.set()
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        self._receive(await connection.recv())  # `welcome`: nothing is sent to a broker that does not accept this one
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_outgoing, connection)
+            while True:
+                self._receive(await connection.recv())
+
+    async def _send_outgoing(self, connection: ClientConnection) -> None:
+        while True:
+            while self._outgoing:
+                message, reply = self._outgoing.popleft()
+                if reply is not None and reply.is_withdrawn:
+                    continue
+                if reply is not None:
+                    reply.is_sent = True
+                try:
+                    await connection.send(message)
+                except ConnectionClosed:
+                    return  # who receives notices it, too
+            self._has_outgoing = trio.Event()
+            await self._has_outgoing.wait()
+
+    # Receiving
+
+    def _receive(self, message: str | bytes) -> None:
+        if isinstance(message, bytes):
+            try:
+                records = decode_records(message)
+            except ValueError as error:
+                raise BrokerError(f"has sent a malformed message ({error})") from None
+            reply = self._replies.pop(records.id, None)
+            if reply is not None:
+                reply.set(records)
+            return
+        answer = decode_document(message)
+        kind, number = answer["type"], answer.get("id")
+        if kind == "welcome" and answer["needs_authentication"]:
+            raise BrokerError("does not accept this broker: both need the same [broker] secret_file")
+        if number not in self._replies or (kind == "subscribed" and number in self._reads):
+            return
+        reply = self._replies.pop(number)
+        if kind == "error":
+            code = answer["code"] if answer["code"] in STATUSES else "bad_request"
+            reply.fail(WebError(code, answer["message"]))
+        elif kind == "published":
+            reply.set(answer["offsets"][0]["offset"])
+        else:
+            reply.set(answer)
+
+
+def _read_records(records: Any) -> ReadRecords:
+    try:
+        data = bytes(records.batches)
+        batches = [(header, data[start : start + header.size]) for start, header in iter_batches(data)]
+    except BatchError as error:
+        raise BrokerError(f"has sent damaged records ({error})") from None
+    return ReadRecords(records.offset, records.next_offset, batches)

@@ -1,0 +1,159 @@
+"""Which broker leads a log, and the connections to these brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from dafka.broker.broker import Service
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.exceptions import single_exception
+from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink
+from dafka.http.server.errors import WebError, topic_not_found
+
+LEADER_WAIT_S = 10.0
+"""How long a request waits until the leader of a log is known and answers."""
+
+RETRY_S = 0.1
+"""How long after a failure the leader is asked again."""
+
+RETRIED = {"not_leader", "topic_not_found", "log_not_found"}
+"""Errors of a broker that has not heard yet that it leads a log, or that there is one."""
+
+_T = TypeVar("_T")
+
+
+class Leaders:
+    """Reaches the leaders of logs.
+
+    Args:
+        service: The broker and its coordinators.
+        client: Connects to other brokers.
+    """
+
+    def __init__(self, service: Service, client: BrokerClient) -> None:
+        self._broker = service.broker
+        self._client = client
+        self._links: dict[str, BrokerLink] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep connections to leaders until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def find(self, log: LogState) -> BrokerDescription | None:
+        """Return the broker that leads a log; None if none does, or it is this one, or not known."""
+        leader = log.leadership.leader
+        if log.leadership.is_led or not leader or leader == self._broker.address:
+            return None
+        return self._broker.brokers.find(leader)
+
+    def link(self, log: LogState) -> BrokerLink:
+        """Return the connection to the leader of a log. Raises `BrokerError` if none is known."""
+        leader = self.find(log)
+        if leader is None:
+            raise BrokerError("has no leader at present")
+        found = self._links.get(leader.address)
+        if found is None or found.is_closed or found.broker.http_url != leader.http_url:
+            assert self._nursery is not None
+            found = self._links[leader.address] = BrokerLink(self._client, leader)
+            self._nursery.start_soon(found.run)
+        return found
+
+    async def ask(
+        self, log: LogState, call: Callable[[BrokerLink], Awaitable[_T]], *, wait_s: float = LEADER_WAIT_S
+    ) -> _T | None:
+        """Ask the leader of a log, and again if another broker becomes the leader.
+
+        Args:
+            log: The log.
+            call: Asks the leader, over a connection.
+            wait_s: How long to try.
+
+        Returns:
+            The answer; None if this broker has become the leader.
+
+        Raises:
+            WebError: The topic was deleted, the leader refuses the request, or it cannot be reached in time.
+        """
+        deadline, problem = trio.current_time() + wait_s, "does not answer"
+        while not log.leadership.is_led:
+            if log.is_gone:
+                raise topic_not_found(log.topic)
+            try:
+                answers = await self.until_moved(log, call, deadline)
+                if answers:
+                    return answers[0]
+            except BrokerError as error:
+                problem = str(error)
+            except WebError as error:
+                if error.code not in RETRIED:
+                    raise
+                problem = "does not lead it yet"
+            if trio.current_time() + RETRY_S >= deadline:
+                raise self.unavailable(log, problem)
+            await self.wait_moved(log, RETRY_S)
+        return None
+
+    async def until_moved(
+        self, log: LogState, call: Callable[[BrokerLink], Awaitable[_T]], deadline: float
+    ) -> list[_T]:
+        """Ask the leader of a log, until it is another one or time is over.
+
+        Args:
+            log: The log.
+            call: Asks the leader, over a connection.
+            deadline: When to stop, by Trio's clock.
+
+        Returns:
+            The answer; nothing if there is none.
+
+        Raises:
+            BrokerError: The leader is not known, or does not answer.
+            WebError: It refuses the request.
+        """
+        link, found = self.link(log), list[_T]()
+        with single_exception():
+            async with trio.open_nursery() as nursery:
+                nursery.cancel_scope.deadline = deadline
+                nursery.start_soon(self._cancel_when_moved, log, nursery.cancel_scope)
+                found.append(await call(link))
+                nursery.cancel_scope.cancel()
+        return found
+
+    async def wait_moved(self, log: LogState, wait_s: float) -> None:
+        """Wait until another broker leads a log, or for a time."""
+        with trio.move_on_after(wait_s) as scope:
+            await self._cancel_when_moved(log, scope)
+
+    def unavailable(self, log: LogState, problem: str) -> WebError:
+        """Return the error that a client gets if the leader of a log cannot be reached.
+
+        Args:
+            log: The log.
+            problem: What is wrong with the leader, as a part of a sentence.
+
+        Returns:
+            The error.
+        """
+        where = f"log {log.number} of the topic {log.topic!r}"
+        leader = self.find(log)
+        if leader is None:
+            return WebError(
+                "leader_unavailable", f"{where} has no leader at present: too few of its replicas are alive"
+            )
+        return WebError("leader_unavailable", f"broker {leader.number}, which leads {where}, {problem}")
+
+    async def _cancel_when_moved(self, log: LogState, scope: trio.CancelScope) -> None:
+        before = log.leadership
+        while (log.leadership.leader, log.leadership.epoch) == (before.leader, before.epoch):
+            if log.leadership.is_led != before.is_led or log.is_gone:
+                break
+            await self._broker.wait_leadership(log)
+        scope.cancel()

@@ -1,0 +1,370 @@
+"""Records for a log that another broker leads, on their way to it, in their order.
+
+If the leader changes, or the connection to it ends, records that are not known to be appended are sent again. No leader
+appends them twice: records without a producer get one of this broker's own, see `Lanes`.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from dafka.batches.header import with_producer
+from dafka.broker.coordinator.transactions import DRAWN_IDS
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.appending import AppendedBatches, Batch
+from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
+from dafka.http.forwarding.broker_client import BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink, Reply
+from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRIED, RETRY_S, Leaders
+from dafka.http.server.errors import WebError, topic_not_found
+
+LANES_MAX = 64
+"""How many batches without a producer may be on their way to a leader for one log."""
+
+_SEQUENCES_MAX = 2**30
+
+
+@attrs.define(eq=False)
+class Lane:
+    """An idempotent producer of this broker, of which one batch is on its way at a time.
+
+    Attributes:
+        producer_id: Its id, from those that are drawn at random.
+        next_sequence: The sequence of the next record.
+    """
+
+    producer_id: int = attrs.field(factory=lambda: DRAWN_IDS + secrets.randbelow(DRAWN_IDS))
+    next_sequence: int = 0
+
+
+class Lanes:
+    """The producers with which a broker forwards the records of clients to one log, so that each is appended once.
+
+    They are kept as long as the log is, so that its leader needs to remember few of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Lane] = []
+        self._count = 0
+
+    def take(self) -> Lane | None:
+        """Return a lane that carries nothing; None if there are too many."""
+        if self._free:
+            return self._free.pop()
+        if self._count >= LANES_MAX:
+            return None
+        self._count += 1
+        return Lane()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `take` returns a lane."""
+        return bool(self._free) or self._count < LANES_MAX
+
+    def give_back(self, lane: Lane, record_count: int) -> None:
+        """Take back a lane.
+
+        Args:
+            lane: The lane.
+            record_count: How many records it has carried; 0 if that is not known, so that it is not used again.
+        """
+        lane.next_sequence += record_count
+        if record_count and lane.next_sequence < _SEQUENCES_MAX:
+            self._free.append(lane)
+        else:
+            self._count -= 1
+
+
+def can_repeat(batches: Sequence[Batch]) -> bool:
+    """Return whether no record is appended twice if these record batches are sent twice."""
+    return all(header.producer_id >= 0 for header, _ in batches)
+
+
+class RemoteAppend:
+    """Records that are being appended at another broker.
+
+    Args:
+        log: The log.
+        batches: The record batches.
+        deadline: Until when they are sent again, by Trio's clock.
+
+    Attributes:
+        log: The log.
+        batches: The record batches.
+        record_count: The number of records.
+        size: The size of the record batches.
+        can_repeat: Whether no record is appended twice if they are sent twice.
+        deadline: Until when they are sent again, by Trio's clock.
+        reply: What the leader answers; None if they are not sent, or were refused.
+        refusal: Why the leader has refused them for the moment, if it has said so.
+        lane: The producer that they have got; None if they have their own.
+        ended: Set when the records are durable or refused.
+    """
+
+    def __init__(self, log: LogState, batches: Sequence[Batch], deadline: float) -> None:
+        self.log = log
+        self.batches = batches
+        self.record_count = sum(header.count for header, _ in batches)
+        self.size = sum(len(data) for _, data in batches)
+        self.can_repeat = can_repeat(batches)
+        self.deadline = deadline
+        self.reply: Reply | None = None
+        self.refusal: WebError | None = None
+        self.lane: Lane | None = None
+        self.ended = trio.Event()
+        self._plain = batches
+        self._offset: int | None = None
+        self._error: WebError | None = None
+
+    @property
+    def needs_lane(self) -> bool:
+        """Whether the records need a producer, so that they can be sent twice. Several batches at once get none."""
+        return self.lane is None and not self.can_repeat and len(self.batches) == 1
+
+    def enter(self, lane: Lane | None) -> None:
+        """Give the records a producer; None to take it away."""
+        self.lane, self.batches = lane, self._plain
+        if lane is not None:
+            ((header, data),) = self._plain
+            self.batches = [with_producer(header, data, lane.producer_id, 0, lane.next_sequence)]
+        self.can_repeat = can_repeat(self.batches)
+
+    def finish(self, offset: int | None) -> None:
+        """Note the offset of the first record, which is durable."""
+        self._offset = offset
+        self.ended.set()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the records are durable."""
+        return self.ended.is_set() and self._error is None
+
+    def fail(self, error: WebError) -> None:
+        """Note that the records are refused, or that nobody knows what has become of them."""
+        self._error = error
+        self.ended.set()
+
+    async def wait_offset(self) -> int | None:
+        """Wait until the records are durable, and return the offset of the first one; None if it is not known."""
+        await self.ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._offset
+
+
+class RemoteAppends:
+    """The records for one log that are on their way to its leader.
+
+    Args:
+        log: The log.
+        leaders: Reaches the leader.
+        append: Appends record batches if this broker has become the leader. Raises `WebError` if they are refused, and
+            `NotLeaderError`. Returns None if they were appended long before.
+        gone: Called with what has arrived or failed.
+        lanes: The producers of this broker for the log.
+    """
+
+    def __init__(
+        self,
+        log: LogState,
+        leaders: Leaders,
+        append: Callable[[LogState, Sequence[Batch]], AppendedBatches | None],
+        gone: Callable[[RemoteAppend], None],
+        lanes: Lanes,
+    ) -> None:
+        self._log = log
+        self._leaders = leaders
+        self._append = append
+        self._gone = gone
+        self._lanes = lanes
+        self._pending: deque[RemoteAppend] = deque()
+        self._changed = trio.Event()
+        self._problem = "does not answer"
+
+    def add(self, batches: Sequence[Batch]) -> RemoteAppend:
+        """Add record batches behind those that are on their way."""
+        added = RemoteAppend(self._log, batches, trio.current_time() + LEADER_WAIT_S)
+        self._pending.append(added)
+        self._changed.set()
+        return added
+
+    async def run(self) -> None:
+        """Send what was added to the leader, until all of it has arrived or failed."""
+        while self._pending:
+            try:
+                if self._log.leadership.is_led:
+                    await self._append_here()
+                elif self._log.is_gone:
+                    self._pending[0].fail(topic_not_found(self._log.topic))
+                else:
+                    await self._leaders.until_moved(self._log, self._send_all, math.inf)
+            except BrokerError as error:
+                self._problem = str(error)
+            self._forget_answers()
+            self._fail_late()
+            self._remove_ended()
+            if self._pending and not self._log.leadership.is_led:
+                await self._leaders.wait_moved(self._log, RETRY_S)
+
+    async def _send_all(self, link: BrokerLink) -> None:
+        """Send all records over a connection, and take the answers in their order.
+
+        Returns when nothing is left, or when the leader accepts nothing at present.
+        """
+        while self._pending:
+            self._changed = trio.Event()
+            for each in self._pending:
+                if each.reply is None:
+                    if not self._enter_lane(each):
+                        break  # those behind it wait, too
+                    data = b"".join([bytes(part) for _, part in each.batches])
+                    each.reply = link.publish(self._log.topic, self._log.number, data, self._note_change)
+            for each in list(self._pending):
+                if each.reply is None or not each.reply.arrived.is_set():
+                    break
+                if not self._take_answer(each):
+                    await self._take_other_answers()
+                    return
+            self._fail_late()
+            self._remove_ended()
+            if self._pending and not self._can_send():
+                with trio.move_on_at(self._pending[0].deadline):
+                    await self._changed.wait()
+
+    def _fail_late(self) -> None:
+        """Give up records for which no leader was found in time, or that it does not answer."""
+        now = trio.current_time()
+        for each in self._pending:
+            if each.ended.is_set() or now < each.deadline:
+                continue
+            if each.reply is not None and not each.reply.withdraw() and not each.can_repeat:
+                each.fail(leader_changed(self._log))
+            else:
+                each.fail(each.refusal or self._leaders.unavailable(self._log, self._problem))
+
+    def _can_send(self) -> bool:
+        return self._lanes.has_room and any(each.reply is None for each in self._pending)
+
+    def _note_change(self) -> None:
+        self._changed.set()
+
+    async def _take_other_answers(self) -> None:
+        """Take the answers to all records that were sent, after the first of them were refused for the moment."""
+        for each in list(self._pending):
+            if each.reply is None:
+                continue
+            with trio.move_on_at(each.deadline):
+                await each.reply.arrived.wait()
+                self._take_answer(each, follows_refused=True)
+
+    def _take_answer(self, each: RemoteAppend, *, follows_refused: bool = False) -> bool:
+        """Take an answer that has arrived. Return False if the records are to be sent again."""
+        assert each.reply is not None
+        try:
+            each.finish(each.reply.result())
+        except WebError as error:
+            if each.lane is not None and error.code == "conflict":
+                # The leader knows less of the producer than was answered: it has lost records to a split.
+                self._leave_lane(each, 0)
+                each.enter(None)
+                each.reply = None
+                return False
+            is_gap = follows_refused and error.code == "conflict"
+            is_refused_for_now = error.code in RETRIED or error.code == "leader_unavailable"
+            if is_refused_for_now or (each.can_repeat and (is_gap or error.code == "leader_changed")):
+                each.reply = None
+                each.refusal = error if error.code == "leader_unavailable" else None
+                return False
+            each.fail(error)
+        return True
+
+    def _forget_answers(self) -> None:
+        """Let records be sent again over another connection, except those that could then be appended twice.
+
+        What becomes of these says the broker that they were sent to, also if it leads the log no more.
+        """
+        for each in self._pending:
+            reply = each.reply
+            if reply is None or each.ended.is_set():
+                continue
+            try:
+                if reply.arrived.is_set():
+                    self._take_answer(each, follows_refused=True)
+                    continue
+            except BrokerError:
+                pass
+            if reply.withdraw() or each.can_repeat:
+                each.reply = None
+            elif reply.arrived.is_set():
+                each.fail(leader_changed(self._log))
+
+    def _remove_ended(self) -> None:
+        for each in self._pending:
+            if each.ended.is_set():
+                self._leave_lane(each, each.record_count if each.is_stored else 0)
+                self._gone(each)
+        self._pending = deque(each for each in self._pending if not each.ended.is_set())
+
+    def _enter_lane(self, each: RemoteAppend) -> bool:
+        """Give records a producer if they need one. Return False if there is none at present."""
+        if each.needs_lane:
+            lane = self._lanes.take()
+            if lane is None:
+                return False
+            each.enter(lane)
+        return True
+
+    def _leave_lane(self, each: RemoteAppend, record_count: int) -> None:
+        if each.lane is not None:
+            self._lanes.give_back(each.lane, record_count)
+            each.lane = None
+
+    async def _append_here(self) -> None:
+        """Append all records, because this broker has become the leader."""
+        appended: list[tuple[RemoteAppend, AppendedBatches | None]] = []
+        for each in [each for each in self._pending if each.reply is None]:
+            if not self._enter_lane(each):
+                break
+            try:
+                appended.append((each, self._append(self._log, each.batches)))
+            except WebError as error:
+                if each.lane is not None and error.code == "conflict":
+                    self._leave_lane(each, 0)
+                    each.enter(None)
+                    break
+                if error.code == "leader_unavailable":
+                    each.refusal = error
+                    break  # nothing may be appended before it
+                each.fail(error)
+            except NotLeaderError:
+                break
+        if not appended:
+            await trio.sleep(RETRY_S)
+        for each, here in appended:
+            await self._wait_here(each, here)
+
+    async def _wait_here(self, each: RemoteAppend, here: AppendedBatches | None) -> None:
+        try:
+            offset = -1 if here is None else await here.wait_offset()
+        except NotLeaderError:  # the log has not got them, or they are those of a producer with an id
+            return
+        except OutcomeUnknownError:
+            each.fail(leader_changed(self._log))
+        except TopicDeletedError:
+            each.fail(topic_not_found(self._log.topic))
+        else:
+            each.finish(None if offset < 0 else offset)
+
+
+def leader_changed(log: LogState) -> WebError:
+    """Return the error that nobody knows whether records were published."""
+    return WebError(
+        "leader_changed",
+        f"log {log.number} of the topic {log.topic!r} got another leader: the records may be published or not",
+    )

@@ -1,0 +1,185 @@
+"""Logs that other brokers lead, as the clients of this one use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+import trio
+
+from dafka.broker.broker import Service
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.appending import AppendedBatches, Batch
+from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink
+from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S, Leaders
+from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.forwarding.remote_appends import Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_reads import RemoteReads
+from dafka.http.server.errors import WebError
+
+SHOWN_WAIT_S = 2.0
+"""How long a page waits for what other brokers know."""
+
+AppendHere = Callable[[LogState, Sequence[Batch]], AppendedBatches | None]
+
+
+class RemoteLogs:
+    """The logs that other brokers lead.
+
+    Args:
+        service: The broker and its coordinators.
+        client: Connects to other brokers.
+        append_here: Appends record batches to a log that this broker leads; see `RemoteAppends`.
+
+    Attributes:
+        client: Connects to other brokers.
+        leaders: Reaches the leaders.
+        reads: The reads.
+    """
+
+    def __init__(self, service: Service, client: BrokerClient, append_here: AppendHere) -> None:
+        self.client = client
+        self.leaders = Leaders(service, client)
+        self.reads = RemoteReads(self.leaders)
+        self._append_here = append_here
+        self._room_bytes = service.config.store.pending_bytes_max
+        self._pending_bytes = 0
+        self._room = trio.lowlevel.ParkingLot()
+        self._appends: dict[LogState, RemoteAppends] = {}
+        self._lanes: WeakKeyDictionary[LogState, Lanes] = WeakKeyDictionary()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry requests to other brokers until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            await self._nursery.start(self.leaders.run)
+            await self._nursery.start(self.reads.run)
+            task_status.started()
+
+    async def wait_room(self) -> None:
+        """Wait until records on their way to other brokers take less than `[store] pending_bytes_max`."""
+        while self._pending_bytes >= self._room_bytes:
+            await self._room.park()
+
+    def is_appending(self, log: LogState) -> bool:
+        """Return whether records for a log are on their way, before which no others may be appended."""
+        return log in self._appends
+
+    def append(self, log: LogState, batches: Sequence[Batch]) -> RemoteAppend:
+        """Send record batches to the leader of a log, behind those that are on their way to it."""
+        found = self._appends.get(log)
+        if found is None:
+            assert self._nursery is not None
+            lanes = self._lanes.setdefault(log, Lanes())
+            found = self._appends[log] = RemoteAppends(log, self.leaders, self._append_here, self._note_gone, lanes)
+            self._nursery.start_soon(self._run_appends, log, found)
+        added = found.add(batches)
+        self._pending_bytes += added.size
+        return added
+
+    async def bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+        """Return the offsets of logs, as their leaders know them.
+
+        Args:
+            logs: The logs.
+
+        Returns:
+            The offsets. Logs that this broker has begun to lead meanwhile are missing.
+
+        Raises:
+            WebError: A topic was deleted, or a leader cannot be reached.
+        """
+        found: dict[LogState, LogBounds] = {}
+        by_leader: dict[str, list[LogState]] = {}
+        for log in logs:
+            by_leader.setdefault(log.leadership.leader, []).append(log)
+        problems: list[WebError] = []
+
+        async def ask(some: Sequence[LogState]) -> None:
+            try:
+                for log in some:
+                    if log not in found:
+                        found.update(await self._ask_bounds(log, some))
+            except WebError as error:
+                problems.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for some in by_leader.values():
+                nursery.start_soon(ask, some)
+        if problems:
+            raise problems[0]
+        return found
+
+    async def known_bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+        """Return the offsets of logs whose leaders answer soon."""
+        found: dict[LogState, LogBounds] = {}
+        by_place: dict[tuple[str, str], list[LogState]] = {}
+        for log in logs:
+            by_place.setdefault((log.leadership.leader, log.topic), []).append(log)
+
+        async def ask(some: Sequence[LogState]) -> None:
+            try:
+                answers = await self.leaders.until_moved(
+                    some[0], lambda link: link.describe(some[0].topic), trio.current_time() + SHOWN_WAIT_S
+                )
+            except (BrokerError, WebError):
+                return
+            for answer in answers:
+                found.update({log: answer[log.number] for log in some if log.number in answer})
+
+        async with trio.open_nursery() as nursery:
+            for some in by_place.values():
+                nursery.start_soon(ask, some)
+        return found
+
+    async def _ask_bounds(self, log: LogState, some: Sequence[LogState]) -> dict[LogState, LogBounds]:
+        deadline = trio.current_time() + LEADER_WAIT_S
+        while True:
+            answer = await self.leaders.ask(log, lambda link: link.describe(log.topic))
+            if answer is None:
+                return {}
+            if log.number in answer:
+                return {each: answer[each.number] for each in some if each.number in answer}
+            if trio.current_time() >= deadline:
+                raise self.leaders.unavailable(log, "does not lead it yet")
+            await self.leaders.wait_moved(log, RETRY_S)
+
+    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record that was made at a time or later; else the end of the log.
+
+        Args:
+            log: The log.
+            timestamp_ms: The time, in milliseconds since 1970.
+
+        Returns:
+            The offset; None if this broker has become the leader.
+        """
+        return await self.leaders.ask(log, lambda link: link.find_offset_by_time(log.topic, log.number, timestamp_ms))
+
+    async def delete_before(self, log: LogState, offset: int) -> int | None:
+        """Delete the records of a log before an offset.
+
+        Args:
+            log: The log.
+            offset: The offset.
+
+        Returns:
+            The first offset of the log; None if this broker has become the leader.
+        """
+        target = f"/topics/{quote(log.topic, safe='')}/records?log={log.number}&before={offset}"
+
+        async def delete(link: BrokerLink) -> int:
+            answer = await self.client.request(link.broker, "DELETE", target)
+            return int(answer["start_offset"])
+
+        return await self.leaders.ask(log, delete)
+
+    async def _run_appends(self, log: LogState, appends: RemoteAppends) -> None:
+        await appends.run()
+        del self._appends[log]
+
+    def _note_gone(self, append: RemoteAppend) -> None:
+        self._pending_bytes -= append.size
+        self._room.unpark_all()

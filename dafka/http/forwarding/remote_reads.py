@@ -1,0 +1,151 @@
+"""Reads of logs that other brokers lead: each part of a log is read once, whoever waits for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import trio
+
+from dafka.broker.core.log.log import LogState
+from dafka.http.forwarding.broker_client import BrokerError
+from dafka.http.forwarding.leaders import RETRIED, RETRY_S, Leaders
+from dafka.http.logs.reading import ReadRecords
+from dafka.http.server.errors import WebError, topic_not_found
+
+KEPT_S = 10.0
+"""How long a read that nobody waits for goes on, and how long one that has ended is kept."""
+
+KEPT_BYTES = 2**25
+"""The size of all reads that have ended and are kept."""
+
+
+class RemoteRead:
+    """A read that goes on until there are records.
+
+    Args:
+        log: The log.
+        offset: The offset of the first record.
+
+    Attributes:
+        log: The log.
+        offset: The offset of the first record.
+        ended: Set when there are records, when the log gets another leader, or when the read is impossible.
+        records: The records; None if there are none.
+        error: Why the read is impossible; None if it is not.
+        waiting: How many wait for it.
+        scope: Cancelled when the read is not needed any more.
+        used_at: When somebody has last asked for it, by Trio's clock.
+    """
+
+    def __init__(self, log: LogState, offset: int) -> None:
+        self.log = log
+        self.offset = offset
+        self.ended = trio.Event()
+        self.records: ReadRecords | None = None
+        self.error: WebError | None = None
+        self.waiting = 0
+        self.used_at = trio.current_time()
+        self.scope = trio.CancelScope()
+
+    async def wait(self) -> None:
+        """Wait until the read has ended. Raises `WebError` if it is impossible."""
+        self.waiting += 1
+        try:
+            await self.ended.wait()
+        finally:
+            self.waiting -= 1
+            self.used_at = trio.current_time()
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def size(self) -> int:
+        """The size of the records, in bytes."""
+        return 0 if self.records is None else 200 + sum(len(data) for _, data in self.records.batches)
+
+
+class RemoteReads:
+    """The reads of logs that other brokers lead.
+
+    Args:
+        leaders: Reaches the leaders.
+    """
+
+    def __init__(self, leaders: Leaders) -> None:
+        self._leaders = leaders
+        self._reads: OrderedDict[tuple[LogState, int], RemoteRead] = OrderedDict()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                await trio.sleep(KEPT_S / 2)
+                self._drop_unused(trio.current_time() - KEPT_S)
+
+    def has_records(self, log: LogState, offset: int) -> bool:
+        """Return whether records from an offset on have arrived."""
+        found = self._reads.get((log, offset))
+        return found is not None and found.records is not None
+
+    def begin(self, log: LogState, offset: int) -> RemoteRead:
+        """Return a read of a log from an offset on, which may have begun before."""
+        found = self._reads.get((log, offset))
+        if found is None:
+            assert self._nursery is not None
+            found = self._reads[log, offset] = RemoteRead(log, offset)
+            self._nursery.start_soon(self._run, found)
+        else:
+            found.used_at = trio.current_time()
+            self._reads.move_to_end((log, offset))
+        return found
+
+    async def _run(self, read: RemoteRead) -> None:
+        with read.scope:
+            try:
+                read.records = await self._read(read)
+            except WebError as error:
+                read.error = error
+        if read.records is None:
+            self._forget(read)
+        read.ended.set()
+        self._drop_oldest()
+
+    async def _read(self, read: RemoteRead) -> ReadRecords | None:
+        """Return records when there are some; None if another branch of the log is led than at first."""
+        log = read.log
+        begun = (log.leadership.leader, log.leadership.epoch)
+        while not log.leadership.is_led and (log.leadership.leader, log.leadership.epoch) == begun:
+            if log.is_gone:
+                raise topic_not_found(log.topic)
+            try:
+                found = await self._leaders.until_moved(
+                    log, lambda link: link.read(log.topic, log.number, read.offset), float("inf")
+                )
+                if found:
+                    return found[0]
+            except BrokerError:
+                pass  # the leader is asked again
+            except WebError as error:
+                if error.code not in RETRIED:
+                    raise
+            await self._leaders.wait_moved(log, RETRY_S)
+        return None
+
+    def _forget(self, read: RemoteRead) -> None:
+        if self._reads.get((read.log, read.offset)) is read:
+            del self._reads[read.log, read.offset]
+
+    def _drop_unused(self, before: float) -> None:
+        for read in [each for each in self._reads.values() if not each.waiting and each.used_at < before]:
+            self._forget(read)
+            read.scope.cancel()
+
+    def _drop_oldest(self) -> None:
+        left = KEPT_BYTES - sum(each.size for each in self._reads.values())
+        for read in [each for each in self._reads.values() if each.ended.is_set() and not each.waiting]:
+            if left >= 0:
+                return
+            left += read.size
+            self._forget(read)

@@ -1,0 +1,1 @@
+"""Reading and publishing records for HTTP and WebSocket, whichever broker leads a log."""

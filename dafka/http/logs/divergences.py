@@ -1,0 +1,62 @@
+"""Follows a log that goes on in another branch than the one that was read.
+
+With the availability "branch", what a client has read before a split of the cluster may not be in the branch that is
+led afterwards. The client then goes on where the two branches part: it can get records again, and misses none.
+
+With "majority" no client reads anything that is not in every later branch, so it never goes back. The rows that have
+arrived here could say otherwise: a leader that goes on with other replicas serves records of its next branch before the
+row of that branch is here.
+"""
+
+from __future__ import annotations
+
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
+from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.records import Branch, Tip
+from dafka.broker.node import Broker
+
+_ANY_OFFSET = 2**63 - 1
+
+
+class BranchFollower:
+    """The branches that one client has read.
+
+    Args:
+        broker: The broker, which knows the branches.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._read: dict[LogState, Branch] = {}
+
+    def check(self, log: LogState, offset: int) -> int:
+        """Return the offset at which a client goes on with a log.
+
+        Args:
+            log: The log.
+            offset: The offset behind what the client has read.
+
+        Returns:
+            The offset; a smaller one if the log has parted from what the client has read.
+        """
+        topic = self._broker.order.topics.get(log.topic)
+        if topic is None or availability_of(topic) == MAJORITY:
+            return offset
+        leadership = log.leadership
+        branch, former = Branch(leadership.epoch, leadership.leader), self._read.get(log)
+        if branch == former or not leadership.leader:
+            return offset
+        if former is not None:
+            fork = self._find_fork(log, Tip(branch, _ANY_OFFSET), Tip(former, offset))
+            if fork is None:
+                return offset  # the rows of the branches have not arrived yet
+            offset = min(offset, fork)
+        self._read[log] = branch
+        return offset
+
+    def _find_fork(self, log: LogState, first: Tip, second: Tip) -> int | None:
+        tables = self._broker.branches(log.topic)
+        table = BranchTable(tables[log.number] if log.number < len(tables) else ())
+        found = table.fork(first, second)
+        return None if found is None else found.end_offset

@@ -1,0 +1,217 @@
+"""Groups, whichever broker coordinates them, for the clients of HTTP and WebSocket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import trio
+
+from dafka.broker.broker import Service
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.results import DescribedGroup
+from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
+from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S
+from dafka.http.server.errors import WebError, group_not_found
+
+_ELSEWHERE = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+class GroupAccess:
+    """Reaches groups: here, or at the broker that coordinates them.
+
+    Args:
+        service: The broker and its coordinators.
+        client: Connects to other brokers; None to refuse what concerns them, because another broker has forwarded the
+            request.
+    """
+
+    def __init__(self, service: Service, client: BrokerClient | None = None) -> None:
+        self._service = service
+        self._client = client
+
+    async def list(self, query: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the pages of a list of groups of all living brokers.
+
+        Args:
+            query: The query.
+            here: The page of this broker.
+
+        Returns:
+            The pages, that of this broker first. Brokers that do not answer are left out.
+        """
+        pages = [dict(here)]
+        target = "/groups?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
+        brokers = self._service.broker.brokers
+
+        async def ask(broker: BrokerDescription, client: BrokerClient) -> None:
+            with suppress(BrokerError, WebError):  # it may be stopping, or clients cannot reach it
+                pages.append(await client.request(broker, "GET", target, is_page=True))
+
+        if self._client is not None:
+            async with trio.open_nursery() as nursery:
+                for broker in brokers.living():
+                    if broker.address != brokers.own.address and broker.http_url:
+                        nursery.start_soon(ask, broker, self._client)
+        return pages
+
+    async def describe(self, name: str, describe: Callable[[DescribedGroup], Awaitable[Any]]) -> Any:
+        """Return the document about a group.
+
+        Args:
+            name: The group.
+            describe: Makes the document, if this broker coordinates the group.
+
+        Returns:
+            The document.
+
+        Raises:
+            WebError: There is no such group, or its coordinator cannot be reached.
+        """
+
+        async def here() -> Any:
+            group = (await self._service.groups.describe_groups([name]))[name]
+            _check_here(group.error_code)
+            if group.error_code:
+                raise group_not_found(name)
+            return await describe(group)
+
+        return await self._reach(name, here, "GET", _path(name))
+
+    async def fetch_offsets(self, name: str, topic: str) -> dict[int, int]:
+        """Return the offsets that a group has committed in a topic, by log.
+
+        Args:
+            name: The group, which need not exist.
+            topic: The topic.
+
+        Returns:
+            The offsets.
+
+        Raises:
+            WebError: The coordinator of the group cannot be reached.
+        """
+
+        async def here() -> dict[str, Any]:
+            found = await self._service.groups.fetch_offsets(name)
+            offsets = [{"topic": at.topic, "log": at.partition, "offset": each.offset} for at, each in found.items()]
+            return {"offsets": offsets}
+
+        try:
+            document = await self._reach(name, here, "GET", _path(name))
+        except WebError as error:
+            if error.code != "group_not_found":
+                raise
+            return {}
+        return {each["log"]: each["offset"] for each in document["offsets"] if each["topic"] == topic}
+
+    async def delete(self, name: str) -> None:
+        """Delete a group, which must not have members.
+
+        Args:
+            name: The group.
+
+        Raises:
+            WebError: It has members, there is no such group, or its coordinator cannot be reached.
+        """
+
+        async def here() -> None:
+            error = (await self._service.groups.delete_groups([name]))[name]
+            _check_here(error)
+            if error is ErrorCode.GROUP_ID_NOT_FOUND:
+                raise group_not_found(name)
+            if error:
+                raise WebError("conflict", f"the group {name!r} has members: stop them first")
+
+        await self._reach(name, here, "DELETE", _path(name), done="group_not_found")
+
+    async def commit(self, name: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of a group, which must not have members.
+
+        Args:
+            name: The group.
+            topic: The topic.
+            offsets: The offsets by log.
+
+        Raises:
+            WebError: The group has members, or refuses the offsets, or its coordinator cannot be reached.
+        """
+        places = {TopicPartition(topic, number): OffsetToCommit(offset) for number, offset in offsets.items()}
+
+        async def here() -> None:
+            errors = await self._service.groups.commit_offsets(CommitRequest(group_id=name, offsets=places))
+            for error in errors.values():
+                _check_here(error)
+                if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                    raise WebError("conflict", f"the group {name!r} has members: stop them first")
+                if error:
+                    raise WebError("conflict", f"the group {name!r} refuses the offsets: {error.name}")
+
+        document = {"topic": topic, "offsets": {str(number): offset for number, offset in offsets.items()}}
+        await self._reach(name, here, "PUT", f"{_path(name)}/offsets", document)
+
+    async def _reach(
+        self,
+        name: str,
+        here: Callable[[], Awaitable[Any]],
+        method: str,
+        target: str,
+        document: Any = None,
+        *,
+        done: str = "",
+    ) -> Any:
+        """Ask the coordinator of a group, and again if it is another one meanwhile, or its answer is lost.
+
+        `done` is the code of the error with which it answers if it has carried the request out before.
+        """
+        deadline = trio.current_time() + LEADER_WAIT_S
+        may_be_done = False
+        while True:
+            coordinator = self._service.coordinator_of(name)
+            try:
+                if coordinator is None:
+                    raise BrokerError("is not known at present")
+                if coordinator.address == self._service.broker.address:
+                    return await here()
+                if self._client is None:
+                    raise WebError("not_leader", f"another broker coordinates the group {name!r}")
+                return await self._client.request(coordinator, method, target, document)
+            except (CoordinatorError, BrokerError, WebError) as error:
+                if may_be_done and isinstance(error, WebError) and error.code == done:
+                    return None
+                problem = self._find_problem(error)
+            may_be_done = coordinator is not None
+            if trio.current_time() + RETRY_S >= deadline:
+                raise self._unavailable(name, coordinator, problem)
+            await trio.sleep(RETRY_S)
+
+    def _find_problem(self, error: CoordinatorError | BrokerError | WebError) -> str:
+        """Return why a coordinator is asked again; raise the error if it is not."""
+        if isinstance(error, WebError) and (error.code != "not_leader" or self._client is None):
+            raise error
+        return str(error) if isinstance(error, BrokerError) else "is changing"
+
+    def _unavailable(self, name: str, coordinator: BrokerDescription | None, problem: str) -> WebError:
+        broker = self._service.broker
+        if coordinator is not None and coordinator.address == broker.address and broker.waits.problem:
+            return WebError("storage_failed", f"the group {name!r}: {broker.waits.problem}")
+        return WebError("leader_unavailable", f"the broker that coordinates the group {name!r} {problem}")
+
+
+def _check_here(error: ErrorCode) -> None:
+    if error in _ELSEWHERE:
+        raise CoordinatorError(error)
+
+
+def _path(name: str) -> str:
+    return f"/groups/{quote(name, safe='')}"

@@ -1,0 +1,289 @@
+"""The one place where clients of HTTP and WebSocket reach the records of a log, whichever broker leads it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import attrs
+import trio
+
+from dafka.broker.broker import Service
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.appending import Batch, append_batches
+from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
+from dafka.exceptions import single_exception
+from dafka.http.forwarding.broker_client import BrokerClient
+from dafka.http.forwarding.leaders import LEADER_WAIT_S
+from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.forwarding.remote_appends import leader_changed
+from dafka.http.forwarding.remote_logs import RemoteLogs
+from dafka.http.forwarding.remote_reads import RemoteRead
+from dafka.http.logs.group_access import GroupAccess
+from dafka.http.logs.reading import (
+    READ_BYTES,
+    ReadRecords,
+    find_offset_by_time,
+    has_records,
+    read_committed,
+    wait_records,
+)
+from dafka.http.server.errors import WebError, topic_not_found
+from dafka.records import RecordBatch
+
+
+@attrs.frozen(eq=False)
+class PendingAppend:
+    """Record batches that are being appended.
+
+    Attributes:
+        log: The log.
+        record_count: The number of their records.
+        is_durable: Returns whether they are durable.
+        wait_offset: Waits until they are durable, and returns the offset of the first record; None if it is not known.
+            Raises `WebError` if they are refused or may be lost, or the topic was deleted.
+    """
+
+    log: LogState
+    record_count: int
+    is_durable: Callable[[], bool]
+    wait_offset: Callable[[], Awaitable[int | None]]
+
+
+class LogAccess:
+    """Reaches the records of logs: here, or at the broker that leads them.
+
+    Args:
+        service: The broker and its coordinators.
+        remote: The logs that other brokers lead; None to refuse what concerns them, because another broker has
+            forwarded the request.
+        client: Connects to other brokers; None likewise.
+
+    Attributes:
+        service: The broker and its coordinators.
+        groups: Reaches the groups.
+    """
+
+    def __init__(self, service: Service, remote: RemoteLogs | None = None, client: BrokerClient | None = None) -> None:
+        self.service = service
+        self.groups = GroupAccess(service, client)
+        self._remote = remote
+
+    def check(self, log: LogState) -> None:
+        """Raise `WebError` if another broker leads a log, and the request may not be forwarded."""
+        if not log.leadership.is_led:
+            self._forward(log)
+
+    # Reading
+
+    async def bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+        """Return the offsets of logs, in their order.
+
+        Args:
+            logs: The logs.
+
+        Returns:
+            The offsets of each log.
+
+        Raises:
+            WebError: A topic was deleted, or the leader of a log cannot be reached or hears no answer of its replicas.
+        """
+        found: dict[LogState, LogBounds] = {}
+        asked = list(logs)
+        while missing := [log for log in asked if log not in found]:
+            others = [log for log in missing if not log.leadership.is_led]
+            if others:
+                found |= await self._forward(others[0]).bounds(others)
+            for log in missing:
+                await self._wait_lease(log)
+            here = {log: self._bounds_here(log) for log in missing if log not in found}
+            found |= {log: each for log, each in here.items() if self.service.broker.holds_lease(log)}
+        return {log: found[log] for log in asked}
+
+    async def known_bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+        """Return the offsets of those logs that can be reached at once, to show them."""
+        asked = list(logs)
+        here = {log: self._bounds_here(log) for log in asked if log.leadership.is_led or self._remote is None}
+        others = [log for log in asked if log not in here]
+        if not others or self._remote is None:
+            return here
+        return here | await self._remote.known_bounds(others)
+
+    async def _wait_lease(self, log: LogState) -> None:
+        """Wait until this broker does not lead a log, or holds its lease. Raises `WebError`."""
+        with trio.move_on_after(LEADER_WAIT_S) as scope:
+            await self.service.broker.wait_lease(log)
+        if scope.cancelled_caught:
+            raise WebError(
+                "leader_unavailable",
+                f"too few replicas of log {log.number} of the topic {log.topic!r} answer its leader",
+            )
+
+    def _bounds_here(self, log: LogState) -> LogBounds:
+        end = self.service.last_stable_offset(log)
+        offset_max = max(log.high_watermark, log.index.end_offset)
+        return LogBounds(log.index.start_offset, end, log.high_watermark, offset_max)
+
+    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> int:
+        """Return the offset of the first committed record that was made at a time or later; else the end of the log.
+
+        Args:
+            log: The log.
+            timestamp_ms: The time, in milliseconds since 1970.
+
+        Returns:
+            The offset.
+
+        Raises:
+            WebError: The storage fails, or the leader cannot be reached.
+        """
+        while True:
+            if log.leadership.is_led:
+                at = await find_offset_by_time(self.service, log, timestamp_ms)
+                if self.service.broker.holds_lease(log):
+                    return at
+                await self._wait_lease(log)
+            else:
+                found = await self._forward(log).find_offset_by_time(log, timestamp_ms)
+                if found is not None:
+                    return found
+
+    async def read(
+        self, log: LogState, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
+    ) -> ReadRecords:
+        """Return the committed records of a log from an offset on, as many as there are within a size.
+
+        Args:
+            log: The log.
+            offset: The offset of the first record. If it was dropped, the records begin behind it.
+            bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+            end_offset: The offset after the last record that is needed; None for as many as there are. The leader of a
+                log elsewhere may return more.
+
+        Returns:
+            The records. If this broker leads the log and there are none, `next_offset` is `offset`.
+
+        Raises:
+            WebError: The topic was deleted, the storage fails, or the leader has nothing to say in time.
+        """
+        deadline = trio.current_time() + LEADER_WAIT_S
+        while True:
+            if log.leadership.is_led:
+                read = await read_committed(self.service, log, offset, bytes_max=bytes_max, end_offset=end_offset)
+                if read.batches or read.next_offset > offset or self.service.broker.holds_lease(log):
+                    return read
+                await self._wait_lease(log)
+                continue
+            remote = self._forward(log)
+            reading = remote.reads.begin(log, offset)
+            with trio.move_on_at(deadline):
+                await reading.wait()
+            if reading.records is not None:
+                return reading.records
+            if trio.current_time() >= deadline:
+                raise remote.leaders.unavailable(log, "does not answer")
+
+    def has_records(self, log: LogState, offset: int) -> bool:
+        """Return whether there are committed records at an offset or later, or the topic was deleted.
+
+        Records of a log that another broker leads are there when `wait_records` has fetched them.
+        """
+        if log.leadership.is_led or self._remote is None:
+            return has_records(self.service, log, offset)
+        return self._remote.reads.has_records(log, offset)
+
+    async def wait_records(self, offsets: Mapping[LogState, int]) -> None:
+        """Wait until one of these logs has records at its offset or later, is deleted, or gets another leader.
+
+        Args:
+            offsets: The offset in each log.
+
+        Raises:
+            WebError: A log cannot be read, or another broker leads it and the request may not be forwarded.
+        """
+        here = {log: offset for log, offset in offsets.items() if log.leadership.is_led}
+        if len(here) == len(offsets):
+            await wait_records(self.service, here)
+            return
+        others = {log: offset for log, offset in offsets.items() if log not in here}
+        reads = [self._forward(log).reads.begin(log, offset) for log, offset in others.items()]
+        if here and any(self.has_records(*each) for each in here.items()):
+            await trio.lowlevel.checkpoint()
+            return
+        with single_exception():
+            async with trio.open_nursery() as nursery:
+
+                async def wait(read: RemoteRead) -> None:
+                    await read.wait()
+                    nursery.cancel_scope.cancel()
+
+                for each in reads:
+                    nursery.start_soon(wait, each)
+                await wait_records(self.service, here) if here else await trio.sleep_forever()
+                nursery.cancel_scope.cancel()
+
+    # Writing
+
+    async def wait_room(self) -> None:
+        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
+        await self.service.broker.wait_room()
+        if self._remote is not None:
+            await self._remote.wait_room()
+
+    def append(self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None = None) -> PendingAppend:
+        """Append record batches of a client to a log.
+
+        Args:
+            log: The log.
+            batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
+            records: What `dafka.broker.log.appending.unpacked` has returned.
+
+        Returns:
+            The batches, to wait for.
+
+        Raises:
+            AppendRefusedError: They are malformed or too large, or do not follow what the producer has sent before.
+            WebError: Another broker leads the log, and the request may not be forwarded.
+        """
+        is_next = self._remote is None or not self._remote.is_appending(log)
+        if log.leadership.is_led and is_next:
+            try:
+                return self._append_here(log, batches, records)
+            except NotLeaderError:
+                pass  # its leadership has ended at this moment
+        sent = self._forward(log).append(log, batches)
+        return PendingAppend(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
+
+    def _append_here(self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None) -> PendingAppend:
+        appended = append_batches(self.service, log, batches, records=records)
+
+        async def wait_offset() -> int | None:
+            try:
+                offset = await appended.wait_offset()
+            except TopicDeletedError:
+                raise topic_not_found(log.topic) from None
+            except OutcomeUnknownError:
+                raise leader_changed(log) from None
+            except NotLeaderError:  # the log has not got them, or they are those of a producer with an id
+                return await self._forward(log).append(log, batches).wait_offset()
+            return None if offset < 0 else offset
+
+        return PendingAppend(log, appended.record_count, appended.is_durable, wait_offset)
+
+    async def delete_before(self, log: LogState, offset: int) -> int:
+        """Delete the records of a log before an offset, and return its first offset."""
+        while not log.leadership.is_led:
+            found = await self._forward(log).delete_before(log, offset)
+            if found is not None:
+                return found
+        if offset > log.index.start_offset:
+            try:
+                await self.service.broker.delete_records(log, offset)
+            except TopicDeletedError:
+                raise topic_not_found(log.topic) from None
+        return log.index.start_offset
+
+    def _forward(self, log: LogState) -> RemoteLogs:
+        """Return what reaches a log elsewhere. Raises `WebError` if the request may not be forwarded."""
+        if self._remote is None:
+            raise WebError("not_leader", f"this broker does not lead log {log.number} of the topic {log.topic!r}")
+        return self._remote

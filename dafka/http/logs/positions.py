@@ -1,0 +1,218 @@
+"""Positions: where in the logs of a topic a client begins to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+import attrs
+
+from dafka.broker.core.log.log import LogState
+from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.records import TIMESTAMP_MAX, is_integer
+from dafka.http.server.errors import WebError
+from dafka.text import parse_time
+
+
+@attrs.frozen
+class FromOffsets:
+    """From an offset on in each log.
+
+    Attributes:
+        offsets: The offset in each log.
+    """
+
+    offsets: Mapping[int, int]
+
+
+@attrs.frozen
+class FromOffset:
+    """From an offset on, in a single log.
+
+    Attributes:
+        offset: The offset.
+    """
+
+    offset: int
+
+
+@attrs.frozen
+class FromTime:
+    """From the first record on that was made at a time or later.
+
+    Attributes:
+        timestamp_ms: The time, in milliseconds since 1970 UTC.
+    """
+
+    timestamp_ms: int
+
+
+@attrs.frozen
+class FromGroup:
+    """From the offsets on that a group has committed.
+
+    Attributes:
+        group: The group.
+        otherwise: Where to begin in a log for which the group has committed nothing.
+    """
+
+    group: str
+    otherwise: Literal["earliest", "latest"]
+
+
+Position: TypeAlias = Literal["earliest", "latest"] | FromOffset | FromOffsets | FromTime | FromGroup
+
+_FORMS = (
+    '"earliest", "latest", {"offset": 5}, {"offsets": {"0": 5}}, {"time": milliseconds} or '
+    '{"group": "name", "otherwise": "earliest"}'
+)
+
+
+def parse_position(value: object) -> Position:
+    """Return the position that a JSON value names.
+
+    Args:
+        value: `"earliest"`, `"latest"`, `{"offset": n}`, `{"offsets": {"0": n}}`, `{"time": ms or ISO 8601}` or
+            `{"group": "name", "otherwise": "earliest"}`.
+
+    Returns:
+        The position.
+
+    Raises:
+        WebError: It names none.
+    """
+    if value == "earliest":
+        return "earliest"
+    if value == "latest":
+        return "latest"
+    if isinstance(value, dict):
+        keys = value.keys()
+        if keys == {"offset"} and is_integer(value["offset"]):
+            return FromOffset(value["offset"])
+        if keys == {"time"}:
+            return FromTime(_parse_time(value["time"]))
+        if keys == {"offsets"} and isinstance(value["offsets"], dict):
+            return FromOffsets(parse_offsets(value["offsets"]))
+        group, otherwise = value.get("group"), value.get("otherwise", "earliest")
+        if keys <= {"group", "otherwise"} and isinstance(group, str) and otherwise in ("earliest", "latest"):
+            return FromGroup(group, otherwise)
+    raise WebError("bad_request", f"from: expected {_FORMS}")
+
+
+def parse_position_text(text: str, otherwise: str = "earliest") -> Position:
+    """Return the position that the text of a query names: `earliest`, `latest`, an offset, `time:...`, `group:...`.
+
+    Args:
+        text: The text.
+        otherwise: Where to begin in a log for which a group has committed nothing.
+
+    Returns:
+        The position.
+
+    Raises:
+        WebError: It names none.
+    """
+    kind, _, rest = text.partition(":")
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        return FromOffset(int(text))
+    if kind == "time" and rest:
+        return FromTime(_parse_time(int(rest) if rest.isascii() and rest.isdigit() and len(rest) < 17 else rest))
+    if kind == "group" and rest and otherwise in ("earliest", "latest"):
+        return FromGroup(rest, "latest" if otherwise == "latest" else "earliest")
+    if text in {"earliest", "latest"}:
+        return "latest" if text == "latest" else "earliest"
+    raise WebError(
+        "bad_request",
+        f"from: expected earliest, latest, an offset, time:2026-01-31T12:00:00Z, time:MILLISECONDS or group:NAME, "
+        f"not {text!r}",
+    )
+
+
+def parse_offsets(offsets: Mapping[str, object]) -> dict[int, int]:
+    """Return offsets by log, as JSON has them: `{"0": 5}`. Raises `WebError`."""
+    found: dict[int, int] = {}
+    for number, offset in offsets.items():
+        if not (number.isascii() and number.isdigit() and len(number) < 10) or not is_integer(offset):
+            raise WebError("bad_request", 'offsets: expected the offset in each log, such as {"0": 5}')
+        assert isinstance(offset, int)
+        found[int(number)] = offset
+    return found
+
+
+def _parse_time(value: object) -> int:
+    if is_integer(value):
+        assert isinstance(value, int)
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            if 0 <= (milliseconds := parse_time(value)) <= TIMESTAMP_MAX:
+                return milliseconds
+    raise WebError("bad_request", "time: expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z")
+
+
+async def find_offsets(access: LogAccess, logs: Sequence[LogState], position: Position) -> dict[LogState, int]:
+    """Return the offset at which to begin in each log.
+
+    Args:
+        access: Reaches the logs.
+        logs: The logs.
+        position: Where to begin. Offsets of records that were dropped are moved to the first record that is there.
+
+    Returns:
+        The offset in each log.
+
+    Raises:
+        WebError: An offset lies behind the end of its log or names none of these logs, the storage fails, or the leader
+            of a log cannot be reached.
+    """
+    if isinstance(position, FromTime):
+        return {log: await access.find_offset_by_time(log, position.timestamp_ms) for log in logs}
+    bounds = await access.bounds(logs)
+    if position == "earliest":
+        return {log: each.start_offset for log, each in bounds.items()}
+    if position == "latest":
+        return {log: each.end_offset for log, each in bounds.items()}
+    if isinstance(position, (FromOffset, FromOffsets)):
+        return _checked_offsets(bounds, position)
+    return await _find_committed(access, bounds, position)
+
+
+async def _find_committed(
+    access: LogAccess, bounds: Mapping[LogState, LogBounds], position: FromGroup
+) -> dict[LogState, int]:
+    found = {}
+    committed = await access.groups.fetch_offsets(position.group, next(iter(bounds)).topic) if bounds else {}
+    for log, each in bounds.items():
+        offset = committed.get(log.number, -1)
+        if offset >= 0:
+            found[log] = min(max(offset, each.start_offset), each.offset_max)
+        else:
+            found[log] = each.end_offset if position.otherwise == "latest" else each.start_offset
+    return found
+
+
+def _checked_offsets(bounds: Mapping[LogState, LogBounds], position: FromOffset | FromOffsets) -> dict[LogState, int]:
+    if isinstance(position, FromOffset):
+        if len(bounds) != 1:
+            topic = next(iter(bounds)).topic
+            raise WebError("bad_request", f"the topic {topic!r} has several logs: name one, or an offset for each")
+        return {log: _checked_offset(log, each, position.offset) for log, each in bounds.items()}
+    offsets = dict(position.offsets)
+    found = {
+        log: _checked_offset(log, each, offsets.pop(log.number, each.start_offset)) for log, each in bounds.items()
+    }
+    for number in offsets:
+        topic = next(iter(bounds)).topic
+        raise WebError("log_not_found", f"offsets: log {number} of the topic {topic!r} is not read")
+    return found
+
+
+def _checked_offset(log: LogState, bounds: LogBounds, offset: int) -> int:
+    if offset > bounds.offset_max:
+        raise WebError(
+            "offset_out_of_range",
+            f"log {log.number} of the topic {log.topic!r} ends at offset {bounds.offset_max}, before {offset}",
+        )
+    return max(offset, bounds.start_offset)

@@ -1,0 +1,331 @@
+"""Publish records to the logs of a topic, for HTTP and WebSocket.
+
+A record with a key goes to the log that Kafka's default partitioner chooses. Records without a key go to one log, to
+another one with each call, so that batches stay large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+import attrs
+
+from dafka.batches import RecordColumns, check_crc, encode_batch
+from dafka.broker.broker import Service
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.log.appending import (
+    AppendedBatches,
+    AppendRefusedError,
+    Batch,
+    append_batches,
+    check_size,
+    read_batches,
+    unpacked,
+)
+from dafka.broker.log.durable_waits import DurableWaits
+from dafka.errors import ConfigError, EncodingError, StorageError
+from dafka.http.logs.log_access import LogAccess, PendingAppend
+from dafka.http.server.errors import WebError, log_not_found, topic_not_found
+from dafka.records import RecordBatch
+
+
+@attrs.frozen
+class ProducerSequence:
+    """Which records of an idempotent producer these are, so that they are appended once.
+
+    Attributes:
+        producer_id: The producer, as `init_producer` has named it.
+        producer_epoch: Its epoch.
+        base_sequence: The producer's own number of the first record in this log.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+@attrs.frozen
+class Published:
+    """Records that are durable in a log.
+
+    Attributes:
+        log: The number of the log.
+        offset: The offset of the first record; None if the records are known to have been appended before, and their
+            offset is not known any more.
+        count: The number of records.
+    """
+
+    log: int
+    offset: int | None
+    count: int
+
+
+class Publication:
+    """Records that are being published.
+
+    Args:
+        topic: The topic.
+        parts: What was appended to each log; a number and a count where it was appended long before.
+        waits: The waits of all requests.
+    """
+
+    def __init__(self, topic: str, parts: Sequence[PendingAppend | Published], waits: DurableWaits) -> None:
+        self._topic = topic
+        self._parts = parts
+        self._waits = waits
+
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return sum(each.count if isinstance(each, Published) else each.record_count for each in self._parts)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the records are durable."""
+        return all(isinstance(each, Published) or each.is_durable() for each in self._parts)
+
+    async def wait(self) -> list[Published]:
+        """Wait until the records are durable, and return where they are.
+
+        Returns:
+            The logs with records, in the order of their numbers.
+
+        Raises:
+            WebError: The topic was deleted meanwhile, the storage fails, or the leader of a log has changed or cannot
+                be reached.
+        """
+        found = []
+        for each in self._parts:
+            if isinstance(each, Published):
+                found.append(each)
+                continue
+            try:
+                with self._waits.bounded():
+                    offset = await each.wait_offset()
+            except StorageError as error:
+                raise WebError("storage_failed", f"the records of log {each.log.number}: {error}") from None
+            found.append(Published(each.log.number, offset, each.record_count))
+        return found
+
+
+class Publisher:
+    """Publishes records of clients.
+
+    Args:
+        access: Reaches the logs.
+        creates_topics: Whether topics are created by the first records, if `[kafka] auto_create_topics` allows it.
+    """
+
+    def __init__(self, access: LogAccess, *, creates_topics: bool = True) -> None:
+        self._access = access
+        self._service = access.service
+        self._creates_topics = creates_topics and self._service.config.kafka.auto_create_topics == "on"
+        self._turns = cycle(range(2**20))
+
+    async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
+        """Publish records, and wait until they are durable. See `begin`."""
+        await self.prepare(topic)
+        return await self.begin(topic, records, log=log).wait()
+
+    async def prepare(self, topic: str) -> None:
+        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
+
+        If this broker may create the topic, it then waits until it knows what others have done with topics.
+        """
+        await self._access.wait_room()
+        broker = self._service.broker
+        if self._creates_topics and broker.find_topic(topic) is None:
+            await broker.cluster.wait_topics()
+
+    def ensure_topic(self, topic: str) -> None:
+        """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
+        self._find_logs(topic)
+
+    def begin(
+        self,
+        topic: str,
+        records: RecordColumns,
+        *,
+        log: int | None = None,
+        producer: ProducerSequence | None = None,
+    ) -> Publication:
+        """Append records. The caller has called `prepare`, and has checked that the client may write to the topic.
+
+        Args:
+            topic: The topic. If there is none, it is created if `[kafka] auto_create_topics` allows it.
+            records: The records, at least one.
+            log: The log; None to choose it by the keys.
+            producer: What makes the records idempotent. They must be for one log.
+
+        Returns:
+            The records, to wait for.
+
+        Raises:
+            WebError: The topic or the log does not exist, or the records are refused.
+        """
+        logs = self._find_logs(topic)
+        if log is not None:
+            parts = [(_log_at(topic, logs, log), records)]
+        elif len(logs) == 1:
+            parts = [(logs[0], records)]
+        elif producer is not None:
+            raise WebError(
+                "bad_request",
+                f"the topic {topic!r} has {len(logs)} logs: records of a producer with an id must name theirs",
+            )
+        else:
+            parts = self._divide(logs, records)
+        # Whatever is wrong with one part is found before another part is appended.
+        encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
+        pending = [self._append(each, [batch]) for each, batch in encoded]
+        return Publication(topic, pending, self._service.broker.waits)
+
+    async def begin_batches(self, topic: str, log: int, data: bytes | memoryview, source: str) -> Publication:
+        """Append record batches as they are. See `begin`.
+
+        Args:
+            topic: The topic.
+            log: The log.
+            data: Whole record batches, one after the other. A batch of a producer with an id comes alone.
+            source: The user, or the address of the client.
+
+        Returns:
+            The records, to wait for.
+
+        Raises:
+            WebError: The topic or the log does not exist, or the records are refused.
+        """
+        found = _log_at(topic, self._find_logs(topic), log)
+        self._check_size(found, len(data))
+        try:
+            batches = read_batches(data)
+            if not batches or any(header.is_transactional for header, _ in batches):
+                raise WebError("bad_request", "expected record batches that belong to no transaction")
+            async with unpacked(self._service, found, batches, source) as records:
+                appended = self._append(found, batches, records)
+        except AppendRefusedError as refused:
+            raise _as_web_error(found, refused) from None
+        return Publication(topic, [appended], self._service.broker.waits)
+
+    def _find_logs(self, topic: str) -> Sequence[LogState]:
+        broker = self._service.broker
+        logs = broker.logs(topic)
+        if not logs:
+            if not self._creates_topics:
+                raise topic_not_found(topic)
+            try:
+                broker.create_topic(topic)
+            except ConfigError as error:
+                raise WebError("bad_request", str(error)) from None
+            logs = broker.logs(topic)
+        return logs
+
+    def _divide(self, logs: Sequence[LogState], records: RecordColumns) -> list[tuple[LogState, RecordColumns]]:
+        keyless = next(self._turns) % len(logs)
+        if records.keys is None:
+            return [(logs[keyless], records)]
+        chosen: dict[bytes | None, int] = {None: keyless}
+        indexes: dict[int, list[int]] = {}
+        for index, key in enumerate(records.keys):
+            number = chosen.get(key)
+            if number is None:
+                assert key is not None
+                number = chosen[key] = log_of_key(key, len(logs))
+            indexes.setdefault(number, []).append(index)
+        return [(logs[number], _select(records, indexes[number])) for number in sorted(indexes)]
+
+    def _encode(self, log: LogState, records: RecordColumns, producer: ProducerSequence | None) -> Batch:
+        try:
+            data = encode_batch(
+                0,
+                records.values,
+                keys=records.keys,
+                headers=records.headers,
+                timestamps=records.timestamps,
+                producer_id=-1 if producer is None else producer.producer_id,
+                producer_epoch=-1 if producer is None else producer.producer_epoch,
+                base_sequence=-1 if producer is None else producer.base_sequence,
+            )
+        except EncodingError as error:
+            raise WebError("bad_request", str(error)) from None
+        self._check_size(log, len(data))
+        return check_crc(data), data
+
+    def _check_size(self, log: LogState, size: int) -> None:
+        try:
+            check_size(self._service, log, size)
+        except AppendRefusedError as refused:
+            raise _as_web_error(log, refused) from None
+
+    def _append(
+        self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None = None
+    ) -> PendingAppend | Published:
+        try:
+            return self._access.append(log, batches, records)
+        except AppendRefusedError as refused:
+            if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                return Published(log.number, None, sum(header.count for header, _ in batches))
+            raise _as_web_error(log, refused) from None
+
+
+def append_here(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches | None:
+    """Append record batches to a log that this broker leads.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        batches: The batches, whose CRCs were checked.
+
+    Returns:
+        The batches, to wait for; None if they were appended long before.
+
+    Raises:
+        WebError: They are refused.
+    """
+    try:
+        return append_batches(service, log, batches)
+    except AppendRefusedError as refused:
+        if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return None
+        raise _as_web_error(log, refused) from None
+
+
+def _log_at(topic: str, logs: Sequence[LogState], number: int) -> LogState:
+    if not 0 <= number < len(logs):
+        raise log_not_found(topic, number, len(logs))
+    return logs[number]
+
+
+def _select(records: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
+    return RecordColumns(
+        [records.values[each] for each in indexes],
+        None if records.keys is None else [records.keys[each] for each in indexes],
+        None if records.headers is None else [records.headers[each] for each in indexes],
+        [records.timestamps[each] for each in indexes],
+    )
+
+
+_SEQUENCE_ERRORS = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records before these are missing: publish them first, in order",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "the producer has a later epoch",
+    ErrorCode.INVALID_TXN_STATE: "the producer has an open transaction",
+}
+
+
+def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
+    """Return the error that a client gets for records that are refused."""
+    if refused.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return topic_not_found(log.topic)
+    message = _SEQUENCE_ERRORS.get(refused.error_code)
+    if message is not None:
+        return WebError("conflict", f"log {log.number} of the topic {log.topic!r}: {message}")
+    if refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+        return WebError("storage_failed", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
+    if refused.error_code is ErrorCode.NOT_ENOUGH_REPLICAS:
+        return WebError("leader_unavailable", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
+    if refused.error_code is ErrorCode.MESSAGE_TOO_LARGE:
+        return WebError("too_large", f"the topic {log.topic!r}: {refused.message}")
+    return WebError("bad_request", f"the records are refused: {refused.message or refused.error_code.name}")

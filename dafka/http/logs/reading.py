@@ -1,0 +1,196 @@
+"""Read the logs of a topic that this broker leads.
+
+Clients get committed records only: those of transactions that are open or aborted are not among them, nor are the ends
+of transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+import trio
+
+from dafka.batches import BatchHeader, RecordColumns, decode_batch, decode_held, read_header, unpacked_bytes_max
+from dafka.broker.broker import Service
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.topics import find_name_problem
+from dafka.broker.log.read_committed import split_committed
+from dafka.errors import BatchError, StorageError
+from dafka.http.logs.records import JsonRecord, record_objects
+from dafka.http.server.errors import WebError, log_not_found, topic_not_found
+
+READ_BYTES = 2**16
+"""The size of one read, unless a single batch is larger."""
+
+UNPACKED_BYTES = 2**20
+"""The size of the records of one read, uncompressed, unless a single record is larger."""
+
+
+# Logs
+
+
+def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None) -> list[LogState]:
+    """Return logs of a topic.
+
+    Args:
+        service: The broker and its coordinators.
+        topic: The topic.
+        numbers: The numbers of the logs; None for all.
+
+    Returns:
+        The logs, in the order of their numbers, each once.
+
+    Raises:
+        WebError: There is no such topic or log.
+    """
+    logs = service.broker.logs(topic)
+    if not logs and service.broker.inventory.record_count(topic):
+        raise WebError("topic_not_found", f"the topic {topic!r} has no logs: {find_name_problem(topic)}")
+    if not logs:
+        raise topic_not_found(topic)
+    if numbers is None:
+        return list(logs)
+    found = []
+    for number in sorted(set(numbers)):
+        if not 0 <= number < len(logs):
+            raise log_not_found(topic, number, len(logs))
+        found.append(logs[number])
+    return found
+
+
+async def find_offset_by_time(service: Service, log: LogState, timestamp_ms: int) -> int:
+    """Return the offset of the first committed record that was made at a time or later; else the end of the log.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        timestamp_ms: The time, in milliseconds since 1970.
+
+    Returns:
+        The offset.
+
+    Raises:
+        WebError: The storage fails.
+    """
+    end = service.last_stable_offset(log)
+    try:
+        at = await service.broker.reader.find_offset_by_time(log, timestamp_ms)
+    except StorageError as error:
+        raise WebError("storage_failed", f"the storage fails: {error}") from None
+    return end if at is None else min(at[0], end)
+
+
+# Records
+
+
+@attrs.frozen
+class ReadRecords:
+    """Committed records of one log.
+
+    Attributes:
+        offset: The offset from which on was read. It lies behind the one that was asked for if records were dropped.
+        next_offset: The offset at which to go on.
+        batches: The record batches, whose base offsets are those of the log.
+        unpacked_bytes: The size of the records in the batches, uncompressed; -1 if it is not known.
+    """
+
+    offset: int
+    next_offset: int
+    batches: Sequence[tuple[BatchHeader, bytes]]
+    unpacked_bytes: int = -1
+
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return sum(header.count for header, _ in self.batches)
+
+    @property
+    def unpacked_bytes_max(self) -> int:
+        """The size that the records may have, uncompressed."""
+        if self.unpacked_bytes >= 0:
+            return self.unpacked_bytes
+        return sum(unpacked_bytes_max(header, data) for header, data in self.batches)
+
+    def columns(self) -> Iterator[tuple[int, RecordColumns]]:
+        """Yield an offset, and the records from it on, for each part of the records."""
+        for header, data in self.batches:
+            if header.is_compacted:
+                yield from decode_held(header, data)
+            else:
+                yield header.base_offset, decode_batch(data, header=header)
+
+    def objects(self) -> list[JsonRecord]:
+        """Return the records as JSON has them. See `columns`."""
+        return [each for offset, part in self.columns() for each in record_objects(part, offset)]
+
+
+async def read_committed(
+    service: Service, log: LogState, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
+) -> ReadRecords:
+    """Return the committed records of a log from an offset on, as many as there are within a size.
+
+    Args:
+        service: The broker and its coordinators.
+        log: The log.
+        offset: The offset of the first record. If it was dropped, the records begin behind it.
+        bytes_max: The approximate maximum size. One batch is returned even if it is larger.
+        end_offset: The offset after the last record to return; None for as many as there are.
+
+    Returns:
+        The records. If there are none and `next_offset` is `offset`, there are no further records yet.
+
+    Raises:
+        WebError: The topic was deleted, or the storage fails.
+    """
+    offset = max(offset, log.index.start_offset)
+    stable = service.last_stable_offset(log)
+    end = stable if end_offset is None else min(stable, end_offset)
+    if log.is_gone:
+        raise topic_not_found(log.topic)
+    if offset >= end:
+        return ReadRecords(offset, offset, ())
+    try:
+        reader = service.broker.reader
+        read, unpacked_bytes = await reader.read_measured(log, offset, end, bytes_max, UNPACKED_BYTES)
+        batches = [(read_header(data), data) for data in read]
+    except (StorageError, BatchError) as error:
+        if log.is_gone:
+            raise topic_not_found(log.topic) from None
+        raise WebError("storage_failed", f"the storage fails: {error}") from None
+    next_offset = batches[-1][0].end_offset if batches else end
+    committed = _committed(batches, service.aborted_between(log, offset, next_offset))
+    return ReadRecords(offset, next_offset, committed, unpacked_bytes)
+
+
+def _committed(
+    batches: Sequence[tuple[BatchHeader, bytes]], aborted: Sequence[tuple[int, int]]
+) -> Sequence[tuple[BatchHeader, bytes]]:
+    """Return the batches without those of aborted transactions, and without the ends of transactions.
+
+    Args:
+        batches: The batches.
+        aborted: The producers of aborted transactions, and the offsets of the first records, in their order.
+
+    Returns:
+        The batches of committed records.
+    """
+    return [batch for batch, is_committed in split_committed(batches, aborted) if is_committed]
+
+
+def has_records(service: Service, log: LogState, offset: int) -> bool:
+    """Return whether a log has committed records at an offset or later, or was deleted."""
+    return service.last_stable_offset(log) > offset or log.is_gone
+
+
+async def wait_records(service: Service, offsets: Mapping[LogState, int]) -> None:
+    """Wait until one of these logs has records at its offset or later, or is deleted.
+
+    Args:
+        service: The broker and its coordinators.
+        offsets: The offset in each log.
+    """
+    while not any(has_records(service, log, offset) for log, offset in offsets.items()):
+        with service.broker.watchers.watching(offsets) as advanced:
+            await advanced.wait()
+    await trio.lowlevel.checkpoint()

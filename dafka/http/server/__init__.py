@@ -1,0 +1,1 @@
+"""The server that HTTP clients and browsers connect to."""

@@ -1,0 +1,84 @@
+"""Access: who asks, and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dafka.broker.access.permissions import Permission, Permissions
+from dafka.broker.access.users_file import User, UsersFile
+from dafka.http.server.errors import WebError
+
+EVERYTHING = Permissions(**{each.value: ("*",) for each in Permission})
+
+
+class Access:
+    """What a client may do. Its user's permissions are looked up each time, because they change.
+
+    Args:
+        users: The users; None if clients do not authenticate.
+        user: The name of the user; None if the client has not proved who it is.
+        is_valid: Says whether the proof still counts, such as a token that may be revoked.
+        is_broker: Whether another broker has proved that it is one. It forwards what its client may do.
+    """
+
+    def __init__(
+        self,
+        users: UsersFile | None,
+        user: str | None = None,
+        is_valid: Callable[[User], bool] = lambda _user: True,
+        *,
+        is_broker: bool = False,
+    ) -> None:
+        self._users = users
+        self._is_valid = is_valid
+        self.is_broker = is_broker
+        """Whether another broker asks, which has checked what its client may do."""
+        self.user = user
+        """The name of the user; None if there are no users, or the client has not proved who it is."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the client has proved who it is, or need not."""
+        return self._users is None or self.user is not None
+
+    @property
+    def permissions(self) -> Permissions:
+        """What the user may do. Raises `WebError` if the client has to prove (again) who it is."""
+        if self._users is None:
+            return EVERYTHING
+        if self.user is None:
+            raise WebError("unauthenticated", "expected a token, or a user with a password")
+        user = self._users.find(self.user)
+        if user is None or not self._is_valid(user):
+            raise WebError("unauthenticated", f"what proved that this is {self.user!r} does not count any more")
+        return user.permissions
+
+    def check_read(self, topic: str) -> None:
+        """Raise `WebError` if the user may not read a topic."""
+        _check(self.permissions.may_read(topic), "read", "topic", topic)
+
+    def check_write(self, topic: str) -> None:
+        """Raise `WebError` if the user may not publish to a topic."""
+        _check(self.permissions.may_write(topic), "write", "topic", topic)
+
+    def check_admin(self, topic: str) -> None:
+        """Raise `WebError` if the user may not create, change and delete a topic."""
+        _check(self.permissions.may_administer(topic), "admin", "topic", topic)
+
+    def check_see(self, topic: str) -> None:
+        """Raise `WebError` if the user may not know of a topic."""
+        _check(self.permissions.may_see(topic), "read, write or admin", "topic", topic)
+
+    def check_group(self, group: str) -> None:
+        """Raise `WebError` if the user may not use a group."""
+        _check(self.permissions.may_use_group(group), "groups", "group", group)
+
+    def check_administrator(self) -> None:
+        """Raise `WebError` if the user may not do what concerns the whole broker."""
+        if not self.permissions.is_administrator:
+            raise WebError("forbidden", "expected a user with the permission admin for '*'")
+
+
+def _check(is_permitted: bool, permission: str, what: str, name: str) -> None:
+    if not is_permitted:
+        raise WebError("forbidden", f"the user has no permission {permission} for the {what} {name!r}")

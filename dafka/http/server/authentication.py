@@ -1,0 +1,198 @@
+"""Authentication: which user a request comes from, by a password, a token or the cookie of a session."""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import secrets
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+
+import trio
+
+from dafka.broker.access.login import PLAIN, LoginError, begin_login
+from dafka.broker.access.logins import Logins, TooManyLoginsError
+from dafka.broker.access.users_file import User, UsersFile
+from dafka.http.forwarding.credentials import SCHEME as BROKER_SCHEME
+from dafka.http.forwarding.credentials import SignatureChecker
+from dafka.http.server.access import Access
+from dafka.http.server.errors import WebError
+from dafka.http.server.head import Head
+from dafka.http.server.sessions import COOKIE, Sessions
+
+FAILURE_DELAY_S = 0.1
+"""How long the answer to wrong credentials waits, so that trying them takes time."""
+
+VERIFIED_MAX = 1000
+"""How many verified passwords are remembered, so that each request with Basic authentication need not hash one."""
+
+
+class Authenticator:
+    """Finds the users of requests.
+
+    Args:
+        users: The users; None if clients do not authenticate.
+        sessions: The sessions of browsers.
+        attempts: The logins of clients of all listeners.
+
+    Attributes:
+        logins: How many passwords and tokens were right.
+        failed_logins: How many were wrong.
+    """
+
+    def __init__(self, users: UsersFile | None, sessions: Sessions, attempts: Logins) -> None:
+        self.users = users
+        self._attempts = attempts
+        self.sessions = sessions
+        self.logins = 0
+        self.failed_logins = 0
+        self._key = secrets.token_bytes(32)
+        self._verified: OrderedDict[bytes, User] = OrderedDict()
+
+    async def identify(self, head: Head, *, host: str, is_private: bool, signatures: SignatureChecker) -> Access:
+        """Return what a client may do.
+
+        Args:
+            head: The head of its request.
+            host: Its address.
+            is_private: Whether the connection is encrypted or local, so that the client may send a password.
+            signatures: Checks the requests of other brokers over this connection.
+
+        Returns:
+            The access, of nobody if the request has no credentials.
+
+        Raises:
+            WebError: The credentials are wrong.
+        """
+        headers = head.headers
+        scheme, _, given = headers.get("authorization", "").strip().partition(" ")
+        if scheme == BROKER_SCHEME:
+            return await self._check_broker(given.strip(), head, is_private=is_private, signatures=signatures)
+        if self.users is None:
+            return Access(None)
+        if scheme.lower() == "bearer":
+            return await self.check_token(given.strip(), is_private=is_private)
+        if scheme.lower() == "basic":
+            name, password = _read_basic(given.strip())
+            return await self.check_password(name, password, host=host, is_private=is_private)
+        if scheme:
+            raise WebError("unauthenticated", "expected the scheme Basic or Bearer in the header Authorization")
+        secret = session_of(headers)
+        user = None if secret is None else self.sessions.find(secret)
+        if secret is None or user is None:
+            return Access(self.users)
+        credentials = user.credentials
+        return Access(
+            self.users,
+            user.name,
+            lambda current: current.credentials == credentials and self.sessions.is_open(secret),
+        )
+
+    async def _check_broker(
+        self, credential: str, head: Head, *, is_private: bool, signatures: SignatureChecker
+    ) -> Access:
+        """Return what another broker may do: everything, because it has checked what its client may do."""
+        if self.users is not None:
+            _check_private("a broker's credential", is_private)
+        if not credential:
+            challenge = [("WWW-Authenticate", f"{BROKER_SCHEME} {signatures.challenge()}")]
+            raise WebError(
+                "unauthenticated", "expected a request that is signed with this challenge", headers=challenge
+            )
+        if not signatures.check(credential, head.method, head.target):
+            await self._refuse("expected a request that a broker with the same [broker] secret_file has signed")
+        return Access(None, is_broker=True)
+
+    async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Access:
+        """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""
+        user = await self.log_in(name, password, host=host, is_private=is_private)
+        return Access(self.users, name, lambda current: user is None or current.credentials == user.credentials)
+
+    async def check_token(self, token: str, *, is_private: bool) -> Access:
+        """Return what the user of a token may do. Raises `WebError` if it is unknown, revoked or expired."""
+        if self.users is None:
+            return Access(None)
+        _check_private("a token", is_private)
+        found = self.users.find_token(token)
+        if found is None:
+            await self._refuse("the token is unknown, was revoked or has expired")
+            raise AssertionError
+        user, known = found
+        self.logins += 1
+        return Access(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
+
+    async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
+        """Return a user whose password is right.
+
+        Args:
+            name: The name of the user.
+            password: The password.
+            host: The address of the client.
+            is_private: Whether the connection is encrypted or local.
+
+        Returns:
+            The user; None if there are no users.
+
+        Raises:
+            WebError: There is no such user, or the password is wrong, or the same client has tried too many.
+        """
+        if self.users is None:
+            return None
+        _check_private("a password", is_private)
+        digest = hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "replace"), sha256)
+        user, verified = self.users.find(name), self._verified.get(digest)
+        if user is not None and verified is not None and verified.credentials == user.credentials:
+            self._verified.move_to_end(digest)
+            return user
+        login = begin_login(PLAIN, self.users)
+        message = f"\0{name}\0{password}".encode("utf-8", "replace")
+        try:
+            await self._attempts.verify(host, name, partial(login.answer, message), is_last=lambda: bool(login.user))
+        except TooManyLoginsError as error:
+            retry_after = [("Retry-After", f"{max(error.wait_s, 1):.0f}")]
+            raise WebError("too_many_requests", str(error), headers=retry_after) from None
+        except LoginError:
+            await self._refuse("unknown user or wrong password")
+        if user is None:
+            await self._refuse("unknown user or wrong password")
+            raise AssertionError
+        self.logins += 1
+        self._verified[digest] = user
+        if len(self._verified) > VERIFIED_MAX:
+            self._verified.popitem(last=False)
+        return user
+
+    async def _refuse(self, message: str) -> None:
+        self.failed_logins += 1
+        await trio.sleep(FAILURE_DELAY_S)
+        raise WebError("unauthenticated", message)
+
+
+def session_of(headers: Mapping[str, str]) -> str | None:
+    """Return the secret of the session in a request's cookie; None if there is none.
+
+    Browsers send the cookies of all programs on the same host, whatever these have in them.
+    """
+    for each in headers.get("cookie", "").split(";"):
+        name, _, value = each.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return None
+
+
+def _check_private(what: str, is_private: bool) -> None:
+    if not is_private:
+        raise WebError("forbidden", f"expected {what} over TLS only: others on the way could read it")
+
+
+def _read_basic(given: str) -> tuple[str, str]:
+    try:
+        name, separator, password = b64decode(given, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        name = separator = password = ""
+    if not separator:
+        raise WebError("unauthenticated", "expected a name and a password, as Basic authentication has them")
+    return name, password

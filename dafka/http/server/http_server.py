@@ -1,0 +1,118 @@
+"""What all clients of HTTP and WebSocket share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from dafka.broker.broker import Service
+from dafka.broker.connections.connection_quotas import Crowd
+from dafka.http.api.survey_cache import Surveys
+from dafka.http.api.throughput import Activity, Measurement
+from dafka.http.api.verification import StorageVerification
+from dafka.http.forwarding.broker_client import BrokerClient
+from dafka.http.forwarding.credentials import SignatureChecker, create_key, read_secret
+from dafka.http.forwarding.other_brokers import OtherBrokers
+from dafka.http.forwarding.remote_logs import RemoteLogs
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.publishing import Publisher, append_here
+from dafka.http.server.access import Access
+from dafka.http.server.authentication import Authenticator, session_of
+from dafka.http.server.counters import WebCounters
+from dafka.http.server.head import Head
+from dafka.http.server.origins import Origins
+from dafka.http.server.sessions import Sessions
+from dafka.http.websocket.shared_reads import SharedReads
+from dafka.storage.plugin_helpers import now_ms
+
+
+class WebListener:
+    """What all clients of HTTP and WebSocket share.
+
+    Args:
+        service: The broker and its coordinators.
+
+    Attributes:
+        service: The broker and its coordinators.
+        url: Where the listener listens. Empty until then.
+        crowd: The connections.
+        receiving: The memory for bodies that are being received.
+        answers: The memory for records that are unpacked, and for what clients have not read yet.
+        counters: What clients have done.
+        forwarding_key: What other brokers sign with that forward requests to this one, if there is no secret file and
+            clients do not authenticate; else empty.
+        client: Connects to other brokers.
+        other_brokers: The other brokers of the cluster.
+        remote: The logs that other brokers lead.
+        logs: Reaches the logs for clients.
+        own_logs: Reaches the logs for other brokers, which forward requests of clients.
+        publisher: Publishes records of clients.
+        own_publisher: Publishes records that other brokers forward.
+        origins: The origins whose pages may use the broker.
+        sessions: The sessions of browsers.
+        reads: The reads that subscribers share.
+        authenticator: Finds the users of requests.
+        started_at: When the listener was made, in milliseconds since 1970.
+        activity: How much the broker does.
+        usage: How much space the storage takes.
+        surveys: Surveys of the cluster.
+        verification: The verification of the storage.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.url = ""
+        http, security = service.config.http, service.security
+        self.crowd = Crowd(http.connections_max, http.connections_per_address_max)
+        self.receiving = service.memory.room(http.receiving_bytes_max)
+        self.answers = service.memory.room(http.answers_bytes_max)
+        self.counters = WebCounters()
+        is_open = security.users is None and not security.settings.tls_client_ca
+        self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
+        config, address = service.config, service.broker.address
+        secret = read_secret(config.broker.secret_file)
+        self.forwarding_key = create_key() if not secret and security.users is None else ""
+        self._secret = secret or self.forwarding_key
+        self.client = client = BrokerClient(config, address, secret)
+        self.other_brokers = OtherBrokers(service, client)
+        self.remote = RemoteLogs(service, client, partial(append_here, service))
+        self.logs, self.own_logs = LogAccess(service, self.remote, client), LogAccess(service)
+        self.publisher = Publisher(self.logs)
+        self.own_publisher = Publisher(self.own_logs, creates_topics=False)
+        self.sessions = Sessions(trio.current_time)
+        self.reads = SharedReads(self.logs, self.answers)
+        self.authenticator = Authenticator(security.users, self.sessions, service.logins)
+        self.started_at = now_ms()
+        self.activity = Activity()
+        self.usage = Measurement()
+        self.surveys = Surveys(service.config)
+        self.verification = StorageVerification(service.broker.inventory.storage)
+        service.listeners.append(self)
+
+    def check_signatures(self) -> SignatureChecker:
+        """Return what checks the signatures of other brokers over a new connection."""
+        return SignatureChecker(self._secret, self.service.broker.address)
+
+    async def identify(
+        self, head: Head, *, host: str, is_local: bool, is_private: bool, signatures: SignatureChecker
+    ) -> Access:
+        """Return what the client that has sent a request may do.
+
+        Args:
+            head: The head of the request.
+            host: The address of the client.
+            is_local: Whether the client has connected to a loopback address.
+            is_private: Whether nobody on the way reads what the client sends.
+            signatures: Checks the requests of other brokers over this connection.
+
+        Returns:
+            The access, of nobody if the request has no credentials.
+
+        Raises:
+            WebError: The request comes from a page that may not use the broker, or its credentials are wrong.
+        """
+        method = "WEBSOCKET" if head.wants_websocket else head.method
+        has_session = session_of(head.headers) is not None
+        self.origins.check(method, head.headers, is_local=is_local, has_session=has_session)
+        return await self.authenticator.identify(head, host=host, is_private=is_private, signatures=signatures)

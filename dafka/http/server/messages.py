@@ -1,0 +1,151 @@
+"""Requests as routes see them, and their responses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+import trio
+
+from dafka.http.logs.group_access import GroupAccess
+from dafka.http.server.access import Access
+from dafka.http.server.documents import encode_document
+from dafka.http.server.errors import WebError
+from dafka.http.server.head import Head
+
+if TYPE_CHECKING:
+    from dafka.broker.broker import Service
+    from dafka.http.logs.log_access import LogAccess
+    from dafka.http.logs.publishing import Publisher
+    from dafka.http.server.http_server import WebListener
+
+JSON = "application/json"
+JSON_LINES = "application/x-ndjson"
+EVENT_STREAM = "text/event-stream"
+
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Sends a part of a body. It waits until the client takes it."""
+
+
+async def read_nothing(_bytes_max: int | None = None) -> bytes:
+    """Read the body of a request that has none."""
+    return b""
+
+
+@attrs.define(eq=False)
+class Request:
+    """A request.
+
+    Attributes:
+        web: What all clients share.
+        head: The method, the path and the headers.
+        access: The user, and what it may do.
+        host: The address of the client.
+        is_private: Whether nobody on the way reads what the client sends: the connection is encrypted or local.
+        read_body: Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large.
+        wait_end: Waits until the client sends nothing else, which is mostly because it has gone.
+        arguments: The values of the names in the route's path.
+        query: The values of the route's parameters; those that were not given have their default.
+        document: The body, if the route takes a JSON document.
+        mark_served: To be called when the client has proved who it is, so that its connection keeps its place.
+        held_bytes: About how much memory is kept for the response until the client has taken it.
+    """
+
+    web: WebListener
+    head: Head
+    access: Access
+    host: str = ""
+    is_private: bool = False
+    read_body: Callable[[int | None], Awaitable[bytes]] = read_nothing
+    wait_end: Callable[[], Awaitable[None]] = trio.sleep_forever
+    arguments: Mapping[str, str] = attrs.field(factory=dict)
+    query: Mapping[str, Any] = attrs.field(factory=dict)
+    document: Any = None
+    mark_served: Callable[[], None] = lambda: None
+    held_bytes: int = 0
+
+    @property
+    def service(self) -> Service:
+        """The broker and its coordinators."""
+        return self.web.service
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another broker forwards the request of a client. It is not forwarded again."""
+        return self.access.is_broker
+
+    @property
+    def logs(self) -> LogAccess:
+        """Reaches the logs."""
+        return self.web.own_logs if self.is_forwarded else self.web.logs
+
+    @property
+    def groups(self) -> GroupAccess:
+        """Reaches the groups."""
+        return self.logs.groups
+
+    @property
+    def publisher(self) -> Publisher:
+        """Publishes records."""
+        return self.web.own_publisher if self.is_forwarded else self.web.publisher
+
+    @property
+    def content_type(self) -> str:
+        """The type of the body, without its parameters."""
+        return self.head.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def prefers(self, content_type: str) -> bool:
+        """Return whether the client names a type among those that it accepts."""
+        accepted = self.head.headers.get("accept", "").lower().split(",")
+        return any(each.partition(";")[0].strip() == content_type for each in accepted)
+
+
+@attrs.frozen
+class Response:
+    """A response.
+
+    Attributes:
+        status: The status.
+        body: The body.
+        content_type: The type of the body; empty if there is none.
+        headers: Further headers.
+    """
+
+    status: int = HTTPStatus.OK
+    body: bytes = b""
+    content_type: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@attrs.frozen
+class StreamedResponse:
+    """A response whose body is sent while it is made. A client that does not read it holds up nobody else.
+
+    Attributes:
+        produce: Sends the body.
+        content_type: The type of the body.
+        headers: Further headers.
+        status: The status.
+        is_endless: Whether the body ends only with the connection: `produce` is cancelled when the client has gone.
+    """
+
+    produce: Callable[[Send], Awaitable[None]]
+    content_type: str
+    headers: tuple[tuple[str, str], ...] = ()
+    status: int = HTTPStatus.OK
+    is_endless: bool = False
+
+
+AnyResponse: TypeAlias = Response | StreamedResponse
+
+
+def respond(value: Any, status: int = HTTPStatus.OK, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Return a response with a JSON document."""
+    return Response(status, encode_document(value), JSON, headers)
+
+
+def respond_error(error: WebError) -> Response:
+    """Return the response to a request that is refused."""
+    return respond({"error": error.describe()}, error.status, error.headers)

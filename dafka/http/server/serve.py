@@ -1,0 +1,76 @@
+"""Serves clients of HTTP and WebSocket: both come to one port."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from urllib.parse import urlsplit
+
+import trio
+
+from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
+from dafka.endpoints import split_tcp_endpoint
+from dafka.http.server.connection import HttpConnection
+from dafka.http.server.http_server import WebListener
+from dafka.http.server.messages import Request
+from dafka.http.websocket.serve import serve_websocket
+
+_LOGGER = logging.getLogger("dafka.http")
+
+
+async def serve_web(
+    web: WebListener,
+    sockets: list[socket.socket],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve clients of HTTP and WebSocket until the broker stops.
+
+    Args:
+        web: What they share.
+        sockets: The sockets of `open_listening`.
+        task_status: Told that clients are served.
+    """
+    host, port = sockets[0].getsockname()[:2]
+    scheme = "http" if web.service.security.tls is None else "https"
+    web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    web.service.broker.describe(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
+
+    async def serve_client(client: AcceptedClient) -> None:
+        try:
+            await HttpConnection(web, client, _continue_with_websocket).run()
+        except Exception:
+            # A mistake of this program must not end the service of other clients.
+            web.counters.disconnected["unexpected error"] += 1
+            _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(web.client.run)
+        await nursery.start(web.remote.run)
+        nursery.start_soon(web.surveys.run)
+        nursery.start_soon(web.verification.run)
+        await accept_clients(sockets, web.crowd, web.service.stopping, serve_client, task_status=task_status)
+        nursery.cancel_scope.cancel()
+
+
+def find_advertised_url(web: WebListener) -> str:
+    """Return where other brokers reach a listener."""
+    advertised = web.service.config.http.advertised_url
+    if advertised:
+        return advertised.rstrip("/")
+    url = urlsplit(web.url)
+    if url.hostname not in {"0.0.0.0", "::"}:
+        return web.url
+    endpoint = split_tcp_endpoint(web.service.broker.endpoint)
+    return web.url if endpoint is None else f"{url.scheme}://{endpoint[0]}:{url.port}"
+
+
+async def _continue_with_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
+    """Serve a connection that continues with WebSocket."""
+    counters = request.web.counters
+    counters.websocket_connections += 1
+    try:
+        await serve_websocket(stream, received, request)
+    finally:
+        counters.websocket_connections -= 1

@@ -1,0 +1,125 @@
+"""The binary messages of the subprotocol `dafka.binary.v1`: a fixed header, and record batches as they are."""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from dafka.http.server.errors import WebError
+from dafka.http.websocket.codec import RefusedMessageError
+from dafka.http.websocket.tables import ID_MAX
+
+PUBLISH = 1
+RECORDS = 2
+
+_PUBLISH = struct.Struct(">BBHiq")
+_RECORDS = struct.Struct(">BBHiqqq")
+
+PUBLISH_HEAD_BYTES = _PUBLISH.size
+"""The size of the header of `publish`, without the topic."""
+
+RECORDS_HEAD_BYTES = _RECORDS.size
+"""The size of the header of `records`."""
+
+
+@attrs.frozen
+class BinaryPublish:
+    """Record batches to publish.
+
+    Attributes:
+        id: Chosen by the client. The answer repeats it.
+        topic: The topic.
+        log: The log.
+        batches: Whole record batches.
+    """
+
+    id: int
+    topic: str
+    log: int
+    batches: memoryview
+
+
+@attrs.frozen
+class BinaryRecords:
+    """Record batches of a subscription.
+
+    Attributes:
+        id: The id of the subscription.
+        log: The log.
+        offset: Where the message begins.
+        next_offset: Where the next one begins.
+        batches: Whole record batches.
+    """
+
+    id: int
+    log: int
+    offset: int
+    next_offset: int
+    batches: memoryview
+
+
+def decode_publish(data: bytes) -> BinaryPublish:
+    """Return the `publish` that a client has sent as a binary message.
+
+    Args:
+        data: The message.
+
+    Returns:
+        The record batches, and where to append them.
+
+    Raises:
+        RefusedMessageError: It is none.
+    """
+    if len(data) < PUBLISH_HEAD_BYTES:
+        raise _refuse(None, f"expected a header of {PUBLISH_HEAD_BYTES} bytes, not {len(data)}")
+    kind, _, topic_bytes, log, identifier = _PUBLISH.unpack_from(data)
+    if not 0 <= identifier <= ID_MAX:
+        raise _refuse(None, "id: expected a whole number from 0 to 2^53 - 1")
+    if kind != PUBLISH:
+        raise _refuse(identifier, f"expected a message of the type {PUBLISH} (publish), not {kind}")
+    end = PUBLISH_HEAD_BYTES + topic_bytes
+    try:
+        topic = data[PUBLISH_HEAD_BYTES:end].decode()
+    except UnicodeDecodeError:
+        raise _refuse(identifier, "topic: expected UTF-8") from None
+    if not topic or end > len(data):
+        raise _refuse(identifier, "topic: expected a name of the length that the header says")
+    if log < 0:
+        raise _refuse(identifier, f"log: expected the number of a log, not {log}")
+    return BinaryPublish(identifier, topic, log, memoryview(data)[end:])
+
+
+def encode_publish(identifier: int, topic: str, log: int, batches: bytes) -> bytes:
+    """Return a `publish` as a client sends it."""
+    name = topic.encode()
+    return _PUBLISH.pack(PUBLISH, 0, len(name), log, identifier) + name + batches
+
+
+def encode_records_head(identifier: int, log: int, offset: int, next_offset: int) -> bytes:
+    """Return how `records` begin. Record batches follow.
+
+    Args:
+        identifier: The id of the subscription.
+        log: The log.
+        offset: Where the message begins.
+        next_offset: Where the next one begins.
+
+    Returns:
+        The header.
+    """
+    return _RECORDS.pack(RECORDS, 0, 0, log, identifier, offset, next_offset)
+
+
+def decode_records(data: bytes) -> BinaryRecords:
+    """Return the `records` that a broker has sent as a binary message. Raises `ValueError` if it is none."""
+    if len(data) < RECORDS_HEAD_BYTES:
+        raise ValueError(f"expected a header of {RECORDS_HEAD_BYTES} bytes, not {len(data)}")
+    kind, _, _, log, identifier, offset, next_offset = _RECORDS.unpack_from(data)
+    if kind != RECORDS:
+        raise ValueError(f"expected a message of the type {RECORDS} (records), not {kind}")
+    return BinaryRecords(identifier, log, offset, next_offset, memoryview(data)[RECORDS_HEAD_BYTES:])
+
+
+def _refuse(identifier: int | None, message: str) -> RefusedMessageError:
+    return RefusedMessageError(identifier, WebError("bad_request", f"binary publish: {message}"))

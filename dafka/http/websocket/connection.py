@@ -1,0 +1,218 @@
+"""A WebSocket connection that sends what many clients get without copying it for each of them.
+
+Messages to clients are not masked, and no message is compressed with the help of earlier ones (RFC 7692, "no context
+takeover"). So all subscribers of a log get the same bytes behind a head of their own, and an idle connection needs no
+memory for compression.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+from websockets.exceptions import ConnectionClosed
+from websockets.extensions import Extension
+from websockets.extensions.permessage_deflate import PerMessageDeflate, ServerPerMessageDeflateFactory
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.trio.server import Server, ServerConnection
+from websockets.typing import ExtensionParameter, Subprotocol
+
+from dafka.broker.connections.tcp_server import LINGER_S
+from dafka.http.websocket.client_stream import ClientStream
+
+COMPRESSED_BYTES_MIN = 1024
+"""The size of the smallest message that is compressed."""
+
+JOINED_BYTES_MAX = 2**14
+"""Up to this size, messages are copied to be sent in one piece."""
+
+_WINDOW_BITS = 15
+_LEVEL = 1
+
+_TEXT, _BINARY, _COMPRESSED_TEXT = 0x81, 0x82, 0xC1
+_STORED_BYTES_MAX = 2**16 - 1
+_SYNC_END = b"\x00\x00\xff\xff"
+
+
+def deflate(data: bytes) -> bytes:
+    """Return data compressed, as the end of a compressed message has it."""
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS)
+    return (compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_SYNC_END)
+
+
+def stored_block(data: bytes) -> bytes:
+    """Return up to 64 KiB of data as a part of a compressed message, to which other parts can be appended."""
+    return struct.pack("<BHH", 0, len(data), len(data) ^ _STORED_BYTES_MAX) + data
+
+
+class _SelectiveDeflate(PerMessageDeflate):
+    """Compresses large texts only: record batches are compressed already if they should be."""
+
+    def encode(self, frame: Frame) -> Frame:
+        if frame.opcode is not Opcode.TEXT or len(frame.data) < COMPRESSED_BYTES_MIN:
+            return frame
+        return super().encode(frame)
+
+
+class _DeflateFactory(ServerPerMessageDeflateFactory):
+    """Negotiates compression without a context that lasts."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            server_no_context_takeover=True, client_no_context_takeover=True, compress_settings={"level": _LEVEL}
+        )
+
+    def process_request_params(
+        self, params: Sequence[ExtensionParameter], accepted_extensions: Sequence[Extension]
+    ) -> tuple[list[ExtensionParameter], PerMessageDeflate]:
+        answer, found = super().process_request_params(params, accepted_extensions)
+        selective = _SelectiveDeflate(
+            found.remote_no_context_takeover,
+            found.local_no_context_takeover,
+            found.remote_max_window_bits,
+            found.local_max_window_bits,
+            found.compress_settings,
+        )
+        return answer, selective
+
+
+class Connection(ServerConnection):
+    """The connection of one client.
+
+    Args:
+        nursery: Runs the task that receives.
+        stream: The bytes, which begin with the request of the handshake.
+        select_subprotocol: Chooses one of the subprotocols that the client offers.
+        message_bytes_max: The size of the largest message that is received, uncompressed.
+
+    Attributes:
+        is_sending: Whether something waits until the client reads.
+    """
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        stream: ClientStream,
+        select_subprotocol: Callable[[ServerProtocol, Sequence[Subprotocol]], Subprotocol | None],
+        message_bytes_max: int,
+    ) -> None:
+        self.is_sending = False
+        self._client = stream
+        self._last_received = trio.current_time()
+        protocol = ServerProtocol(
+            extensions=[_DeflateFactory()],
+            select_subprotocol=select_subprotocol,
+            max_size=message_bytes_max,
+        )
+        stream.pending_bytes = lambda: len(protocol.reader.buffer) + (protocol.current_size or 0)
+        # Keepalive is the session's: a client that is slow to read need not answer pings in time.
+        super().__init__(
+            nursery,
+            stream,
+            protocol,
+            Server([], _refuse_stream),
+            ping_interval=None,
+            close_timeout=LINGER_S,
+            max_queue=1,
+        )
+
+    async def send_text(self, message: bytes) -> None:
+        """Send a message that is UTF-8 already."""
+        await self.send(message, text=True)
+
+    async def send_all_texts(self, messages: Sequence[bytes]) -> None:
+        """Send several messages in one piece."""
+        async with self.send_context():
+            for message in messages:
+                self.protocol.send_text(message)
+
+    async def send_shared_text(self, head: bytes, rest: bytes, deflated: bytes | None) -> None:
+        """Send a text whose end other clients get, too.
+
+        Args:
+            head: The beginning.
+            rest: The end.
+            deflated: The end as `deflate` returns it; None to send it uncompressed.
+        """
+        if deflated is not None:
+            await self._send_parts(_COMPRESSED_TEXT, stored_block(head), deflated)
+        else:
+            await self._send_parts(_TEXT, head, rest)
+
+    async def send_shared_binary(self, head: bytes, rest: bytes) -> None:
+        """Send a binary message whose end other clients get, too."""
+        await self._send_parts(_BINARY, head, rest)
+
+    @property
+    def takes_deflated(self) -> bool:
+        """Whether the client accepts what `deflate` returns."""
+        extension: Any = next(iter(self.protocol.extensions), None)
+        return extension is not None and extension.local_max_window_bits == _WINDOW_BITS
+
+    @property
+    def last_activity(self) -> float:
+        """When the client has last sent something or taken a good part of what was sent to it, by Trio's clock."""
+        return max(self._last_received, self._client.last_progress)
+
+    async def go_away(self, reason: str) -> None:
+        """Close the connection: the client may connect to another broker. What it still sends is discarded."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._discard)
+            await self.aclose(CloseCode.GOING_AWAY, reason)
+            nursery.cancel_scope.cancel()
+
+    async def _discard(self) -> None:
+        with suppress(ConnectionClosed):
+            while True:
+                await self.recv()
+
+    async def end(self) -> None:
+        """End the connection at once."""
+        await trio.aclose_forcefully(self._client)
+
+    async def send_data(self) -> None:
+        """Send what the protocol has to send, small messages in one piece."""
+        writes = self.protocol.writes
+        if len(writes) > 1 and all(writes) and sum(map(len, writes)) <= JOINED_BYTES_MAX:
+            self.protocol.writes = [b"".join(writes)]
+        self.is_sending = True
+        try:
+            await super().send_data()
+        finally:
+            self.is_sending = False
+
+    def process_event(self, event: Any) -> None:
+        """Note that the client has sent something."""
+        self._last_received = trio.current_time()
+        super().process_event(event)
+
+    async def _send_parts(self, first_byte: int, head: bytes, rest: bytes) -> None:
+        """Send a message in one frame. The second part is not copied if it is large."""
+        if self.protocol.state is not State.OPEN:
+            await self.stream_closed.wait()
+            raise self.close_exc
+        size = len(head) + len(rest)
+        if size < 126:
+            start = struct.pack(">BB", first_byte, size)
+        elif size < 2**16:
+            start = struct.pack(">BBH", first_byte, 126, size)
+        else:
+            start = struct.pack(">BBQ", first_byte, 127, size)
+        self.protocol.writes += (start + head, rest)
+        try:
+            await self.send_data()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.set_connection_exc(error)
+            await self.end()
+            await self.stream_closed.wait()
+            raise self.close_exc from None
+
+
+async def _refuse_stream(_stream: trio.abc.Stream) -> None:
+    raise AssertionError  # the connections are accepted elsewhere

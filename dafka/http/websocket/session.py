@@ -1,0 +1,393 @@
+"""One client of WebSocket: carries out its requests in their order, and answers them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import trio
+
+from dafka.broker.core.error_codes import error_name
+from dafka.errors import ConfigError, StorageError
+from dafka.http.logs.positions import find_offsets, parse_offsets, parse_position
+from dafka.http.logs.publishing import ProducerSequence, Publication
+from dafka.http.logs.reading import find_logs
+from dafka.http.logs.records import parse_records
+from dafka.http.server.errors import WebError
+from dafka.http.server.messages import Request
+from dafka.http.websocket import messages
+from dafka.http.websocket.binary import BinaryPublish, decode_publish
+from dafka.http.websocket.codec import RefusedMessageError, decode_message, encode_message
+from dafka.http.websocket.connection import Connection
+from dafka.http.websocket.subscription import Subscription, SubscriptionContext
+from dafka.http.websocket.tables import ClientMessage
+from dafka.http.websocket.watches import WatchedResource
+from dafka.storage.plugin_helpers import now_ms
+
+UNANSWERED_MAX = 256
+"""How many publishes of a client may wait until they are durable. Beyond it, reading from the client pauses."""
+
+FORWARDED_FACTOR = 100
+"""How many times as many subscriptions another broker may have that forwards those of its clients."""
+
+PING_INTERVAL_S = 20.0
+"""How long a connection may be quiet until the broker sends a ping."""
+
+_LOGGER = logging.getLogger("dafka.http")
+
+_POLICY_VIOLATION = 1008
+
+_M = TypeVar("_M", bound=ClientMessage)
+_Handler = Callable[["Session", Any], Awaitable[None]]
+
+_HANDLERS: dict[type[ClientMessage], _Handler] = {}
+
+
+def _handles(message: type[_M]) -> Callable[[_Handler], _Handler]:
+    def register(handler: _Handler) -> _Handler:
+        _HANDLERS[message] = handler
+        return handler
+
+    return register
+
+
+class Session:
+    """The session of one client.
+
+    Args:
+        connection: The connection, which is open.
+        request: The request of its handshake.
+    """
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self._connection = connection
+        self._request = request
+        self._web = request.web
+        self._service = request.service
+        self._settings = request.service.config.http
+        self._access = request.access
+        self._is_binary = connection.subprotocol == messages.BINARY_PROTOCOL
+        self._subscriptions: dict[int, Subscription] = {}
+        self._watches: dict[int, WatchedResource] = {}
+        self._login_scope = trio.CancelScope()
+        self._unanswered, self._answers = trio.open_memory_channel[tuple[int, Publication]](UNANSWERED_MAX)
+        self._context = SubscriptionContext(
+            access=request.logs,
+            reads=self._web.reads,
+            host=request.host,
+            connection=connection,
+            is_binary=self._is_binary,
+            check=self._check_read,
+            count_sent=self._count_sent,
+        )
+
+    async def run(self) -> None:
+        """Serve the client until the broker stops. Raises `ConnectionClosed` if the connection ends before."""
+        if not self._access.is_known:
+            self._login_scope.deadline = trio.current_time() + self._service.security.settings.login_ms / 1000
+        user = self._access.user if self._access.is_known else None
+        welcome = messages.Welcome(
+            user=user,
+            needs_authentication=not self._access.is_known,
+            message_bytes_max=self._settings.message_bytes_max,
+            subscriptions_max=self._settings.subscriptions_max,
+        )
+        await self._connection.send_text(encode_message(welcome))
+        with self._login_scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_alive)
+                async with trio.open_nursery() as self._nursery, self._unanswered:
+                    self._nursery.start_soon(self._answer_publishes)
+                    while not self._service.stopping.has_begun:
+                        await self._receive()
+                    for subscription in self._subscriptions.values():
+                        subscription.stop()
+                    for watch in self._watches.values():
+                        watch.stop()
+                nursery.cancel_scope.cancel()
+        if self._login_scope.cancelled_caught:
+            await self._connection.aclose(_POLICY_VIOLATION, "expected a login in time")
+        else:
+            await self._connection.go_away("the broker stops")
+
+    # Requests
+
+    async def _receive(self) -> None:
+        identifier = received = None
+        with self._service.stopping.interrupting():
+            received = await self._connection.recv()
+        if received is None:
+            return
+        try:
+            if isinstance(received, bytes):
+                if not self._is_binary:
+                    raise WebError("unsupported", f"binary messages need the subprotocol {messages.BINARY_PROTOCOL}")
+                publish = decode_publish(received)
+                identifier = publish.id
+                self._check_known()
+                await self._publish_batches(publish)
+                return
+            message = decode_message(received)
+            identifier = message.id
+            if not isinstance(message, (messages.Authenticate, messages.Ping)):
+                self._check_known()
+            await _HANDLERS[type(message)](self, message)
+        except RefusedMessageError as refused:
+            await self._refuse(refused.id, refused.error)
+        except Exception as error:
+            if not isinstance(error, (WebError, ConfigError, StorageError)):
+                raise
+            await self._refuse(identifier, _as_web_error(error))
+
+    def _check_known(self) -> None:
+        if not self._access.is_known:
+            raise WebError("unauthenticated", "expected `authenticate` first")
+
+    async def _refuse(self, identifier: int | None, error: WebError) -> None:
+        await self._connection.send_text(_error(identifier, error))
+
+    @_handles(messages.Authenticate)
+    async def _authenticate(self, message: messages.Authenticate) -> None:
+        authenticator, is_private = self._web.authenticator, self._request.is_private
+        try:
+            if message.token is not None:
+                access = await authenticator.check_token(message.token, is_private=is_private)
+            elif message.user is not None and message.password is not None:
+                access = await authenticator.check_password(
+                    message.user, message.password, host=self._request.host, is_private=is_private
+                )
+            else:
+                raise WebError("bad_request", "authenticate: expected token, or user and password")
+        except WebError as error:
+            await self._refuse(message.id, error)
+            await self._connection.aclose(_POLICY_VIOLATION, error.code)
+            return
+        self._access = self._request.access = access
+        self._login_scope.deadline = float("inf")
+        self._request.mark_served()
+        await self._connection.send_text(
+            encode_message(messages.Authenticated(id=message.id, user=access.user if access.is_known else None))
+        )
+
+    @_handles(messages.Publish)
+    async def _publish(self, message: messages.Publish) -> None:
+        self._access.check_write(message.topic)
+        producer = None
+        if message.producer_id is not None:
+            if message.producer_epoch is None or message.base_sequence is None:
+                raise WebError("bad_request", "publish: producer_id needs producer_epoch and base_sequence")
+            producer = ProducerSequence(message.producer_id, message.producer_epoch, message.base_sequence)
+        records = parse_records(message.records, now_ms())
+        await self._request.publisher.prepare(message.topic)
+        publication = self._request.publisher.begin(message.topic, records, log=message.log, producer=producer)
+        await self._unanswered.send((message.id, publication))
+        self._web.counters.produced[message.topic] += len(records)
+
+    async def _publish_batches(self, message: BinaryPublish) -> None:
+        self._access.check_write(message.topic)
+        await self._request.publisher.prepare(message.topic)
+        source = self._access.user or self._request.host
+        publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
+        await self._unanswered.send((message.id, publication))
+        self._web.counters.produced[message.topic] += publication.record_count
+
+    @_handles(messages.InitProducer)
+    async def _init_producer(self, message: messages.InitProducer) -> None:
+        result = await self._service.transactions.init_producer_id(None)
+        if result.error_code:
+            raise WebError("conflict", f"there is no id for the producer: {error_name(result.error_code)}")
+        producer = result.producer
+        await self._connection.send_text(
+            encode_message(
+                messages.Producer(
+                    id=message.id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+                )
+            )
+        )
+
+    @_handles(messages.Describe)
+    async def _describe(self, message: messages.Describe) -> None:
+        self._access.check_see(message.topic)
+        if message.create:
+            self._access.check_write(message.topic)
+            await self._request.publisher.prepare(message.topic)
+            self._request.publisher.ensure_topic(message.topic)
+        found = find_logs(self._service, message.topic)
+        is_forwarded = self._request.is_forwarded
+        if is_forwarded:  # the other broker asks the leaders of the other logs
+            found = [log for log in found if log.leadership.is_led]
+        logs = [
+            {
+                "log": log.number,
+                "start_offset": bounds.start_offset,
+                "end_offset": bounds.end_offset,
+                **({"high_watermark": bounds.high_watermark, "offset_max": bounds.offset_max} if is_forwarded else {}),
+            }
+            for log, bounds in (await self._request.logs.bounds(found)).items()
+        ]
+        await self._connection.send_text(
+            encode_message(messages.Described(id=message.id, topic=message.topic, logs=logs))
+        )
+
+    @_handles(messages.Subscribe)
+    async def _subscribe(self, message: messages.Subscribe) -> None:
+        self._access.check_read(message.topic)
+        self._check_id(message.id)
+        position = parse_position(message.position)
+        group = getattr(position, "group", None)
+        if group is not None:
+            self._access.check_group(group)
+        logs = find_logs(self._service, message.topic, message.logs)
+        offsets = await find_offsets(self._request.logs, logs, position)
+        bounds = await self._request.logs.bounds(logs)
+        subscription = Subscription(
+            message.id, message.topic, offsets, message.credit, self._context, has_all_logs=message.logs is None
+        )
+        described = [
+            {
+                "log": log.number,
+                "offset": offset,
+                "start_offset": bounds[log].start_offset,
+                "end_offset": bounds[log].end_offset,
+            }
+            for log, offset in offsets.items()
+        ]
+        self._subscriptions[message.id] = subscription
+        await self._connection.send_text(
+            encode_message(messages.Subscribed(id=message.id, topic=message.topic, logs=described))
+        )
+        self._nursery.start_soon(self._run_subscription, message.id, subscription)
+
+    @_handles(messages.Credit)
+    async def _credit(self, message: messages.Credit) -> None:
+        subscription = self._subscriptions.get(message.id)
+        if subscription is not None:  # it may have ended while the message was on its way
+            subscription.add_credit(message.records)
+
+    @_handles(messages.Unsubscribe)
+    async def _unsubscribe(self, message: messages.Unsubscribe) -> None:
+        subscription = self._subscriptions.get(message.id)
+        if subscription is not None:
+            subscription.stop()
+            await subscription.ended.wait()
+        await self._connection.send_text(encode_message(messages.Unsubscribed(id=message.id)))
+
+    @_handles(messages.Commit)
+    async def _commit(self, message: messages.Commit) -> None:
+        self._access.check_group(message.group)
+        self._access.check_read(message.topic)
+        offsets = parse_offsets(message.offsets)
+        find_logs(self._service, message.topic, offsets)
+        await self._request.groups.commit(message.group, message.topic, offsets)
+        await self._connection.send_text(encode_message(messages.Committed(id=message.id)))
+
+    @_handles(messages.Watch)
+    async def _watch(self, message: messages.Watch) -> None:
+        self._check_id(message.id)
+        watch = WatchedResource(message.id, message.path, message.interval_ms, self._request, self._connection)
+        self._watches[message.id] = watch
+        self._nursery.start_soon(self._run_watch, message.id, watch)
+
+    @_handles(messages.Unwatch)
+    async def _unwatch(self, message: messages.Unwatch) -> None:
+        watch = self._watches.get(message.id)
+        if watch is not None:
+            watch.stop()
+            await watch.ended.wait()
+        await self._connection.send_text(encode_message(messages.Unwatched(id=message.id)))
+
+    @_handles(messages.Ping)
+    async def _ping(self, message: messages.Ping) -> None:
+        await self._connection.send_text(encode_message(messages.Pong(id=message.id)))
+
+    def _check_id(self, identifier: int) -> None:
+        """Raise `WebError` if there is a subscription or a watch with an id, or if there are too many."""
+        if identifier in self._subscriptions or identifier in self._watches:
+            raise WebError("conflict", f"there is a subscription or a watch with the id {identifier} already")
+        count_max = self._settings.subscriptions_max
+        if self._request.is_forwarded:  # one connection carries what clients of another broker ask
+            count_max *= FORWARDED_FACTOR
+        if len(self._subscriptions) + len(self._watches) >= count_max:
+            raise WebError("too_many_requests", f"a connection has at most {count_max} subscriptions and watches")
+
+    # Tasks
+
+    async def _run_subscription(self, identifier: int, subscription: Subscription) -> None:
+        await self._run_until_error(identifier, self._subscriptions, subscription.run)
+
+    async def _run_watch(self, identifier: int, watch: WatchedResource) -> None:
+        await self._run_until_error(identifier, self._watches, watch.run)
+
+    async def _run_until_error(
+        self, identifier: int, running: dict[int, Any], run: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run a subscription or a watch. Tell the client if it ends by an error."""
+        refusal: WebError | None = None
+        try:
+            await run()
+        except (WebError, ConfigError, StorageError) as error:
+            refusal = _as_web_error(error)
+        finally:
+            del running[identifier]
+        if refusal is not None:
+            await self._refuse(identifier, refusal)
+
+    async def _answer_publishes(self) -> None:
+        """Answer publishes in their order, when they are durable; those that are durable together in one piece."""
+        async for identifier, publication in self._answers:
+            ready = [await self._answer_publish(identifier, publication)]
+            while True:
+                try:
+                    identifier, publication = self._answers.receive_nowait()  # noqa: PLW2901
+                except (trio.WouldBlock, trio.EndOfChannel):
+                    break
+                if ready and not publication.is_durable:
+                    await self._connection.send_all_texts(ready)
+                    ready = []
+                ready.append(await self._answer_publish(identifier, publication))
+            await self._connection.send_all_texts(ready)
+
+    async def _answer_publish(self, identifier: int, publication: Publication) -> bytes:
+        try:
+            published = await publication.wait()
+        except WebError as error:
+            return _error(identifier, error)
+        offsets = [{"log": each.log, "offset": each.offset, "count": each.count} for each in published]
+        return encode_message(messages.PublishedAnswer(id=identifier, offsets=offsets))
+
+    async def _keep_alive(self) -> None:
+        """Send pings to a quiet client, and end the connection of one that does not answer for too long.
+
+        A client that is slow to read is not ended while it reads at all.
+        """
+        idle_s = self._settings.idle_ms / 1000
+        interval_s = min(PING_INTERVAL_S, idle_s / 4)
+        while True:
+            await trio.sleep(interval_s)
+            quiet_s = trio.current_time() - self._connection.last_activity
+            if quiet_s >= idle_s:
+                self._web.counters.disconnected["idle"] += 1
+                await self._connection.end()
+                return
+            if quiet_s >= interval_s and not self._connection.is_sending:
+                await self._connection.ping()
+
+    def _check_read(self, topic: str) -> None:
+        self._access.check_read(topic)
+
+    def _count_sent(self, topic: str, record_count: int) -> None:
+        self._web.counters.consumed[topic] += record_count
+
+
+def _error(identifier: int | None, error: WebError) -> bytes:
+    return encode_message(messages.Error(id=identifier, code=error.code, message=error.message))
+
+
+def _as_web_error(error: Exception) -> WebError:
+    if isinstance(error, WebError):
+        return error
+    if isinstance(error, StorageError):
+        _LOGGER.warning("a request over WebSocket failed: %s", error)
+        return WebError("storage_failed", f"the storage fails: {error}")
+    return WebError("bad_request", str(error))

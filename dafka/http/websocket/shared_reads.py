@@ -1,0 +1,390 @@
+"""Reads of logs that many subscribers share: each part of a log is read and encoded once, and kept for a while."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+import attrs
+import trio
+
+from dafka.batches import RecordColumns
+from dafka.broker.connections.memory import Room
+from dafka.broker.core.log.log import LogState
+from dafka.errors import BatchError
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.reading import ReadRecords
+from dafka.http.logs.records import JsonRecord, encode_records, record_objects
+from dafka.http.server.documents import encode_document, iter_document
+from dafka.http.server.errors import WebError
+from dafka.http.websocket.codec import encode_records_rest
+from dafka.http.websocket.connection import COMPRESSED_BYTES_MIN, deflate
+from dafka.packed_bytes import content_ends, count_bytes
+
+READ_BYTES = 2**19
+"""The size of one read of a log, unless a single batch is larger."""
+
+TEXT_CONTENT_BYTES = 2**17
+"""The size of the keys and values in one JSON message, unless a single record is larger."""
+
+RECORD_BYTES = 48
+"""About the size of a record in JSON without its key and value."""
+
+KEPT_BYTES = 2**25
+"""The size of all reads that are kept."""
+
+KEPT_S = 1.0
+"""For how long a read is shared, in seconds: after that, compaction may have removed some of its records."""
+
+LARGE_BYTES = 2**16
+"""The size of a record whose text is not kept, but made while it is sent."""
+
+INLINE_BYTES_MAX = 2**20
+"""The size of records that are unpacked at once. More is unpacked in a thread."""
+
+UNPACKING_FACTOR = 3
+"""How many copies of the records there are while they are unpacked: as they are, one by one, and as text."""
+
+JOIN_BYTES = 2**16
+"""Lines are joined up to this size."""
+
+_EVENT_END = b"\n\n"
+
+_UNPACKING = trio.CapacityLimiter(2)
+
+_T = TypeVar("_T")
+
+
+class EncodedRecords:
+    """Records of a log in one message, without the head, which each subscription has for itself.
+
+    Args:
+        offset: Where the message begins.
+        next_offset: Where the next one begins.
+        record_count: The number of records.
+        data: The rest of the message.
+
+    Attributes:
+        offset: Where the message begins.
+        next_offset: Where the next one begins.
+        record_count: The number of records.
+        data: The rest of the message.
+    """
+
+    def __init__(self, offset: int, next_offset: int, record_count: int, data: bytes) -> None:
+        self.offset = offset
+        self.next_offset = next_offset
+        self.record_count = record_count
+        self.data = data
+        self._deflated: bytes | None = None
+
+    def deflated(self) -> bytes | None:
+        """Return the rest of the message compressed; None if that does not pay."""
+        if self._deflated is None and len(self.data) >= COMPRESSED_BYTES_MIN:
+            self._deflated = deflate(self.data)
+        return self._deflated
+
+
+@attrs.frozen
+class RecordLine:
+    """A record as a JSON object with the number of its log.
+
+    Attributes:
+        offset: The offset.
+        document: The text; of a large record what `iter_document` makes the text from.
+    """
+
+    offset: int
+    document: bytes | JsonRecord
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the text in pieces of limited size."""
+        if isinstance(self.document, bytes):
+            yield self.document
+        else:
+            yield from iter_document(self.document)
+
+
+def join_lines(lines: Iterable[RecordLine], begin: Callable[[int], bytes], end: bytes) -> Iterator[bytes]:
+    """Yield lines in pieces of about `JOIN_BYTES`.
+
+    Args:
+        lines: The lines.
+        begin: Returns what precedes the line of an offset.
+        end: What follows each line.
+
+    Yields:
+        A piece.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for line in lines:
+        parts.append(begin(line.offset))
+        for piece in line.pieces():
+            parts.append(piece)
+            size += len(piece)
+            if size > JOIN_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+        parts.append(end)
+    if parts:
+        yield b"".join(parts)
+
+
+class SharedRead:
+    """A part of a log that was read. What it contains is unpacked when it is needed first.
+
+    Args:
+        log: The number of the log.
+        read: The records.
+        room: The memory for what is unpacked. It is taken until nobody holds the read any more.
+
+    Attributes:
+        read: The records.
+        read_at: When they were read.
+    """
+
+    def __init__(self, log: int, read: ReadRecords, room: Room) -> None:
+        self.read = read
+        self.read_at = trio.current_time()
+        self._log = log
+        self._room = room
+        self._taken = 0
+        self._unpacking = trio.Lock()
+        self._texts: Sequence[EncodedRecords] | None = None
+        self._binary: EncodedRecords | None = None
+        self._lines: Sequence[RecordLine] | None = None
+        self._events: Sequence[bytes | RecordLine] | None = None
+        self._take(1000 + sum(len(data) for _, data in read.batches))
+
+    def __del__(self) -> None:
+        self._room.give_back(self._taken)
+
+    @property
+    def size(self) -> int:
+        """About how much memory it takes, in bytes."""
+        return self._taken
+
+    async def texts(self, host: str) -> Sequence[EncodedRecords]:
+        """Return the messages with the records in JSON, at least one.
+
+        Args:
+            host: The address of the client for which memory is taken if they are not there yet.
+
+        Returns:
+            The messages.
+
+        Raises:
+            WebError: A batch cannot be unpacked.
+        """
+        async with self._unpacking:
+            if self._texts is None:
+                self._texts = await self._unpack(host, lambda: list(self._encode_texts()))
+                self._take(sum(len(each.data) for each in self._texts))
+        return self._texts
+
+    async def lines(self, host: str) -> Sequence[RecordLine]:
+        """Return each record as a JSON object with the number of the log. See `texts`."""
+        async with self._unpacking:
+            if self._lines is None:
+                self._lines = await self._unpack(host, lambda: list(self._encode_lines()))
+                self._take(sum(map(_memory_of, self._lines)))
+        return self._lines
+
+    def binary(self) -> EncodedRecords:
+        """Return the message with the record batches."""
+        if self._binary is None:
+            read = self.read
+            data = b"".join([data for _, data in read.batches])
+            self._binary = EncodedRecords(read.offset, read.next_offset, read.record_count, data)
+        return self._binary
+
+    async def events(self, host: str) -> Iterator[bytes]:
+        """Return the records as server-sent events of a stream with this log alone, in pieces. See `texts`."""
+        async with self._unpacking:
+            if self._events is None:
+                self._events = await self._unpack(host, lambda: list(self._encode_events()))
+                self._take(sum(len(each) if isinstance(each, bytes) else _memory_of(each) for each in self._events))
+        return self._event_pieces(self._events)
+
+    async def text_of(self, offset: int, count: int, host: str) -> EncodedRecords:
+        """Return a message with at most `count` records from an offset on, in JSON. See `texts`."""
+        async with self._unpacking:
+            return await self._unpack(host, lambda: self._encode_part(offset, count))
+
+    def _take(self, size: int) -> None:
+        self._room.take_now(size)
+        self._taken += size
+
+    async def _unpack(self, host: str, work: Callable[[], _T]) -> _T:
+        """Unpack the records while there is room for what that may take, in a thread if it may take long."""
+        size = self.read.unpacked_bytes_max
+        try:
+            if size <= INLINE_BYTES_MAX:
+                return work()
+            async with self._room.take(host, UNPACKING_FACTOR * size):
+                return await trio.to_thread.run_sync(work, limiter=_UNPACKING)
+        except BatchError as error:
+            raise WebError("storage_failed", f"records of log {self._log} cannot be unpacked: {error}") from None
+
+    def _encode_lines(self) -> Iterator[RecordLine]:
+        for base_offset, columns in self.read.columns():
+            is_large = _content_bytes(columns) > LARGE_BYTES
+            for each in record_objects(columns, base_offset):
+                document = {"log": self._log, **each}
+                text = document if is_large and _text_bytes(each) > LARGE_BYTES else encode_document(document)
+                yield RecordLine(each["offset"], text)
+
+    def _encode_events(self) -> Iterator[bytes | RecordLine]:
+        """Yield events: small ones joined, large ones as their lines, from which they are made while they are sent."""
+        small: list[RecordLine] = []
+        size = 0
+        for line in self._encode_lines():
+            is_small = isinstance(line.document, bytes)
+            if small and (not is_small or size > JOIN_BYTES):
+                yield from join_lines(small, self._begin_event, _EVENT_END)
+                small, size = [], 0
+            if isinstance(line.document, bytes):
+                small.append(line)
+                size += len(line.document)
+            else:
+                yield line
+        yield from join_lines(small, self._begin_event, _EVENT_END)
+
+    def _event_pieces(self, events: Sequence[bytes | RecordLine]) -> Iterator[bytes]:
+        for each in events:
+            if isinstance(each, bytes):
+                yield each
+            else:
+                yield from join_lines([each], self._begin_event, _EVENT_END)
+
+    def _begin_event(self, offset: int) -> bytes:
+        return b"id: %d=%d\ndata: " % (self._log, offset + 1)
+
+    def _encode_part(self, offset: int, count: int) -> EncodedRecords:
+        objects = [each for each in self.read.objects() if each["offset"] >= offset]
+        part = objects[:count]
+        next_offset = self.read.next_offset if len(part) == len(objects) else part[-1]["offset"] + 1
+        return self._encode(offset, next_offset, len(part), encode_document(part))
+
+    def _encode_texts(self) -> Iterator[EncodedRecords]:
+        found: list[bytes] = []
+        offset, count, size = self.read.offset, 0, 0
+        for base_offset, part in self._parts():
+            contents = _content_bytes(part)
+            if found and size + contents > TEXT_CONTENT_BYTES:
+                yield self._encode(offset, base_offset, count, b"[%b]" % b",".join(found))
+                offset, found, count, size = base_offset, [], 0, 0
+            found.append(encode_records(part, base_offset))
+            count += len(part)
+            size += contents
+        yield self._encode(offset, self.read.next_offset, count, b"[%b]" % b",".join(found))
+
+    def _parts(self) -> Iterator[tuple[int, RecordColumns]]:
+        """Yield the records in parts of limited size, with the offset of the first one of each."""
+        for base_offset, columns in self.read.columns():
+            if _content_bytes(columns) <= TEXT_CONTENT_BYTES:
+                yield base_offset, columns
+                continue
+            ends = _content_ends(columns)
+            start = 0
+            while start < len(columns):
+                end = max(bisect_right(ends, ends[start] + TEXT_CONTENT_BYTES) - 1, start + 1)
+                yield base_offset + start, columns[start:end]
+                start = end
+
+    def _encode(self, offset: int, next_offset: int, count: int, records: bytes) -> EncodedRecords:
+        return EncodedRecords(offset, next_offset, count, encode_records_rest(self._log, offset, next_offset, records))
+
+
+def _text_bytes(record: JsonRecord) -> int:
+    """Return the size of the texts in a record, in characters."""
+    sizes = [len(each) for each in record.values() if isinstance(each, str)]
+    return sum(sizes) + sum(map(len, map(str, record.get("headers", ()))))
+
+
+def _memory_of(line: RecordLine) -> int:
+    return len(line.document) if isinstance(line.document, bytes) else _text_bytes(line.document)
+
+
+def _content_bytes(records: RecordColumns) -> int:
+    size = len(records) * RECORD_BYTES + count_bytes(records.values)
+    return size if records.keys is None else size + count_bytes(records.keys)
+
+
+def _content_ends(records: RecordColumns) -> Sequence[int]:
+    columns = [range(0, (len(records) + 1) * RECORD_BYTES, RECORD_BYTES), content_ends(records.values)]
+    if records.keys is not None:
+        columns.append(content_ends(records.keys))
+    return list(map(sum, zip(*columns, strict=True)))
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """A read that has begun."""
+
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+
+_Place: TypeAlias = tuple[LogState, str, int, int, int]
+
+
+class SharedReads:
+    """The reads that subscribers of all connections share.
+
+    Args:
+        access: Reaches the logs.
+        room: The memory for what is unpacked.
+        kept_bytes: The size of all reads that are kept.
+    """
+
+    def __init__(self, access: LogAccess, room: Room, kept_bytes: int = KEPT_BYTES) -> None:
+        self._access = access
+        self._room = room
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[_Place, SharedRead] = OrderedDict()
+        self._reading: dict[_Place, _Reading] = {}
+
+    async def read(self, log: LogState, offset: int, bytes_max: int = READ_BYTES) -> SharedRead:
+        """Return committed records of a log from an offset on.
+
+        Args:
+            log: The log.
+            offset: The offset.
+            bytes_max: The approximate maximum size of the records.
+
+        Returns:
+            The records; none if there are no further ones yet.
+
+        Raises:
+            WebError: The topic was deleted, the storage fails, or the leader cannot be reached.
+        """
+        # Another branch of the log may have other records at the same offset.
+        place = (log, log.leadership.leader, log.leadership.epoch, offset, bytes_max)
+        while (reading := self._reading.get(place)) is not None:
+            await reading.ended.wait()
+        found = self._kept.get(place)
+        is_recent = found is not None and trio.current_time() < found.read_at + KEPT_S
+        if found is not None and is_recent and offset >= log.index.start_offset and not log.is_gone:
+            self._kept.move_to_end(place)
+            self._drop_oldest()  # what is kept may have been unpacked meanwhile
+            return found
+        reading = self._reading[place] = _Reading()
+        try:
+            read = await self._access.read(log, offset, bytes_max=bytes_max)
+        finally:
+            del self._reading[place]
+            reading.ended.set()
+        found = SharedRead(log.number, read, self._room)
+        if read.next_offset > offset:
+            self._kept[place] = found
+            self._drop_oldest()
+        return found
+
+    def _drop_oldest(self) -> None:
+        size = sum(read.size for read in self._kept.values())
+        while size > self._kept_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            size -= oldest.size

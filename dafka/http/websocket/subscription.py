@@ -1,0 +1,176 @@
+"""One subscription: records of the logs of a topic, while there is credit and the client reads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import attrs
+import trio
+
+from dafka.broker.core.log.log import LogState
+from dafka.http.logs.divergences import BranchFollower
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.reading import find_logs
+from dafka.http.server.errors import topic_not_found
+from dafka.http.websocket.binary import encode_records_head
+from dafka.http.websocket.codec import records_head
+from dafka.http.websocket.connection import Connection
+from dafka.http.websocket.shared_reads import EncodedRecords, SharedReads
+
+REFRESH_S = 5.0
+"""How often an idle subscription looks at the permissions of its user and at the number of logs of its topic."""
+
+_T = TypeVar("_T")
+
+
+@attrs.frozen(kw_only=True)
+class SubscriptionContext:
+    """What the subscriptions of a connection have in common.
+
+    Attributes:
+        access: Reaches the logs.
+        reads: The reads that all subscribers share.
+        connection: The connection of the client.
+        is_binary: Whether the client gets record batches.
+        check: Raises `WebError` if the client may not read a topic (any more).
+        count_sent: Counts records that were sent of a topic.
+        host: The address of the client.
+    """
+
+    access: LogAccess
+    reads: SharedReads
+    connection: Connection
+    is_binary: bool
+    check: Callable[[str], None]
+    count_sent: Callable[[str, int], None]
+    host: str
+
+
+class Subscription:
+    """A subscription. Nothing is queued for it: records wait in the log until the client takes them.
+
+    Args:
+        identifier: Its id.
+        topic: The topic.
+        offsets: The offset at which to begin in each log.
+        credit: How many records may be sent.
+        context: What the subscriptions of the connection have in common.
+        has_all_logs: Whether logs that the topic gets later belong to it.
+
+    Attributes:
+        ended: Set when nothing else is sent.
+        credit: How many records may still be sent; negative after a batch that had more records than there was credit.
+    """
+
+    def __init__(
+        self,
+        identifier: int,
+        topic: str,
+        offsets: dict[LogState, int],
+        credit: int,
+        context: SubscriptionContext,
+        *,
+        has_all_logs: bool,
+    ) -> None:
+        self.ended = trio.Event()
+        self.credit = credit
+        self._id = identifier
+        self._topic = topic
+        self._offsets = offsets
+        self._context = context
+        self._has_all_logs = has_all_logs
+        self._head = records_head(identifier)
+        self._has_credit = trio.Event()
+        self._waiting = trio.CancelScope()
+        self._is_stopping = False
+        self._follower = BranchFollower(context.access.service.broker)
+
+    def add_credit(self, records: int) -> None:
+        """Let further records be sent."""
+        self.credit += records
+        if self.credit > 0:
+            self._has_credit.set()
+
+    def stop(self) -> None:
+        """End the subscription behind the message that is being sent; `ended` is set then."""
+        self._is_stopping = True
+        self._waiting.cancel()
+
+    async def run(self) -> None:
+        """Send records until `stop` is called. Raises `WebError` if that is impossible."""
+        try:
+            while not self._is_stopping:
+                self._context.check(self._topic)
+                self._find_further_logs()
+                if self.credit <= 0:
+                    self._has_credit = trio.Event()
+                    await self._wait(self._wait_credit)
+                    continue
+                access = self._context.access
+                for log, offset in self._offsets.items():
+                    self._offsets[log] = self._follower.check(log, offset)
+                ready = [log for log, offset in self._offsets.items() if access.has_records(log, offset)]
+                if not ready:
+                    await self._wait(self._wait_records)
+                for log in ready:
+                    if self.credit > 0:
+                        await self._send_from(log)
+        finally:
+            self.ended.set()
+
+    async def _wait(self, wait: Callable[[], Awaitable[_T]]) -> _T | None:
+        """Wait for something, or until the subscription is to end, or for a moment."""
+        with trio.CancelScope() as self._waiting:
+            if self._is_stopping:
+                self._waiting.cancel()
+            return await wait()
+        return None
+
+    async def _wait_credit(self) -> None:
+        with trio.move_on_after(REFRESH_S):
+            await self._has_credit.wait()
+
+    async def _wait_records(self) -> None:
+        with trio.move_on_after(REFRESH_S):
+            await self._context.access.wait_records(self._offsets)
+
+    def _find_further_logs(self) -> None:
+        service = self._context.access.service
+        logs = find_logs(service, self._topic)
+        if any(log.is_gone for log in self._offsets):
+            raise topic_not_found(self._topic)
+        if self._has_all_logs:
+            for log in logs[len(self._offsets) :]:
+                self._offsets[log] = log.index.start_offset
+
+    async def _send_from(self, log: LogState) -> None:
+        offset = self._offsets[log]
+        self._context.access.check(log)
+        read = await self._wait(lambda: self._context.reads.read(log, offset))
+        if read is None:
+            return
+        if self._context.is_binary:
+            await self._send(log, read.binary())
+        else:
+            for message in await read.texts(self._context.host):
+                if self.credit <= 0 or self._is_stopping:
+                    break
+                if message.record_count > self.credit:
+                    await self._send(log, await read.text_of(message.offset, self.credit, self._context.host))
+                    break  # there may be further credit already, but the next message does not follow
+                await self._send(log, message)
+        # The other logs come first when there is credit again.
+        self._offsets[log] = self._offsets.pop(log)
+
+    async def _send(self, log: LogState, message: EncodedRecords) -> None:
+        self._offsets[log] = message.next_offset
+        self.credit -= message.record_count
+        connection = self._context.connection
+        if self._context.is_binary:
+            head = encode_records_head(self._id, log.number, message.offset, message.next_offset)
+            await connection.send_shared_binary(head, message.data)
+        else:
+            deflated = message.deflated() if connection.takes_deflated else None
+            await connection.send_shared_text(self._head, message.data, deflated)
+        self._context.count_sent(self._topic, message.record_count)

@@ -1,0 +1,30 @@
+"""The handlers of requests: each takes a request, calls the broker and the coordinators, and returns the response."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
+    configs,
+    descriptions,
+    elections,
+    fetch,
+    groups,
+    metadata,
+    offset_commit,
+    offsets,
+    reassignments,
+    topics,
+    transactions,
+)
+from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
+from dafka.kafka.apis.shared.registry import HANDLERS, Client
+from dafka.kafka.protocol import ADVERTISED, ApiKey
+from dafka.kafka.protocol.tables import Versions
+
+SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
+"""The APIs that the broker serves."""
+
+OFFERED: Mapping[int, Versions] = MappingProxyType({key: ADVERTISED[key] for key in SERVED})
+"""The versions of each of them that are advertised. Requests of others are not decoded."""
+
+__all__ = ["HANDLERS", "OFFERED", "SERVED", "Client", "ProduceRefusedError", "begin_produce"]

@@ -1,0 +1,186 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics and of the broker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata import topic_settings
+from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings_problem
+from dafka.broker.core.metadata.topics import Topic
+from dafka.config import Config
+from dafka.errors import StorageError
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
+from dafka.kafka.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
+
+
+class Setting(NamedTuple):
+    """A setting as clients see it: its name, its value, where that comes from, and its type in Kafka's numbers."""
+
+    name: str
+    value: str
+    source: int
+    kind: int
+
+
+_KINDS = {
+    SettingKind.STRING: _STRING,
+    SettingKind.INT: _INT,
+    SettingKind.LONG: _LONG,
+    SettingKind.DOUBLE: _DOUBLE,
+    SettingKind.LIST: _LIST,
+}
+
+
+def list_settings(topic: Topic, config: Config) -> list[Setting]:
+    """Return all settings of a topic."""
+    return [
+        Setting(each.name, each.value, FROM_TOPIC if each.is_own else FROM_DEFAULT, _KINDS[each.kind])
+        for each in topic_settings.list_settings(topic, config)
+    ]
+
+
+def _broker_settings(client: Client) -> list[Setting]:
+    config = client.service.config
+    kafka = config.kafka
+    own = client.service.broker.brokers.own
+    host, port = client.endpoint
+    scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
+    is_created = "true" if kafka.auto_create_topics == "on" else "false"
+    return [
+        Setting("advertised.listeners", f"{scheme}://{host}:{port}", FROM_BROKER, _LIST),
+        Setting("auto.create.topics.enable", is_created, FROM_BROKER, _BOOLEAN),
+        Setting("broker.id", str(own.number), FROM_BROKER, _INT),
+        Setting("broker.rack", own.rack, FROM_BROKER, _STRING),
+        Setting("default.replication.factor", str(config.broker.replicas), FROM_BROKER, _INT),
+        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), FROM_BROKER, _INT),
+        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), FROM_BROKER, _INT),
+        Setting("message.max.bytes", str(kafka.message_bytes_max), FROM_BROKER, _INT),
+        Setting("num.partitions", str(kafka.log_count), FROM_BROKER, _INT),
+        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), FROM_BROKER, _INT),
+    ]
+
+
+@handles(DescribeConfigsRequest)
+async def describe_configs(client: Client, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """Answer with the settings of topics and of the broker."""
+    return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(client, each) for each in request.resources])
+
+
+def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
+    own = client.service.broker.brokers.own
+    if resource.resource_type == TOPIC:
+        topic = client.service.broker.find_topic(resource.resource_name)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            settings, is_read_only = list_settings(topic, client.service.config), False
+    elif resource.resource_type == BROKER and resource.resource_name in {"", str(own.number)}:
+        settings = _broker_settings(client)
+    else:
+        error = ErrorCode.INVALID_REQUEST
+        message = f"this broker, {own.number}, knows the settings of topics and its own"
+    names = resource.configuration_keys
+    configs = [
+        DescribeConfigsResourceResult(
+            name=each.name,
+            value=each.value,
+            read_only=is_read_only,
+            config_source=each.source,
+            is_default=each.source == FROM_DEFAULT,
+            is_sensitive=False,
+            config_type=each.kind,
+        )
+        for each in settings
+        if names is None or each.name in names
+    ]
+    return DescribeConfigsResult(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+@handles(AlterConfigsRequest, changes_topics=True)
+async def alter_configs(client: Client, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Replace all settings of topics."""
+    responses = []
+    for each in request.resources:
+        settings = {config.name: config.value for config in each.configs if config.value is not None}
+        responses.append(
+            await _change(client, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
+        )
+    return AlterConfigsResponse(throttle_time_ms=0, responses=responses)
+
+
+@handles(IncrementalAlterConfigsRequest, changes_topics=True)
+async def alter_configs_incrementally(
+    client: Client, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Change some settings of topics."""
+    responses = []
+    for each in request.resources:
+        topic = client.service.broker.find_topic(each.resource_name)
+        settings = _changed({} if topic is None else dict(topic.settings), each.configs)
+        if settings is None:
+            message = "settings can be set and deleted"
+            responses.append(_respond(each.resource_type, each.resource_name, ErrorCode.INVALID_CONFIG, message))
+            continue
+        responses.append(
+            await _change(client, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
+        )
+    return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
+
+
+def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
+    """Return settings after changes; None if one is neither set nor deleted."""
+    for change in changes:
+        if change.config_operation == DELETE:
+            settings.pop(change.name, None)
+        elif change.config_operation == SET and change.value is not None:
+            settings[change.name] = change.value
+        else:
+            return None
+    return settings
+
+
+async def _change(
+    client: Client, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
+) -> AlterConfigsResourceResponse:
+    if resource_type != TOPIC:
+        return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
+    if client.service.broker.find_topic(name) is None:
+        return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+    problem = find_settings_problem(settings)
+    if problem:
+        return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
+    try:
+        if not is_trial:
+            await client.service.broker.change_topic(name, settings=settings).wait()
+    except StorageError as failed:
+        return _respond(resource_type, name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
+    return _respond(resource_type, name, ErrorCode.NONE, None)
+
+
+def _respond(resource_type: int, name: str, error: ErrorCode, message: str | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=error, error_message=message, resource_type=resource_type, resource_name=name
+    )

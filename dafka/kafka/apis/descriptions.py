@@ -1,0 +1,178 @@
+"""DescribeTopicPartitions, DescribeLogDirs, DescribeProducers and ListConfigResources: what consoles ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.topics import Topic
+from dafka.errors import StorageError
+from dafka.kafka.apis.shared.leaders import find_leader_error
+from dafka.kafka.apis.shared.registry import Client, handles, uuid_of
+from dafka.kafka.protocol import NIL
+from dafka.kafka.protocol.constants import BROKER, TOPIC
+from dafka.kafka.protocol.messages.cluster import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from dafka.kafka.protocol.messages.configs import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from dafka.kafka.protocol.messages.topics import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from dafka.kafka.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from dafka.kafka.server.cluster_view import ClusterView
+
+_PAGE_LOGS_MAX = 2000
+
+
+@handles(DescribeTopicPartitionsRequest)
+async def describe_topic_partitions(
+    client: Client, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Answer with a page of the logs of topics, in the order of their names."""
+    broker, cluster = client.service.broker, client.view_cluster()
+    names = sorted({each.name for each in request.topics} or broker.topics)
+    cursor = request.cursor
+    first = 0
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+        first = max(cursor.partition_index, 0) if names[:1] == [cursor.topic_name] else 0
+    left = max(min(request.response_partition_limit, _PAGE_LOGS_MAX), 1)
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if left <= 0:
+            return DescribeTopicPartitionsResponse(
+                throttle_time_ms=0, topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
+            )
+        topic = broker.find_topic(name)
+        if topic is None:
+            topics.append(_unknown(name))
+            continue
+        numbers = range(first, topic.log_count)[:left]
+        first, left = 0, left - len(numbers)
+        topics.append(_describe_topic(cluster, topic, broker.logs(name)[numbers.start : numbers.stop]))
+        if numbers and numbers.stop < topic.log_count:
+            cursor = Cursor(topic_name=name, partition_index=numbers.stop)
+            return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics, next_cursor=cursor)
+    return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics)
+
+
+def _describe_topic(
+    cluster: ClusterView, topic: Topic, logs: Iterable[LogState]
+) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for log in logs:
+        view = cluster.describe_log(log)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=view.error_code,
+                partition_index=log.number,
+                leader_id=view.leader,
+                leader_epoch=view.epoch,
+                replica_nodes=view.replicas,
+                isr_nodes=view.in_sync,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=view.offline,
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE, name=topic.name, topic_id=uuid_of(topic), partitions=partitions
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_id=NIL, partitions=[]
+    )
+
+
+@handles(DescribeLogDirsRequest)
+async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Answer with the size of the logs that this broker keeps in its storage."""
+    broker, cluster = client.service.broker, client.view_cluster()
+    asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
+    error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
+    try:
+        for name in [name for name in broker.topics if asked is None or name in asked]:
+            sizes = await broker.inventory.log_bytes(name)
+            parts = [
+                DescribeLogDirsPartition(
+                    partition_index=log.number, partition_size=size, offset_lag=0, is_future_key=False
+                )
+                for log, size in zip(broker.logs(name), sizes, strict=False)
+                if (asked is None or log.number in asked[name]) and broker.address in cluster.replicas_of(log)
+            ]
+            topics.append(DescribeLogDirsTopic(name=name, partitions=parts))
+    except StorageError:
+        error, topics = ErrorCode.KAFKA_STORAGE_ERROR, []
+    result = DescribeLogDirsResult(error_code=error, log_dir=client.service.config.store.storage, topics=topics)
+    return DescribeLogDirsResponse(throttle_time_ms=0, results=[result])
+
+
+@handles(DescribeProducersRequest)
+async def describe_producers(client: Client, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """Answer with the idempotent producers of logs."""
+    topics = [
+        TopicResponse(
+            name=topic.name, partitions=[_describe_log(client, topic.name, each) for each in topic.partition_indexes]
+        )
+        for topic in request.topics
+    ]
+    return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+
+
+def _describe_log(client: Client, topic: str, number: int) -> PartitionResponse:
+    log = client.service.broker.find_log(topic, number)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
+    if log is None or error:
+        return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
+    known = client.service.producers.of(log)
+    begun = known.open_transactions
+    states = []
+    for producer_id, each in known.producers.items():
+        state = ProducerState(
+            producer_id=producer_id,
+            producer_epoch=each.producer_epoch,
+            last_sequence=-1 if each.last_sequence is None else each.last_sequence,
+            last_timestamp=each.last_timestamp_ms,
+            coordinator_epoch=0,
+        )
+        if producer_id in begun:
+            state.current_txn_start_offset = log.find_offset(begun[producer_id])
+        states.append(state)
+    return PartitionResponse(partition_index=number, error_code=ErrorCode.NONE, active_producers=states)
+
+
+@handles(ListConfigResourcesRequest)
+async def list_config_resources(client: Client, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """Answer with topics and brokers, which have settings."""
+    if client.header.api_version == 0:  # it asks for the settings of clients' metrics, which there are none of
+        return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=[])
+    types = set(request.resource_types) or {TOPIC, BROKER}
+    found: list[ConfigResource] = []
+    if TOPIC in types:
+        names = client.service.broker.topics
+        found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
+    if BROKER in types:
+        nodes = client.view_cluster().nodes
+        found += [ConfigResource(resource_name=str(each.number), resource_type=BROKER) for each in nodes]
+    return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=found)

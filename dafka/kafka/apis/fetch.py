@@ -1,0 +1,252 @@
+"""Fetch: batches of records are read from logs, at once or when there are enough of them.
+
+Clients read from the leader of a log. One that says its rack is sent to an in-sync replica there, if there is one
+(KIP-392).
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from dafka.batches import read_header
+from dafka.batches.message_sets import encode_message_set
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.errors import BatchError, StorageError
+from dafka.kafka.apis.shared.leaders import LEADER_ERRORS, find_epoch_end, find_read_error, find_reader_error
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.messages.logs import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from dafka.kafka.server.cluster_view import NO_NODE, ClusterView
+from dafka.kafka.server.counters import count_records
+from dafka.kafka.server.fetch_sessions import LogProgress, SessionFetch
+from dafka.storage.plugin_helpers import now_ms
+
+RESPONSE_BYTES_MAX = 50 * 2**20
+"""The largest answer, whatever a client asks for, unless a single batch is larger."""
+
+READ_COMMITTED = 1
+"""The isolation level of clients that want committed records only."""
+
+_CONVERTING = trio.CapacityLimiter(2)
+
+_BATCHES_VERSION = 4
+_TIMES_VERSION = 2
+
+
+@attrs.define
+class _Wanted:
+    """What a client wants of one log."""
+
+    topic: str
+    partition: FetchPartition
+    log: LogState | None
+    read_replica: int = NO_NODE
+
+
+@handles(FetchRequest)
+async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
+    """Answer with records, or wait for them for `max_wait_ms`."""
+    deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
+    session = _begin_session(client, request)
+    if session.error_code:
+        return FetchResponse(error_code=session.error_code, responses=[])
+    while True:
+        # While it waits, logs may be deleted, and other brokers may become their leaders.
+        find = client.service.broker.find_log
+        wanted = [
+            _Wanted(place.topic, each, find(place.topic, each.partition)) for place, each in session.wanted.items()
+        ]
+        if request.rack_id:
+            _choose_replicas(client.view_cluster(), request.rack_id, wanted)
+        logs = [each.log for each in wanted if each.log is not None]
+        with client.service.broker.watchers.watching(logs) as advanced:
+            parts = await _read_within_room(client, request, wanted)
+            size = sum(len(part.records or b"") for part in parts)
+            if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
+                for each, part in zip(wanted, parts, strict=True):
+                    client.listener.counters.consumed[each.topic] += count_records(part.records)
+                _withhold_ends(client, wanted, parts)
+                return _respond(client, session, wanted, parts)
+            with trio.move_on_at(deadline):
+                await advanced.wait()
+
+
+def _withhold_ends(client: Client, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
+    """Refuse to say that a log has no further records, where another broker may have begun to lead it.
+
+    Records that were read are never wrong. This is the last step before the answer: the process may have been stopped
+    at any moment before.
+    """
+    for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
+        log = each.log
+        is_end = not (part.records or _is_urgent(part))
+        if is_end and log is not None and log.leadership.is_led and not client.service.broker.holds_lease(log):
+            parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchPartition]:
+    changed = {
+        TopicPartition(topic.topic, each.partition): each for topic in request.topics for each in topic.partitions
+    }
+    forgotten = [
+        TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
+    ]
+    sessions = client.listener.fetch_sessions
+    return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
+
+
+def _choose_replicas(cluster: ClusterView, rack: str, wanted: list[_Wanted]) -> None:
+    """Note which logs a client should read from a broker in its rack."""
+    for each in wanted:
+        if each.log is not None:
+            each.read_replica = cluster.find_read_replica(each.log, rack)
+
+
+def _is_urgent(part: PartitionData) -> bool:
+    """Return whether the client should know something at once, besides records."""
+    return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
+
+
+async def _read_within_room(client: Client, request: FetchRequest, wanted: list[_Wanted]) -> list[PartitionData]:
+    """Read no more than there is room for, while other clients do not read their answers.
+
+    A batch that is larger than what was granted is returned only if it fits nevertheless; else the client asks again.
+    """
+    answers = client.listener.answers
+    granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
+    try:
+        parts = await _read_all(client, request, wanted, granted)
+    finally:
+        answers.give_back(granted)
+    if sum(len(part.records or b"") for part in parts) > max(granted, answers.left_bytes):
+        for part in parts:
+            part.records, part.aborted_transactions = b"", None
+    return parts
+
+
+async def _read_all(
+    client: Client, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
+) -> list[PartitionData]:
+    left = bytes_max
+    parts = []
+    for each in wanted:
+        part = await _read(client, request, each, left)
+        left -= len(part.records or b"")
+        parts.append(part)
+    return parts
+
+
+async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
+    log, known = wanted.log, wanted.partition.current_leader_epoch
+    if log is None:
+        return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = find_reader_error(log, known) or find_read_error(client, log, wanted.partition.last_fetched_epoch)
+    if not error:
+        epoch = log.leadership.epoch
+        part = await _read_log(client, request, wanted, log, bytes_max)
+        if log.leadership.epoch == epoch:
+            return part
+        error = find_reader_error(log, known)  # what was read may be of either branch
+    part = _part(wanted, error)
+    if error in LEADER_ERRORS:
+        part.current_leader = client.view_cluster().describe_leader(log)
+    return part
+
+
+async def _read_log(
+    client: Client, request: FetchRequest, wanted: _Wanted, log: LogState, bytes_max: int
+) -> PartitionData:
+    offset = wanted.partition.fetch_offset
+    is_committed = request.isolation_level == READ_COMMITTED
+    stable = client.service.last_stable_offset(log)
+    part = _part(wanted, ErrorCode.NONE)
+    part.high_watermark, part.last_stable_offset = log.high_watermark, stable
+    part.log_start_offset = log.index.start_offset
+    part.error_code = _find_offset_error(log, offset)
+    part.diverging_epoch = _find_divergence(log, wanted.partition)
+    part.preferred_read_replica = wanted.read_replica
+    if _is_urgent(part):
+        return part
+    end = stable if is_committed else log.high_watermark
+    limit = min(wanted.partition.partition_max_bytes, bytes_max)
+    if limit <= 0 or offset >= end:
+        return part
+    try:
+        async with client.service.reads_of(client.source):
+            if client.header.api_version < _BATCHES_VERSION:
+                batches = await _read_messages(client, log, offset, end, limit)
+            else:
+                batches = await client.service.broker.reader.read(log, offset, end, limit)
+    except (StorageError, BatchError):
+        part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return part
+    part.records = b"".join(batches)
+    if is_committed:
+        returned_end = read_header(batches[-1]).end_offset if batches else offset
+        aborted = client.service.aborted_between(log, offset, returned_end)
+        part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
+    return part
+
+
+async def _read_messages(client: Client, log: LogState, offset: int, end: int, limit: int) -> list[bytes]:
+    """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
+    batches = await client.service.broker.reader.read(log, offset, end, limit, limit)
+    magic = int(client.header.api_version >= _TIMES_VERSION)
+
+    def convert() -> list[bytes]:
+        return [encode_message_set(each, magic) for each in batches]
+
+    return await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
+
+
+def _find_offset_error(log: LogState, offset: int) -> ErrorCode:
+    """Return what is wrong with an offset. Records between the high watermark and the end of the log are waited for."""
+    if log.index.start_offset <= offset <= max(log.high_watermark, log.index.end_offset):
+        return ErrorCode.NONE
+    is_ahead = offset >= log.index.start_offset and not log.leadership.is_led
+    return ErrorCode.OFFSET_NOT_AVAILABLE if is_ahead else ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def _find_divergence(log: LogState, partition: FetchPartition) -> EpochEndOffset | None:
+    """Return where the records that a client has read stop being those of the log; None if they do not."""
+    if partition.last_fetched_epoch < 0:
+        return None
+    epoch, end = find_epoch_end(log, partition.last_fetched_epoch) or (-1, -1)
+    if epoch == partition.last_fetched_epoch and end >= partition.fetch_offset:
+        return None
+    return EpochEndOffset(epoch=epoch, end_offset=end)
+
+
+def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:
+    return PartitionData(partition_index=wanted.partition.partition, error_code=error, high_watermark=-1, records=b"")
+
+
+def _respond(
+    client: Client, session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]
+) -> FetchResponse:
+    results = [
+        (
+            TopicPartition(each.topic, part.partition_index),
+            LogProgress(part.high_watermark, part.last_stable_offset, part.log_start_offset),
+            bool(part.records) or _is_urgent(part),
+        )
+        for each, part in zip(wanted, parts, strict=True)
+    ]
+    found = {place: part for (place, _, _), part in zip(results, parts, strict=True)}
+    topics: dict[str, list[PartitionData]] = {}
+    for place in session.select_news(results):
+        topics.setdefault(place.topic, []).append(found[place])
+    responses = [FetchableTopicResponse(topic=topic, partitions=each) for topic, each in topics.items()]
+    leaders = [part.current_leader for part in parts]
+    endpoints = client.view_cluster().describe_endpoints(leaders) if any(leaders) else []
+    return FetchResponse(session_id=session.session_id, responses=responses, node_endpoints=endpoints)

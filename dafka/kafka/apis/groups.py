@@ -1,0 +1,248 @@
+"""The APIs of groups: finding their coordinator, joining, assignments, and administration."""
+
+from __future__ import annotations
+
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncRequest
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.constants import GROUP_KEY, TRANSACTION_KEY
+from dafka.kafka.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from dafka.kafka.protocol.messages.membership import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from dafka.kafka.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from dafka.kafka.server.cluster_view import NO_NODE, ClusterView
+
+_KNOWN_MEMBER_VERSION = 4
+_SKIPPING_VERSION = 9
+_MEMBERS_VERSION = 3
+_NOT_FOUND_VERSION = 6
+
+
+@handles(FindCoordinatorRequest)
+async def find_coordinator(client: Client, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Answer with the brokers that coordinate groups or transactions."""
+    cluster, keys = client.view_cluster(), request.coordinator_keys or [request.key]
+    found = [_find_coordinator(client, cluster, request.key_type, key) for key in keys]
+    first = found[0]
+    return FindCoordinatorResponse(
+        error_code=first.error_code,
+        node_id=first.node_id,
+        host=first.host,
+        port=first.port,
+        coordinators=found if request.coordinator_keys else [],
+    )
+
+
+def _find_coordinator(client: Client, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
+    error, node = ErrorCode.INVALID_REQUEST, None
+    if key_type in {GROUP_KEY, TRANSACTION_KEY}:
+        broker = client.service.coordinator_of(key)
+        node = None if broker is None else cluster.find_node(broker.address)
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if node is None else ErrorCode.NONE
+    if node is None:
+        return Coordinator(key=key, node_id=NO_NODE, host="", port=-1, error_code=error, error_message=None)
+    return Coordinator(
+        key=key, node_id=node.number, host=node.host, port=node.port, error_code=error, error_message=None
+    )
+
+
+@handles(JoinGroupRequest)
+async def join_group(client: Client, request: JoinGroupRequest) -> JoinGroupResponse:
+    """Let a member join a group. The answer comes when the group's members are known."""
+    version = client.header.api_version
+    timeout_ms = request.rebalance_timeout_ms
+    join = JoinRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=client.header.client_id or "",
+        client_host=client.host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.session_timeout_ms if timeout_ms < 0 else timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        requires_known_member_id=version >= _KNOWN_MEMBER_VERSION,
+        supports_skipping_assignment=version >= _SKIPPING_VERSION,
+    )
+    result = await client.service.groups.join_group(join)
+    return JoinGroupResponse(
+        error_code=result.error_code,
+        generation_id=result.generation_id,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name if result.protocol_name is not None or version >= 7 else "",
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata
+            )
+            for each in result.members
+        ],
+    )
+
+
+@handles(SyncGroupRequest)
+async def sync_group(client: Client, request: SyncGroupRequest) -> SyncGroupResponse:
+    """Tell a member its assignment, when the leader has assigned."""
+    sync = SyncRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+    )
+    result = await client.service.groups.sync_group(sync)
+    return SyncGroupResponse(
+        error_code=result.error_code,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+@handles(HeartbeatRequest)
+async def heartbeat(client: Client, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Extend the session of a member."""
+    error = await client.service.groups.heartbeat(
+        request.group_id, request.generation_id, request.member_id, request.group_instance_id
+    )
+    return HeartbeatResponse(error_code=error)
+
+
+@handles(LeaveGroupRequest)
+async def leave_group(client: Client, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Remove members from a group."""
+    if client.header.api_version < _MEMBERS_VERSION:
+        leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
+    else:
+        leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
+    result = await client.service.groups.leave_group(request.group_id, leaving)
+    error = result.error_code
+    if client.header.api_version < _MEMBERS_VERSION and not error and result.members:
+        error = result.members[0].error_code
+    return LeaveGroupResponse(
+        error_code=error,
+        members=[
+            MemberResponse(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=each.error_code
+            )
+            for each in result.members
+        ],
+    )
+
+
+@handles(ListGroupsRequest)
+async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsResponse:
+    """Answer with the groups."""
+    try:
+        groups = await client.service.groups.list_groups(request.states_filter, request.types_filter)
+    except CoordinatorError as error:
+        return ListGroupsResponse(error_code=error.error_code, groups=[])
+    return ListGroupsResponse(
+        error_code=ErrorCode.NONE,
+        groups=[
+            ListedGroup(
+                group_id=each.group_id,
+                protocol_type=each.protocol_type,
+                group_state=each.state,
+                group_type="classic",
+            )
+            for each in groups
+        ],
+    )
+
+
+@handles(DescribeGroupsRequest)
+async def describe_groups(client: Client, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Answer with groups and their members."""
+    described = await client.service.groups.describe_groups(request.groups)
+    found = [described[each] for each in request.groups]
+    hidden = ErrorCode.NONE if client.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
+    return DescribeGroupsResponse(
+        groups=[
+            DescribedGroup(
+                error_code=ErrorCode.NONE if each.error_code is hidden else each.error_code,
+                group_id=each.group_id,
+                group_state=each.state,
+                protocol_type=each.protocol_type,
+                protocol_data=each.protocol,
+                members=[
+                    DescribedGroupMember(
+                        member_id=member.member_id,
+                        group_instance_id=member.group_instance_id,
+                        client_id=member.client_id,
+                        client_host=member.client_host,
+                        member_metadata=member.metadata,
+                        member_assignment=member.assignment,
+                    )
+                    for member in each.members
+                ],
+            )
+            for each in found
+        ]
+    )
+
+
+@handles(DeleteGroupsRequest)
+async def delete_groups(client: Client, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete groups without members."""
+    errors = await client.service.groups.delete_groups(request.groups_names)
+    results = [DeletableGroupResult(group_id=each, error_code=error) for each, error in errors.items()]
+    return DeleteGroupsResponse(throttle_time_ms=0, results=results)
+
+
+@handles(OffsetDeleteRequest)
+async def delete_offsets(client: Client, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete committed offsets."""
+    logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    result = await client.service.groups.delete_offsets(request.group_id, logs)
+    topics = [
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetDeleteResponsePartition(
+                    partition_index=each.partition_index,
+                    error_code=result.partitions.get(TopicPartition(topic.name, each.partition_index), ErrorCode.NONE),
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetDeleteResponse(
+        error_code=result.error_code, throttle_time_ms=0, topics=[] if result.error_code else topics
+    )

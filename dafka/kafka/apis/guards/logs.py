@@ -1,0 +1,204 @@
+"""The guards of the APIs that read, write and describe logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis.guards.registry import (
+    TOPIC_REFUSED,
+    TRANSACTION_REFUSED,
+    Access,
+    Amendment,
+    Verdict,
+    add_refused,
+    guards,
+    take_refused,
+)
+from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
+from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse, MetadataResponseTopic
+from dafka.kafka.protocol.messages.logs import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartitionResult,
+    OffsetForLeaderTopic,
+    OffsetForLeaderTopicResult,
+    PartitionData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from dafka.kafka.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    PartitionResponse,
+    TopicRequest,
+    TopicResponse,
+)
+
+
+@guards(ProduceRequest)
+def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
+    """Permit to write."""
+    name = request.transactional_id
+    error = TOPIC_REFUSED if name is None or access.user.may_use_transaction(name) else TRANSACTION_REFUSED
+    is_known = error is TOPIC_REFUSED
+    refused = take_refused(
+        request,
+        "topic_data",
+        lambda each: is_known and access.user.may_write(access.name_of(each.name, each.topic_id)),
+    )
+
+    def answer(each: TopicProduceData) -> TopicProduceResponse:
+        parts = [
+            PartitionProduceResponse(index=part.index, error_code=error, base_offset=-1) for part in each.partition_data
+        ]
+        return TopicProduceResponse(name=each.name, topic_id=each.topic_id, partition_responses=parts)
+
+    return add_refused(refused, "responses", answer)
+
+
+@guards(FetchRequest)
+def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
+    """Permit to read. If something is refused, the answer does not wait for records.
+
+    A client that names what it may not read gets no session, so that each answer names that again. The answer is looked
+    through, too: a session has topics that the request does not name, and permissions change.
+    """
+
+    def is_permitted(each: Any) -> bool:
+        return access.user.may_read(access.name_of(each.topic, each.topic_id))
+
+    refused = take_refused(request, "topics", is_permitted)
+    if refused and request.session_epoch > INITIAL_EPOCH:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
+    if refused:
+        request.max_wait_ms = 0
+        request.session_epoch = FINAL_EPOCH
+
+    def answer(each: FetchTopic) -> FetchableTopicResponse:
+        parts = [_refuse_part(part.partition) for part in each.partitions]
+        return FetchableTopicResponse(topic=each.topic, topic_id=each.topic_id, partitions=parts)
+
+    def amend(response: FetchResponse) -> None:
+        for topic in response.responses:
+            if not is_permitted(topic):
+                topic.partitions = [_refuse_part(part.partition_index) for part in topic.partitions]
+        response.responses.extend(answer(each) for each in refused)
+
+    return amend
+
+
+def _refuse_part(number: int) -> PartitionData:
+    return PartitionData(partition_index=number, error_code=TOPIC_REFUSED, high_watermark=-1, records=b"")
+
+
+@guards(ListOffsetsRequest)
+def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Verdict:
+    """Permit to see."""
+
+    def answer(each: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+        parts = [
+            ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=TOPIC_REFUSED)
+            for part in each.partitions
+        ]
+        return ListOffsetsTopicResponse(name=each.name, partitions=parts)
+
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer)
+
+
+@guards(OffsetForLeaderEpochRequest)
+def guard_epochs(access: Access, request: OffsetForLeaderEpochRequest) -> Verdict:
+    """Permit to see."""
+
+    def answer(each: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
+        parts = [
+            OffsetForLeaderPartitionResult(error_code=TOPIC_REFUSED, partition=part.partition)
+            for part in each.partitions
+        ]
+        return OffsetForLeaderTopicResult(topic=each.topic, partitions=parts)
+
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_see(each.topic)), "topics", answer)
+
+
+@guards(DeleteRecordsRequest)
+def guard_delete_records(access: Access, request: DeleteRecordsRequest) -> Verdict:
+    """Permit to administer."""
+
+    def answer(each: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
+        parts = [
+            DeleteRecordsPartitionResult(
+                partition_index=part.partition_index, low_watermark=-1, error_code=TOPIC_REFUSED
+            )
+            for part in each.partitions
+        ]
+        return DeleteRecordsTopicResult(name=each.name, partitions=parts)
+
+    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
+    return add_refused(refused, "topics", answer)
+
+
+@guards(DescribeProducersRequest)
+def guard_producers(access: Access, request: DescribeProducersRequest) -> Verdict:
+    """Permit to read."""
+
+    def answer(each: TopicRequest) -> TopicResponse:
+        parts = [
+            PartitionResponse(partition_index=part, error_code=TOPIC_REFUSED, active_producers=[])
+            for part in each.partition_indexes
+        ]
+        return TopicResponse(name=each.name, partitions=parts)
+
+    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)
+
+
+@guards(MetadataRequest)
+def guard_metadata(access: Access, request: MetadataRequest) -> Verdict:
+    """Permit to see. A topic is created only for a user who may write to it or administer it.
+
+    A topic that the user may not see and that is asked for by its id is answered like one that does not exist.
+    """
+    version = access.client.header.api_version
+    if request.topics is None or (version == 0 and not request.topics):
+        return _hide_topics(access)
+    refused = take_refused(
+        request, "topics", lambda each: access.user.may_see(access.name_of(each.name, each.topic_id))
+    )
+    if version == 0 and not request.topics:  # an empty list would be all of them
+        request.topics = None
+    may_create = all(
+        access.user.may_write(each.name) or access.user.may_administer(each.name)
+        for each in request.topics or ()
+        if each.name
+    )
+    request.allow_auto_topic_creation = request.allow_auto_topic_creation and may_create
+    is_none_left = request.topics is None
+
+    def answer(each: Any) -> MetadataResponseTopic:
+        error = ErrorCode.UNKNOWN_TOPIC_ID if each.name is None else TOPIC_REFUSED
+        return MetadataResponseTopic(error_code=error, name=each.name, topic_id=each.topic_id, partitions=[])
+
+    def amend(response: MetadataResponse) -> None:
+        if is_none_left:
+            response.topics = []
+        response.topics.extend(answer(each) for each in refused)
+
+    return amend if refused else None
+
+
+def _hide_topics(access: Access) -> Amendment:
+    def amend(response: MetadataResponse) -> None:
+        response.topics = [each for each in response.topics if access.user.may_see(each.name or "")]
+
+    return amend

@@ -1,0 +1,84 @@
+"""Guards: each takes away from a request what the user may not do, before a handler sees the request.
+
+A guard returns None if everything is permitted, a response if nothing is, and otherwise a function that adds what was
+refused to the handler's response.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis import Client
+from dafka.kafka.protocol import NIL, ApiKey, Request, Response
+
+Amendment: TypeAlias = Callable[[Any], None]
+"""Adds what was refused to a response."""
+
+Verdict: TypeAlias = Response | Amendment | None
+
+Guard: TypeAlias = Callable[["Access", Any], Verdict]
+
+GUARDS: dict[ApiKey, Guard] = {}
+"""The guard of each API."""
+
+
+@attrs.frozen
+class Access:
+    """What the user of a request may do, and the names of topics that the request has only the ids of.
+
+    Attributes:
+        user: What the user may do.
+        client: The client's connection.
+    """
+
+    user: Permissions
+    client: Client
+
+    def name_of(self, name: str | None, topic_id: uuid.UUID) -> str:
+        """Return the name of a topic that a request gives by name or by id; empty if there is none."""
+        if name or topic_id == NIL:
+            return name or ""
+        topic = self.client.find_topic(None, topic_id)
+        return "" if topic is None else topic.name
+
+
+def guards(request: type[Request]) -> Callable[[Guard], Guard]:
+    """Register the guard of a request."""
+
+    def register(guard: Guard) -> Guard:
+        GUARDS[request.API_KEY] = guard
+        return guard
+
+    return register
+
+
+def take_refused(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:
+    """Remove the items of a request's list that are not permitted, and return them."""
+    items = getattr(request, field)
+    refused = [each for each in items if not is_permitted(each)]
+    if refused:
+        setattr(request, field, [each for each in items if is_permitted(each)])
+    return refused
+
+
+def add_refused(refused: list[Any], field: str, answer: Callable[[Any], Any]) -> Amendment | None:
+    """Return a function that adds an answer to each refused item to a list of the response; None if there are none."""
+    if not refused:
+        return None
+
+    def amend(response: Any) -> None:
+        getattr(response, field).extend(answer(each) for each in refused)
+
+    return amend
+
+
+TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+GROUP_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+CLUSTER_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,0 +1,111 @@
+"""Metadata and DescribeCluster: the brokers, the topics, and who leads which log."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.topics import Topic, find_name_problem
+from dafka.errors import StorageError
+from dafka.kafka.apis.shared.registry import Client, handles, uuid_of
+from dafka.kafka.protocol import NIL
+from dafka.kafka.protocol.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from dafka.kafka.server.cluster_view import ClusterView
+
+
+@handles(MetadataRequest)
+async def describe_metadata(client: Client, request: MetadataRequest) -> MetadataResponse:
+    """Answer with the brokers and the topics. Topics that are asked for by name are created if that is allowed."""
+    broker = client.service.broker
+    is_for_all = request.topics is None or (client.header.api_version == 0 and not request.topics)
+    found: list[Topic | MetadataResponseTopic] = []
+    if not is_for_all:
+        may_create = request.allow_auto_topic_creation and client.service.config.kafka.auto_create_topics == "on"
+        found = [await _find(client, each, may_create=may_create) for each in request.topics or ()]
+    cluster = client.view_cluster()
+    topics = [
+        _describe(cluster, each, broker.logs(each.name)) if isinstance(each, Topic) else each
+        for each in (broker.topics.values() if is_for_all else found)
+    ]
+    leaders = {log.leader_id for topic in topics for log in topic.partitions}
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
+            for each in cluster.list_nodes(leaders)
+        ],
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller,
+        topics=topics,
+    )
+
+
+async def _find(client: Client, asked: MetadataRequestTopic, *, may_create: bool) -> Topic | MetadataResponseTopic:
+    """Return a topic, or the answer if there is none."""
+    broker, name = client.service.broker, asked.name
+    topic = client.find_topic(name, asked.topic_id)
+    if topic is None and name is None:
+        return _unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id)
+    if topic is None and name is not None:
+        if find_name_problem(name):
+            return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if may_create:
+            await broker.cluster.wait_topics()
+            try:
+                if broker.find_topic(name) is None:
+                    await broker.create_topic(name).wait()
+            except StorageError:
+                return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
+            topic = broker.find_topic(name)
+    return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
+
+
+def _describe(cluster: ClusterView, topic: Topic, logs: Sequence[LogState]) -> MetadataResponseTopic:
+    partitions = []
+    for log in logs:
+        view = cluster.describe_log(log)
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=view.error_code,
+                partition_index=log.number,
+                leader_id=view.leader,
+                leader_epoch=view.epoch,
+                replica_nodes=view.replicas,
+                isr_nodes=view.in_sync,
+                offline_replicas=view.offline,
+            )
+        )
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE, name=topic.name, topic_id=uuid_of(topic), partitions=partitions
+    )
+
+
+def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=[])
+
+
+@handles(DescribeClusterRequest)
+async def describe_cluster(client: Client, _request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """Answer with the brokers that clients are told of."""
+    cluster = client.view_cluster()
+    return DescribeClusterResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller,
+        brokers=[
+            DescribeClusterBroker(broker_id=each.number, host=each.host, port=each.port, rack=each.rack)
+            for each in cluster.nodes
+        ],
+    )

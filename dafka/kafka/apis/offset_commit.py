@@ -1,0 +1,170 @@
+"""OffsetCommit, OffsetFetch and TxnOffsetCommit: the offsets that groups commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, OffsetToCommit
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.constants import OFFSET_FETCH_GROUPS_VERSION
+from dafka.kafka.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_Topic = TypeVar("_Topic")
+
+_RETENTION_VERSIONS = range(2, 5)
+
+
+@handles(OffsetCommitRequest)
+async def commit_offsets(client: Client, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """Commit the offsets of a group."""
+    offsets = _offsets_in(request)
+    known = _of_known_logs(client, offsets)
+    commit = CommitRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        retention_ms=request.retention_time_ms if client.header.api_version in _RETENTION_VERSIONS else None,
+        offsets=known,
+    )
+    errors = await client.service.groups.commit_offsets(commit)
+    topics = _answer_commit(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+    return OffsetCommitResponse(topics=topics)
+
+
+@handles(TxnOffsetCommitRequest)
+async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Add offsets to a transaction."""
+    commit = CommitRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        offsets=_of_known_logs(client, _offsets_in(request)),
+    )
+    producer = Producer(request.producer_id, request.producer_epoch)
+    errors = await client.service.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
+    topics = _answer_commit(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
+
+
+@handles(OffsetFetchRequest)
+async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Answer with the committed offsets of groups."""
+    if client.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
+        asked = None if request.topics is None else _logs_in(request.topics)
+        found, error = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
+        topics = _answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+        return OffsetFetchResponse(topics=topics, error_code=error)
+    groups = []
+    for group in request.groups:
+        asked = None if group.topics is None else _logs_in(group.topics)
+        found, error = await _fetch(client, group.group_id, asked, is_stable=request.require_stable)
+        parts = _answer_fetch(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=parts, error_code=error))
+    return OffsetFetchResponse(groups=groups)
+
+
+async def _fetch(
+    client: Client, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
+) -> tuple[dict[str, dict[int, FetchedOffset]], ErrorCode]:
+    """Return the offsets of a group. Clients that get no error of the group find it at each log."""
+    by_topic: dict[str, dict[int, FetchedOffset]] = {}
+    error = ErrorCode.NONE
+    try:
+        found = await client.service.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+    except CoordinatorError as elsewhere:
+        error = elsewhere.error_code
+        found = dict.fromkeys(logs or (), FetchedOffset(-1, -1, "", error))
+    for log, offset in found.items():
+        by_topic.setdefault(log.topic, {})[log.partition] = offset
+    return by_topic, error
+
+
+def _answer_commit(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    errors: Mapping[TopicPartition, ErrorCode],
+    make_topic: Callable[..., _Topic],
+    make_partition: Callable[..., Any],
+) -> list[_Topic]:
+    """Return the error code of each log in a request. Those that are not named are of logs that do not exist."""
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return [
+        make_topic(
+            name=topic.name,
+            partitions=[
+                make_partition(
+                    partition_index=each.partition_index,
+                    error_code=errors.get(TopicPartition(topic.name, each.partition_index), unknown),
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+
+
+def _answer_fetch(
+    found: Mapping[str, Mapping[int, FetchedOffset]],
+    make_topic: Callable[..., _Topic],
+    make_partition: Callable[..., Any],
+) -> list[_Topic]:
+    return [
+        make_topic(
+            name=topic,
+            partitions=[
+                make_partition(
+                    partition_index=number,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=each.leader_epoch,
+                    metadata=each.metadata,
+                    error_code=each.error_code,
+                )
+                for number, each in offsets.items()
+            ],
+        )
+        for topic, offsets in found.items()
+    ]
+
+
+def _logs_in(topics: Iterable[Any]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
+
+
+def _offsets_in(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> dict[TopicPartition, OffsetToCommit]:
+    return {
+        TopicPartition(topic.name, each.partition_index): OffsetToCommit(
+            each.committed_offset, each.committed_leader_epoch, each.committed_metadata
+        )
+        for topic in request.topics
+        for each in topic.partitions
+    }
+
+
+def _of_known_logs(
+    client: Client, offsets: Mapping[TopicPartition, OffsetToCommit]
+) -> dict[TopicPartition, OffsetToCommit]:
+    """Return the offsets of logs that exist."""
+    broker = client.service.broker
+    return {log: offset for log, offset in offsets.items() if broker.find_log(log.topic, log.partition) is not None}

@@ -1,0 +1,139 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the offsets of logs."""
+
+from __future__ import annotations
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.errors import StorageError, TopicDeletedError
+from dafka.kafka.apis.fetch import READ_COMMITTED
+from dafka.kafka.apis.shared.leaders import find_epoch_end, find_leader_error, find_read_error
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from dafka.kafka.protocol.messages.logs import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderPartitionResult,
+    OffsetForLeaderTopicResult,
+)
+
+_NONE = -1
+
+_NOT_AVAILABLE_VERSION = 5
+
+
+@handles(ListOffsetsRequest)
+async def list_offsets(client: Client, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Answer with the first offset, the end offset, or the first offset from a time on."""
+    topics = []
+    for topic in request.topics:
+        parts = [await _find_offset(client, request, topic.name, each) for each in topic.partitions]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _find_offset(
+    client: Client, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    service = client.service
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=ErrorCode.NONE)
+    log = service.broker.find_log(topic, asked.partition_index)
+    if log is None:
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+    answer.error_code = find_leader_error(log, asked.current_leader_epoch)
+    if answer.error_code:
+        return answer
+    is_committed = request.isolation_level == READ_COMMITTED
+    end = service.last_stable_offset(log) if is_committed else log.high_watermark
+    try:
+        if asked.timestamp == LATEST:
+            answer.offset = end
+        elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
+            answer.offset = log.index.start_offset
+        elif asked.timestamp != LATEST_TIERED:
+            if asked.timestamp == MAX_TIMESTAMP:
+                found = await service.broker.reader.find_latest_time(log)
+            else:
+                found = await service.broker.reader.find_offset_by_time(log, asked.timestamp)
+            if found is not None and found[0] < end:
+                answer.offset, answer.timestamp = found
+    except StorageError:
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    is_end_known = log.is_end_known and service.broker.holds_lease(log)
+    if not is_end_known and (asked.timestamp == LATEST or answer.offset == _NONE):
+        is_known = client.header.api_version >= _NOT_AVAILABLE_VERSION
+        answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
+        answer.offset = _NONE
+    answer.leader_epoch = log.epoch_at(answer.offset) if answer.offset >= 0 else _NONE
+    answer.old_style_offsets = [answer.offset] if answer.offset >= 0 else []
+    return answer
+
+
+@handles(OffsetForLeaderEpochRequest)
+async def find_epoch_ends(client: Client, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """Answer with the ends of leader epochs."""
+    topics = [
+        OffsetForLeaderTopicResult(
+            topic=topic.topic, partitions=[_find_epoch_end(client, topic.topic, each) for each in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _find_epoch_end(client: Client, topic: str, asked: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResult:
+    log = client.service.broker.find_log(topic, asked.partition)
+    if log is None:
+        return OffsetForLeaderPartitionResult(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=asked.partition
+        )
+    error = find_leader_error(log, asked.current_leader_epoch) or find_read_error(client, log, asked.leader_epoch)
+    found = None if error else find_epoch_end(log, asked.leader_epoch)
+    epoch, end = found or (_NONE, _NONE)
+    return OffsetForLeaderPartitionResult(
+        error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end
+    )
+
+
+async def _delete_before(client: Client, log: LogState, offset: int) -> ErrorCode:
+    try:
+        await client.service.broker.delete_records(log, offset)
+    except StorageError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    except TopicDeletedError:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
+@handles(DeleteRecordsRequest)
+async def delete_records(client: Client, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Delete the records of logs before an offset; -1 is the end."""
+    broker = client.service.broker
+    topics = []
+    for topic in request.topics:
+        parts = []
+        for asked in topic.partitions:
+            log = broker.find_log(topic.name, asked.partition_index)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
+            if log is not None and not error:
+                offset = log.high_watermark if asked.offset == -1 else asked.offset
+                if not 0 <= offset <= log.high_watermark:
+                    error = ErrorCode.OFFSET_OUT_OF_RANGE
+                elif offset > log.index.start_offset:
+                    error = await _delete_before(client, log, offset)
+            low = -1 if log is None or error else log.index.start_offset
+            parts.append(
+                DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low, error_code=error)
+            )
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=parts))
+    return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)

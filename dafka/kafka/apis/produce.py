@@ -1,0 +1,208 @@
+"""Produce: batches of records are checked, and appended in the order in which the client has sent them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+import trio
+
+from dafka.batches import Compression, check_crc
+from dafka.batches.message_sets import convert_message_set, is_message_set
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.log.appending import (
+    AppendRefusedError,
+    Batch,
+    append_batches,
+    check_size,
+    decompressed_bytes_max,
+    read_batches,
+    too_large,
+    unpacked,
+)
+from dafka.errors import (
+    BatchError,
+    BatchTooLargeError,
+    EncodingError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StorageError,
+    TopicDeletedError,
+)
+from dafka.kafka.apis.shared.registry import Client
+from dafka.kafka.protocol.messages.logs import (
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+_ALL = -1
+_ZSTD_VERSION = 7
+_BATCHES_VERSION = 3
+
+Pending: TypeAlias = Callable[[], Awaitable[PartitionProduceResponse]]
+
+
+class ProduceRefusedError(Exception):
+    """A client that wants no acknowledgement has sent what cannot be appended: it is disconnected, as by Kafka."""
+
+
+async def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Awaitable[ProduceResponse | None]]:
+    """Append what a client has sent, while there is room for it.
+
+    Args:
+        client: The client.
+        request: The request.
+
+    Returns:
+        A function that waits until everything is durable, with acks=all at enough replicas, and returns the response;
+        None if the client wants none.
+    """
+    pending: list[tuple[str, list[Pending]]] = []
+    for topic in request.topic_data:
+        appended: list[Pending] = []
+        for each in topic.partition_data:
+            problem = await _wait_room(client)
+            appended.append(await _append(client, request, topic.name, each, problem))
+        pending.append((topic.name, appended))
+
+    async def wait() -> ProduceResponse | None:
+        timeout_s = max(request.timeout_ms, 0) / 1000 if request.acks else float("inf")
+        deadline = trio.current_time() + timeout_s
+        responses = []
+        for (name, waits), topic in zip(pending, request.topic_data, strict=True):
+            parts = []
+            for each, data in zip(waits, topic.partition_data, strict=True):
+                part = _answer(data.index, ErrorCode.REQUEST_TIMED_OUT)
+                with trio.move_on_at(deadline), suppress(OutcomeUnknownError):
+                    part = await (each() if request.acks else _wait_unasked(client, each))
+                parts.append(part)
+            responses.append(TopicProduceResponse(name=name, partition_responses=parts))
+        if request.acks:
+            leaders = [part.current_leader for topic in responses for part in topic.partition_responses]
+            endpoints = client.view_cluster().describe_endpoints(leaders) if any(leaders) else []
+            return ProduceResponse(responses=responses, node_endpoints=endpoints)
+        if any(part.error_code for topic in responses for part in topic.partition_responses):
+            raise ProduceRefusedError
+        return None
+
+    return wait
+
+
+async def _wait_unasked(client: Client, pending: Pending) -> PartitionProduceResponse:
+    """Wait for records that the client does not wait for, while its next answers do: not longer than others wait."""
+    try:
+        with client.service.broker.waits.bounded():
+            return await pending()
+    except StorageError as error:
+        raise ProduceRefusedError(str(error)) from None
+
+
+async def _wait_room(client: Client) -> str:
+    """Wait for room for the records of one log: few compressed bytes may be many. Return why there is none."""
+    try:
+        await client.service.broker.wait_room()
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+async def _append(
+    client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
+) -> Pending:
+    log = client.service.broker.find_log(topic, data.index)
+    if log is None:
+        return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    waits_for_all = request.acks == _ALL
+    name = request.transactional_id or ""
+    try:
+        _check_request(request, problem)
+        batches = _read_batches(client, log, data.records)
+        async with unpacked(client.service, log, batches, client.source) as records:
+            appended = append_batches(client.service, log, batches, name, records=records, all_replicas=waits_for_all)
+    except AppendRefusedError as refused:
+        return _refuse(data.index, refused)
+    except NotLeaderError:
+        return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), _name_leader(client, log))
+    counters = client.listener.counters
+    if appended.is_duplicate:
+        counters.duplicates += 1
+
+    async def wait() -> PartitionProduceResponse:
+        try:
+            offset = await appended.wait_offset(all_replicas=waits_for_all)
+        except NotLeaderError:
+            return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=_name_leader(client, log))
+        except TopicDeletedError:
+            return _answer(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not appended.is_duplicate:
+            counters.produced[log.topic] += appended.record_count
+        return _answer(data.index, ErrorCode.NONE, offset=offset, log=log)
+
+    return wait
+
+
+def _check_request(request: ProduceRequest, problem: str) -> None:
+    """Raise `AppendRefusedError` if nothing of a request can be appended."""
+    if request.acks not in {-1, 0, 1}:
+        raise AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if problem:
+        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
+
+
+def _read_batches(client: Client, log: LogState, records: bytes | memoryview | None) -> list[Batch]:
+    """Return the batches in a request, whose CRCs are checked. Raises `AppendRefusedError`."""
+    if not records:
+        raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
+    version = client.header.api_version
+    check_size(client.service, log, len(records))
+    if is_message_set(records):
+        if version >= _BATCHES_VERSION:
+            raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
+        try:
+            data = convert_message_set(records, bytes_max=decompressed_bytes_max(client.service, log))
+        except BatchTooLargeError as error:
+            raise too_large(error) from None
+        except (BatchError, EncodingError) as error:
+            raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        return [(check_crc(data), data)]
+    found = read_batches(records)
+    if version < _ZSTD_VERSION and any(header.compression is Compression.ZSTD for header, _ in found):
+        raise AppendRefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    return found
+
+
+def _name_leader(client: Client, log: LogState) -> LeaderIdAndEpoch:
+    return client.view_cluster().describe_leader(log)
+
+
+def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> Pending:
+    async def answer() -> PartitionProduceResponse:
+        await trio.lowlevel.checkpoint()
+        return _answer(index, refused.error_code, message=refused.message, leader=leader)
+
+    return answer
+
+
+def _answer(
+    index: int,
+    error: ErrorCode,
+    *,
+    offset: int = -1,
+    log: LogState | None = None,
+    message: str | None = None,
+    leader: LeaderIdAndEpoch | None = None,
+) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error,
+        base_offset=offset,
+        log_start_offset=-1 if log is None else log.index.start_offset,
+        error_message=message,
+        current_leader=leader,
+    )

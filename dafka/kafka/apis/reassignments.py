@@ -1,0 +1,117 @@
+"""AlterPartitionReassignments and ListPartitionReassignments: which brokers keep logs."""
+
+from __future__ import annotations
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.errors import ConfigError
+from dafka.kafka.apis.shared.assignments import AssignmentError, read_assignment
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+
+@handles(AlterPartitionReassignmentsRequest, changes_topics=True)
+async def alter_reassignments(
+    client: Client, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Let other brokers begin to keep logs, or cancel that."""
+    may_change_count = request.allow_replication_factor_change
+    responses = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[_alter(client, topic.name, each, may_change_count) for each in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        allow_replication_factor_change=may_change_count,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        responses=responses,
+    )
+
+
+def _alter(
+    client: Client, topic: str, asked: ReassignablePartition, may_change_count: bool
+) -> ReassignablePartitionResponse:
+    log = client.service.broker.find_log(topic, asked.partition_index)
+    message = None
+    if log is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif asked.replicas is None:
+        error = _cancel(client, log)
+    else:
+        try:
+            error, message = _begin(client, log, asked.replicas, may_change_count)
+        except (AssignmentError, ConfigError) as refused:
+            error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
+    return ReassignablePartitionResponse(partition_index=asked.partition_index, error_code=error, error_message=message)
+
+
+def _begin(client: Client, log: LogState, numbers: list[int], may_change_count: bool) -> tuple[ErrorCode, str | None]:
+    cluster = client.view_cluster()
+    before, after = cluster.replicas_of(log), read_assignment(cluster, numbers)
+    if not may_change_count and len(before) != len(after):
+        return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
+    if before != after or log in _ongoing(client):
+        client.service.broker.change_replicas(log, after)
+    return ErrorCode.NONE, None
+
+
+def _cancel(client: Client, log: LogState) -> ErrorCode:
+    """Let brokers choose who keeps a log: those that do go on, and one too many leaves."""
+    if log not in _ongoing(client):
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    client.service.broker.change_replicas(log, ())
+    return ErrorCode.NONE
+
+
+def _ongoing(client: Client) -> dict[LogState, tuple[str, ...]]:
+    """Return the logs whose replicas are not yet those that somebody has asked for, and the latter."""
+    broker, cluster = client.service.broker, client.view_cluster()
+    found: dict[LogState, tuple[str, ...]] = {}
+    for topic in broker.topics.values():
+        for number, wanted in topic.assignments.items():
+            log = broker.find_log(topic.name, number)
+            if log is not None and set(wanted) != set(cluster.replicas_of(log)):
+                found[log] = wanted
+    return found
+
+
+@handles(ListPartitionReassignmentsRequest)
+async def list_reassignments(
+    client: Client, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """Answer with the changes of replicas that are not done."""
+    cluster = client.view_cluster()
+    asked = None if request.topics is None else {each.name: set(each.partition_indexes) for each in request.topics}
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    for log, wanted in _ongoing(client).items():
+        if asked is not None and log.number not in asked.get(log.topic, ()):
+            continue
+        present = cluster.replicas_of(log)
+        topics.setdefault(log.topic, []).append(
+            OngoingPartitionReassignment(
+                partition_index=log.number,
+                replicas=cluster.numbers_of(present),
+                adding_replicas=cluster.numbers_of(each for each in wanted if each not in present),
+                removing_replicas=cluster.numbers_of(each for each in present if each not in wanted),
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        topics=[OngoingTopicReassignment(name=name, partitions=each) for name, each in topics.items()],
+    )

@@ -1,0 +1,81 @@
+"""Whether this broker may answer for a log: it leads the log, and the client knows the same leader epoch."""
+
+from __future__ import annotations
+
+import trio
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.replication.records import EPOCH_STEP
+from dafka.kafka.apis.shared.registry import Client
+
+LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+"""The errors of clients that do not know the leader."""
+
+
+def find_epoch_error(log: LogState, epoch: int) -> ErrorCode:
+    """Return what is wrong with the leader epoch that a client knows; -1 if it knows none."""
+    current = log.leadership.epoch
+    if epoch < 0 or epoch == current:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def find_leader_error(log: LogState, epoch: int = -1) -> ErrorCode:
+    """Return why this broker cannot answer what only the leader of a log can.
+
+    Args:
+        log: The log.
+        epoch: The leader epoch that the client knows; -1 if it knows none.
+
+    Returns:
+        The error; NONE if it can.
+    """
+    error = find_epoch_error(log, epoch)
+    return error if error or log.leadership.is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def find_reader_error(log: LogState, epoch: int) -> ErrorCode:
+    """Return why this broker cannot serve readers of a log; see `find_leader_error`."""
+    error = find_leader_error(log, epoch)
+    is_readable = error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log.leadership.is_follower_readable
+    return ErrorCode.NONE if is_readable else error
+
+
+def find_read_error(client: Client, log: LogState, epoch: int) -> ErrorCode:
+    """Return why this broker cannot tell yet where the records end that a client has read.
+
+    Args:
+        client: The client.
+        log: The log.
+        epoch: The leader epoch of the last record that it has read; -1 if it does not say.
+
+    Returns:
+        UNKNOWN_LEADER_EPOCH if the log's branch of this epoch is not known, and may still be told; else NONE. What a
+        broker has not told that is dead for `[broker] mend_after_ms` is not waited for.
+    """
+    if log.knows_epoch(epoch):
+        return ErrorCode.NONE
+    brokers, patience_s = client.service.broker.brokers, client.service.config.broker.mend_after_ms / 1000
+    leader = brokers.find_number(epoch % EPOCH_STEP)
+    is_told = leader is None or brokers.silent_s(leader.address, trio.current_time()) >= patience_s
+    return ErrorCode.NONE if is_told else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def find_epoch_end(log: LogState, epoch: int) -> tuple[int, int] | None:
+    """Return where the records of a leader epoch end.
+
+    The last epoch ends with the log, not with the high watermark: a leader learns that one anew after a restart, and
+    clients would take records for lost that are there.
+
+    Args:
+        log: The log.
+        epoch: The epoch.
+
+    Returns:
+        The largest epoch of the log that is not larger, and its end; None if there is none.
+    """
+    found = log.end_of_epoch(epoch)
+    if found is not None and found[0] == log.epochs[-1][0]:
+        return found[0], max(found[1], log.index.end_offset)
+    return found

@@ -1,0 +1,86 @@
+"""Which function handles which request."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+from dafka.broker.broker import Service
+from dafka.broker.core.metadata.topics import Topic
+from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
+from dafka.kafka.server.cluster_view import ClusterView
+from dafka.kafka.server.kafka_server import KafkaListener
+
+Handler: TypeAlias = Callable[["Client", Any], Awaitable[Response | None]]
+"""Handles a request. None is no answer, which only Produce without acknowledgements gets."""
+
+_H = TypeVar("_H", bound=Handler)
+
+HANDLERS: dict[ApiKey, Handler] = {}
+"""The handlers that wait for nothing but their own work, by API. Produce is not among them."""
+
+
+@attrs.define
+class Client:
+    """A client's connection, as handlers see it.
+
+    Attributes:
+        listener: What all clients share.
+        header: The header of the request that is handled.
+        host: The address of the client.
+        endpoint: The host and port at which the client reaches the broker.
+        source: The user, or the address of the client.
+    """
+
+    listener: KafkaListener
+    header: RequestHeader
+    host: str
+    endpoint: tuple[str, int]
+    source: str
+
+    @property
+    def service(self) -> Service:
+        """The broker and its coordinators."""
+        return self.listener.service
+
+    def view_cluster(self) -> ClusterView:
+        """Return the cluster as the client sees it."""
+        return ClusterView(self.service.broker.brokers, self.endpoint)
+
+    def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
+        """Return the topic of a name, or of an id if there is no name; None if there is none."""
+        broker = self.service.broker
+        if name is not None:
+            return broker.find_topic(name)
+        return next((each for each in broker.topics.values() if uuid_of(each) == topic_id), None)
+
+
+def uuid_of(topic: Topic) -> uuid.UUID:
+    """Return the id of a topic as clients see it."""
+    return uuid.UUID(int=int(topic.topic_id, 16))
+
+
+def handles(request: type[Request], *, changes_topics: bool = False) -> Callable[[_H], _H]:
+    """Register the function that handles a request.
+
+    Args:
+        request: The request.
+        changes_topics: Whether it creates, changes or deletes topics, so that the broker has to know what others have
+            done with them.
+
+    Returns:
+        What registers it.
+    """
+
+    def register(handler: _H) -> _H:
+        async def handle_when_topics_are_known(client: Client, asked: Any) -> Response | None:
+            await client.service.broker.cluster.wait_topics()
+            return await handler(client, asked)
+
+        HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
+        return handler
+
+    return register

@@ -1,0 +1,166 @@
+"""The APIs that create and delete topics, and give them further logs."""
+
+from __future__ import annotations
+
+import uuid
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.topic_settings import find_settings_problem
+from dafka.broker.core.metadata.topics import Topic, find_name_problem
+from dafka.errors import ConfigError, StorageError
+from dafka.kafka.apis.configs import list_settings
+from dafka.kafka.apis.shared.assignments import AssignmentError, check_factor, read_assignments
+from dafka.kafka.apis.shared.registry import Client, handles, uuid_of
+from dafka.kafka.protocol import NIL
+from dafka.kafka.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from dafka.kafka.server.cluster_view import ClusterView
+
+
+@handles(CreateTopicsRequest, changes_topics=True)
+async def create_topics(client: Client, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create topics."""
+    results = [await _create(client, each, request.validate_only) for each in request.topics]
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
+    broker = client.service.broker
+    settings = {each.name: each.value for each in asked.configs if each.value is not None}
+    count = len(asked.assignments) if asked.assignments else asked.num_partitions
+    count = client.service.config.kafka.log_count if count == -1 else count
+    replicas = max(asked.replication_factor, 0)
+    error, message = ErrorCode.NONE, find_name_problem(asked.name)
+    if message:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    elif broker.find_topic(asked.name) is not None:
+        error, message = ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {asked.name!r} already"
+    elif count < 1:
+        error, message = ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition"
+    elif message := find_settings_problem(settings):
+        error = ErrorCode.INVALID_CONFIG
+    else:
+        try:
+            placement = _place(client.view_cluster(), asked)
+            if not is_trial:
+                await broker.create_topic(asked.name, count, settings, replicas, placement=placement).wait()
+        except AssignmentError as refused:
+            error, message = refused.error_code, str(refused)
+        except ConfigError as refused:
+            error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
+        except StorageError as failed:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+    if error:
+        return CreatableTopicResult(name=asked.name, error_code=error, error_message=message)
+    topic = broker.find_topic(asked.name) or Topic(asked.name, "0", count, settings)
+    configs = [
+        CreatableTopicConfigs(
+            name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
+        )
+        for each in list_settings(topic, client.service.config)
+    ]
+    return CreatableTopicResult(
+        name=asked.name,
+        topic_id=uuid_of(topic),
+        error_code=error,
+        num_partitions=count,
+        replication_factor=_count_replicas(client, topic, replicas),
+        configs=configs,
+    )
+
+
+def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]:
+    """Return the brokers that a client names for each log; none if it names none. Raises `AssignmentError`."""
+    if not asked.assignments:
+        check_factor(cluster, asked.replication_factor)
+        return []
+    found = {each.partition_index: each.broker_ids for each in asked.assignments}
+    if sorted(found) != list(range(len(asked.assignments))):
+        raise AssignmentError(f"expected brokers for each partition from 0 to {len(asked.assignments) - 1} once")
+    return read_assignments(cluster, [found[number] for number in range(len(found))])
+
+
+def _count_replicas(client: Client, topic: Topic, asked: int) -> int:
+    """Return on how many brokers a topic is kept, or would be."""
+    cluster = client.view_cluster()
+    logs = client.service.broker.logs(topic.name)
+    if logs:
+        return len(cluster.replicas_of(logs[0]))
+    return asked or min(client.service.config.broker.replicas, len(cluster.nodes))
+
+
+@handles(DeleteTopicsRequest, changes_topics=True)
+async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics, and the offsets that groups have committed for them."""
+    asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
+    asked += [(each.name, each.topic_id) for each in request.topics]
+    responses = []
+    for name, topic_id in asked:
+        topic = client.find_topic(name, topic_id)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            responses.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error))
+            continue
+        error, message = ErrorCode.NONE, None
+        try:
+            await client.service.delete_topic(topic.name)
+        except StorageError as failed:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+        responses.append(
+            DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=error, error_message=message)
+        )
+    return DeleteTopicsResponse(responses=responses)
+
+
+@handles(CreatePartitionsRequest, changes_topics=True)
+async def create_partitions(client: Client, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """Give topics further logs."""
+    results = [await _add_logs(client, each, request.validate_only) for each in request.topics]
+    return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+
+
+async def _add_logs(client: Client, asked: CreatePartitionsTopic, is_trial: bool) -> CreatePartitionsTopicResult:
+    broker = client.service.broker
+    topic = broker.find_topic(asked.name)
+    if topic is None:
+        return _answer_count(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    first, placement = topic.log_count, list[tuple[str, ...]]()
+    if asked.count <= first:
+        message = f"the topic has {first} partitions already; their number can only increase"
+        return _answer_count(asked, ErrorCode.INVALID_PARTITIONS, message)
+    if asked.assignments is not None:
+        try:
+            if len(asked.assignments) != asked.count - first:
+                raise AssignmentError(f"expected brokers for {asked.count - first} further partitions")
+            placement = read_assignments(client.view_cluster(), [each.broker_ids for each in asked.assignments])
+        except AssignmentError as refused:
+            return _answer_count(asked, ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused))
+    if not is_trial:
+        try:
+            await broker.change_topic(asked.name, log_count=asked.count).wait()
+            for log, replicas in zip(broker.logs(asked.name)[first:], placement, strict=False):
+                if replicas != client.view_cluster().replicas_of(log):
+                    broker.change_replicas(log, replicas)
+        except (ConfigError, StorageError) as error:
+            is_failure = isinstance(error, StorageError)
+            code = ErrorCode.KAFKA_STORAGE_ERROR if is_failure else ErrorCode.INVALID_PARTITIONS
+            return _answer_count(asked, code, str(error))
+    return _answer_count(asked, ErrorCode.NONE)
+
+
+def _answer_count(
+    asked: CreatePartitionsTopic, error: ErrorCode, message: str | None = None
+) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=message)

@@ -1,0 +1,179 @@
+"""InitProducerId, and the APIs of transactions."""
+
+from __future__ import annotations
+
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from dafka.storage.plugin_helpers import now_ms
+
+
+@handles(InitProducerIdRequest)
+async def init_producer_id(client: Client, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    """Give a producer its id and epoch."""
+    service = client.service
+    expected = Producer(request.producer_id, request.producer_epoch)
+    result = await service.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout_ms, expected
+    )
+    return InitProducerIdResponse(
+        throttle_time_ms=0,
+        error_code=_error_for(client, result.error_code, 4),
+        producer_id=result.producer.producer_id,
+        producer_epoch=result.producer.producer_epoch,
+    )
+
+
+@handles(AddPartitionsToTxnRequest)
+async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """Let logs take part in a transaction: all of them, or none if one does not exist."""
+    service = client.service
+    logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
+    unknown = {log for log in logs if service.broker.find_log(log.topic, log.partition) is None}
+    if unknown:
+        errors = {
+            log: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for log in logs
+        }
+    else:
+        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        name = request.v3_and_below_transactional_id
+        answer = await service.transactions.add_partitions(name, producer, logs)
+        errors = dict.fromkeys(logs, _error_for(client, answer, 2))
+    return AddPartitionsToTxnResponse(
+        throttle_time_ms=0,
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=each, partition_error_code=errors[TopicPartition(topic.name, each)]
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ],
+    )
+
+
+@handles(AddOffsetsToTxnRequest)
+async def add_offsets(client: Client, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    """Let the offsets of a group take part in a transaction."""
+    producer = Producer(request.producer_id, request.producer_epoch)
+    answer = await client.service.transactions.add_offsets(request.transactional_id, producer, request.group_id)
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
+
+
+@handles(EndTxnRequest)
+async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnResponse:
+    """Commit or abort a transaction."""
+    producer = Producer(request.producer_id, request.producer_epoch)
+    answer = await client.service.transactions.end_transaction(
+        request.transactional_id, producer, is_commit=request.committed
+    )
+    return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
+
+
+@handles(DescribeTransactionsRequest)
+async def describe_transactions(client: Client, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    """Answer with the states of transactional ids."""
+    states = []
+    for name in request.transactional_ids:
+        try:
+            transaction = await client.service.transactions.describe_transaction(name)
+        except CoordinatorError as error:
+            states.append(describe_nothing(name, error.error_code))
+            continue
+        if transaction is None:
+            states.append(describe_nothing(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+            continue
+        state = describe_nothing(name, ErrorCode.NONE)
+        state.transaction_state = transaction.phase.value
+        state.transaction_timeout_ms = transaction.transaction_timeout_ms
+        state.transaction_start_time_ms = transaction.started_at_ms
+        state.producer_id, state.producer_epoch = transaction.producer_id, transaction.producer_epoch
+        logs: dict[str, list[int]] = {}
+        for log in sorted(transaction.partitions):
+            logs.setdefault(log.topic, []).append(log.partition)
+        state.topics = [TopicData(topic=topic, partitions=numbers) for topic, numbers in logs.items()]
+        states.append(state)
+    return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+
+
+@handles(ListTransactionsRequest)
+async def list_transactions(client: Client, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    """Answer with the transactional ids that pass the filters."""
+    known = {phase.value for phase in TransactionPhase}
+    if request.transactional_id_pattern:  # a pattern of a client could keep this process busy without end
+        error = ErrorCode.INVALID_REGULAR_EXPRESSION
+        return ListTransactionsResponse(
+            throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
+        )
+    try:
+        found = await client.service.transactions.list_transactions()
+    except CoordinatorError as error:
+        return ListTransactionsResponse(
+            throttle_time_ms=0, error_code=error.error_code, unknown_state_filters=[], transaction_states=[]
+        )
+    time_ms = now_ms()
+    states = [
+        ListedTransactionState(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            transaction_state=each.phase.value,
+        )
+        for each in found
+        if (not request.state_filters or each.phase.value in request.state_filters)
+        and (not request.producer_id_filters or each.producer_id in request.producer_id_filters)
+        and (request.duration_filter < 0 or 0 <= each.started_at_ms <= time_ms - request.duration_filter)
+    ]
+    return ListTransactionsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=[each for each in request.state_filters if each not in known],
+        transaction_states=states,
+    )
+
+
+def _error_for(client: Client, error: ErrorCode, fenced_version: int) -> ErrorCode:
+    """Return an error in the words of a client's version: older ones do not know PRODUCER_FENCED."""
+    if error is ErrorCode.PRODUCER_FENCED and client.header.api_version < fenced_version:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def describe_nothing(name: str, error: ErrorCode) -> TransactionState:
+    """Return what DescribeTransactions says of a transactional id of which only an error is known."""
+    return TransactionState(
+        error_code=error,
+        transactional_id=name,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[],
+    )

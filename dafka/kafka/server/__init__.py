@@ -1,0 +1,1 @@
+"""The server that Kafka's clients connect to."""

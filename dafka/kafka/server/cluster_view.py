@@ -1,0 +1,174 @@
+"""The cluster as clients of Kafka see it: brokers have numbers, and each log has a leader and replicas among them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable
+
+import attrs
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import LogState
+from dafka.broker.core.metadata.brokers import Brokers
+from dafka.endpoints import split_tcp_endpoint
+from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
+
+NO_NODE = -1
+"""The number that stands for no broker."""
+
+
+@attrs.frozen
+class Node:
+    """A broker, and where clients of Kafka reach it.
+
+    Attributes:
+        number: Its number.
+        host: The host.
+        port: The port.
+        rack: Its rack; None if it has none.
+    """
+
+    number: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@attrs.frozen
+class LogView:
+    """The leader and the replicas of a log, by number.
+
+    Attributes:
+        error_code: NONE, or LEADER_NOT_AVAILABLE.
+        leader: The leader; `NO_NODE` if there is none that clients can reach. A broker that does not hear most of the
+            replicas names the last one that it knew, as Kafka's brokers do when they are cut off.
+        epoch: The leader epoch; one less while there is no leader that clients can reach. Some clients look where the
+            epoch that they know ends only when they hear of a later one together with its leader.
+        replicas: The brokers that keep the log.
+        in_sync: The living ones that have all of it. A broker that does not lead the log names all living ones.
+        offline: Those of them that are not alive.
+    """
+
+    error_code: ErrorCode
+    leader: int
+    epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    offline: list[int]
+
+
+class ClusterView:
+    """The cluster at one time, as one client sees it.
+
+    Args:
+        brokers: The brokers.
+        endpoint: The host and port at which the client reaches the broker that it is connected to.
+
+    Attributes:
+        brokers: The brokers.
+        own: The broker that the client is connected to.
+        nodes: The brokers that clients are told of, by number; see `Brokers.listed`.
+        cluster_id: The id of the cluster. It is the address of the broker with the smallest number, living or not, so
+            that it is the same at each broker, and stays while brokers with larger numbers come and go.
+    """
+
+    def __init__(self, brokers: Brokers, endpoint: tuple[str, int]) -> None:
+        self.brokers = brokers
+        known = brokers.all()
+        self.cluster_id = known[0].address
+        self._numbers = {each.address: each.number for each in known}
+        own = brokers.own
+        self.own = Node(own.number, *endpoint, own.rack or None)
+        self._nodes = {own.number: self.own}
+        for each in known:
+            found = split_listener(each.kafka_listener)
+            if found is not None:
+                self._nodes.setdefault(each.number, Node(each.number, *found, each.rack or None))
+        self.nodes = self.list_nodes()
+
+    @property
+    def controller(self) -> int:
+        """The listed broker with the smallest number, to which clients send what may go to any broker."""
+        return self.nodes[0].number
+
+    def list_nodes(self, leaders: Collection[int] = ()) -> list[Node]:
+        """Return the brokers that clients are told of, by number.
+
+        Args:
+            leaders: The numbers of the leaders that a response names. They are among these brokers.
+
+        Returns:
+            The brokers.
+        """
+        listed = {each.number for each in self.brokers.listed()}.union(leaders)
+        return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
+
+    def find_node(self, address: str) -> Node | None:
+        """Return the broker with an address; None if it is not known, or has no listener for clients of Kafka."""
+        number = self._numbers.get(address)
+        return None if number is None else self._nodes.get(number)
+
+    def find_leader(self, log: LogState) -> Node | None:
+        """Return the leader of a log; None if there is none that clients can reach."""
+        return self.find_node(self.brokers.leader_of(log.leadership))
+
+    def describe_log(self, log: LogState) -> LogView:
+        """Return the leader and the replicas of a log."""
+        leadership = log.leadership
+        leader = self.find_leader(log)
+        replicas = self.replicas_of(log)
+        in_sync = leadership.in_sync if leadership.is_led and leadership.in_sync else leadership.voters or replicas
+        return LogView(
+            ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
+            NO_NODE if leader is None else leader.number,
+            leadership.epoch if leader is not None else leadership.epoch - 1,
+            self.numbers_of(replicas),
+            self.numbers_of(filter(self.brokers.is_alive, in_sync)),
+            self.numbers_of(itertools.filterfalse(self.brokers.is_alive, replicas)),
+        )
+
+    def replicas_of(self, log: LogState) -> tuple[str, ...]:
+        """Return the addresses of the brokers that keep a log."""
+        leader = self.brokers.leader_of(log.leadership)
+        return log.leadership.replicas or ((leader,) if leader else ())
+
+    def describe_leader(self, log: LogState) -> LeaderIdAndEpoch:
+        """Return who leads a log, for a client that has asked another broker."""
+        view = self.describe_log(log)
+        return LeaderIdAndEpoch(leader_id=view.leader, leader_epoch=view.epoch)
+
+    def describe_endpoints(self, leaders: Iterable[LeaderIdAndEpoch | None]) -> list[NodeEndpoint]:
+        """Return where clients reach leaders that a response names."""
+        numbers = {each.leader_id for each in leaders if each is not None}
+        return [
+            NodeEndpoint(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
+            for each in self.list_nodes(numbers)
+            if each.number in numbers
+        ]
+
+    def find_read_replica(self, log: LogState, rack: str) -> int:
+        """Return the broker in a rack from which clients there should read a log that this broker leads.
+
+        Args:
+            log: The log.
+            rack: The rack of the client; empty if it has not said any.
+
+        Returns:
+            The number of a living in-sync replica; `NO_NODE` if this broker is as near, or there is none.
+        """
+        leadership = log.leadership
+        if not rack or not leadership.is_led or not leadership.is_follower_readable or self.own.rack == rack:
+            return NO_NODE
+        nodes = [self.find_node(each) for each in leadership.in_sync if self.brokers.is_alive(each)]
+        near = [each.number for each in nodes if each is not None and each.rack == rack]
+        return near[log.number % len(near)] if near else NO_NODE
+
+    def numbers_of(self, addresses: Iterable[str]) -> list[int]:
+        """Return the numbers of brokers. Those that are not known are left out."""
+        return [self._numbers[each] for each in addresses if each in self._numbers]
+
+
+def split_listener(listener: str) -> tuple[str, int] | None:
+    """Return the host and the port of `HOST:PORT`; None if the text has another form."""
+    found = split_tcp_endpoint(f"tcp://{listener}")
+    return None if found is None else (found[0].strip("[]"), int(found[1]))

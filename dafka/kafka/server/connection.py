@@ -1,0 +1,403 @@
+"""One connection of a client: requests are handled in their order, and answered in their order.
+
+The answer to Produce waits for the disk while the requests behind it are handled. All others are handled one after the
+other, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TypeAlias, TypeVar
+
+import trio
+
+from dafka.broker.connections.memory import SMALL_BYTES, SlowUploadError, Upload
+from dafka.broker.connections.tcp_server import AcceptedClient
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
+from dafka.kafka.apis import HANDLERS, OFFERED, SERVED, Client, ProduceRefusedError, begin_produce
+from dafka.kafka.apis.guards import GUARDS, Access, Amendment, Verdict
+from dafka.kafka.protocol import (
+    ApiKey,
+    FrameSplitter,
+    Request,
+    RequestHeader,
+    Response,
+    advertise,
+    decode_request,
+    encode_response,
+    encode_unsupported,
+)
+from dafka.kafka.protocol.messages.connections import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
+from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
+from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
+from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.sasl import (
+    LOGIN_BYTES_MAX,
+    Authentication,
+    AuthenticationError,
+    refuse_authenticate,
+    refuse_handshake,
+)
+
+MIB = 2**20
+
+READ_BYTES = MIB
+"""The most that is read of a large request at a time, in bytes."""
+
+SEND_BYTES = 2**18
+"""The most that is sent at a time, in bytes."""
+
+UNSENT_BYTES_MAX = MIB
+"""While more than this waits for a client to read, its next request waits, too."""
+
+UNANSWERED_MAX = 100
+"""Requests of a connection whose answers may wait for the disk or for the client to read."""
+
+_WAITING = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
+"""Requests that wait for what others do. When the broker stops, they get no answer."""
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+_Outgoing: TypeAlias = bytes | tuple[RequestHeader, Callable[[], Awaitable[Response | None]], float]
+_T = TypeVar("_T")
+
+
+class DisconnectError(Exception):
+    """The client is disconnected.
+
+    Args:
+        message: What the client has done, for the log.
+        reason: The reason in few words, for the metrics.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Connection:
+    """The connection of one client.
+
+    Args:
+        accepted: The connection.
+        listener: What all clients share.
+        endpoint: The host and port at which the client reaches the broker.
+    """
+
+    def __init__(self, accepted: AcceptedClient, listener: KafkaListener, endpoint: tuple[str, int]) -> None:
+        self._accepted = accepted
+        self._listener = listener
+        self._service = service = listener.service
+        self._stopping = service.stopping
+        security = service.security
+        self._stream = security.encrypt(accepted.stream)
+        self._counters = listener.counters
+        self._users = security.users
+        self._host = accepted.host
+        self._endpoint = endpoint
+        self._kafka = kafka = service.config.kafka
+        self._splitter = FrameSplitter(kafka.request_bytes_max)
+        self._authentication: Authentication | None = None
+        if security.users is not None:
+            is_private = security.tls is not None or accepted.is_local
+            self._authentication = Authentication(
+                security.users, service.logins, accepted.host, allows_plain=is_private
+            )
+            self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
+        self._user = ""
+        self._ending = ""
+        self._login_s = security.settings.login_ms / 1000
+        self._login_scope = trio.CancelScope()
+        self._unsent_bytes = 0
+        self._sent = trio.Event()
+        self._outgoing, self._answers = trio.open_memory_channel[_Outgoing](UNANSWERED_MAX)
+
+    async def run(self) -> None:
+        """Serve the client until it or the broker ends the connection."""
+        try:
+            self._login_scope.deadline = trio.current_time() + self._login_s
+            with self._login_scope:
+                await self._serve()
+            if self._login_scope.cancelled_caught:
+                raise DisconnectError(f"it has not authenticated within {self._login_s:.0f} s", "login timeout")
+        except* (DisconnectError, AuthenticationError, ProduceRefusedError, WireError, EncodingError) as group:
+            self._note_end(group.exceptions[0])
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client has gone
+        except* StorageError as failed:
+            self._counters.disconnected["storage failure"] += 1
+            _LOGGER.warning("disconnected the client at %s: %s", self._host, failed.exceptions[0])
+        except* Exception:
+            # A mistake of this program must not end the service of other clients.
+            self._counters.disconnected["unexpected error"] += 1
+            _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
+        finally:
+            self._listener.answers.give_back(self._unsent_bytes)
+
+    def _note_end(self, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        reason = "malformed request"
+        if isinstance(error, DisconnectError):
+            reason = error.reason
+        elif isinstance(error, AuthenticationError):
+            reason = "failed login"
+        elif isinstance(error, ProduceRefusedError):
+            reason = "refused records"
+        self._counters.disconnected[reason] += 1
+        _LOGGER.info("disconnected the client at %s: %s", self._host, error)
+
+    async def _serve(self) -> None:
+        if isinstance(self._stream, trio.SSLStream):
+            try:
+                with self._stopping.interrupting():
+                    await self._stream.do_handshake()
+            except trio.BrokenResourceError as error:
+                raise DisconnectError(f"there is no TLS connection: {error.__cause__ or error}", "no TLS") from None
+        if self._authentication is None:
+            self._login_scope.deadline = math.inf
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_all)
+            async with self._outgoing:
+                await self._receive_all()
+
+    @property
+    def _source(self) -> str:
+        """Whom the limits by source count: the user, or the address of a client that has not said who it is."""
+        return self._user or self._host
+
+    async def _receive_all(self) -> None:
+        """Receive requests and handle them, until the client ends the connection or the broker stops."""
+        idle_s = self._kafka.idle_ms / 1000
+        is_open = True
+        while is_open:
+            size = self._splitter.frame_bytes
+            if not self._splitter.pending_bytes:
+                with trio.move_on_after(idle_s) as scope:
+                    data = await self._receive(SMALL_BYTES)
+                if scope.cancelled_caught:
+                    raise DisconnectError(f"it has sent nothing for {idle_s:.0f} s", "idle")
+                await self._take_in(data)
+                is_open = bool(data) and not self._ending
+            else:
+                with Upload(self._listener.receiving, self._source, size, self._kafka.receive_ms) as upload:
+                    is_open = await self._receive_rest(size, upload)
+
+    async def _receive_rest(self, size: int, upload: Upload) -> bool:
+        """Receive the rest of a request, which must be complete in time, and handle it.
+
+        Args:
+            size: The size of the request; 0 if too little of it was received to know.
+            upload: The room for it.
+
+        Returns:
+            Whether the connection continues.
+        """
+        is_complete = False
+        while not is_complete:
+            pending = self._splitter.pending_bytes
+            missing = max(size - pending, 1) if size > SMALL_BYTES else SMALL_BYTES
+            try:
+                data = await upload.receive(self._receive, pending, min(missing, READ_BYTES))
+            except SlowUploadError as error:
+                raise DisconnectError(f"its request comes too slowly: {error}", "slow request") from None
+            is_complete = await self._take_in(data) or not size
+            if not data or self._ending:
+                return False
+        return True
+
+    async def _receive(self, bytes_max: int) -> bytes | bytearray:
+        """Receive bytes; none if the client has sent its last ones, or the broker is stopping."""
+        with self._stopping.interrupting():
+            return await self._stream.receive_some(bytes_max)
+        return b""
+
+    async def _take_in(self, data: bytes | bytearray) -> bool:
+        """Handle the requests that end in the next bytes. Return whether there were any."""
+        self._counters.received_bytes += len(data)
+        frames = self._splitter.receive(data)
+        for frame in frames:
+            await self._handle(frame)
+            if self._ending:
+                self._counters.disconnected["failed login"] += 1
+                _LOGGER.info("disconnecting the client at %s: %s", self._host, self._ending)
+                break
+            if self._stopping.has_begun:
+                break
+        return bool(frames)
+
+    async def _handle(self, frame: bytes) -> None:
+        begun = trio.current_time()
+        authentication = self._authentication
+        if authentication is not None:
+            authentication.count_request()
+            if authentication.takes_tokens:
+                await self._put(await self._log_in(authentication, authentication.answer_token(frame)))
+                return
+        try:
+            header, request = decode_request(frame, offered=OFFERED)
+        except UnsupportedRequestError as error:
+            answer = encode_unsupported(error, SERVED)
+            if answer is None:
+                raise self._refuse_unsupported(error) from None
+            await self._put(answer)
+            return
+        if authentication is not None and not isinstance(request, ApiVersionsRequest):
+            answered = authentication.answer(header, request)
+            response, self._ending = await self._log_in(authentication, answered)
+            await self._answer(header, response, begun)
+            return
+        if authentication is None:
+            self._accepted.mark_served()
+        await self._serve_request(header, request, begun)
+
+    def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
+        """Return the error that ends a connection whose next answer the client could not read."""
+        asked = f"{_name_api(error.api_key)} in version {error.api_version}"
+        versions = OFFERED.get(error.api_key)
+        offered = "does not serve it" if versions is None else f"offers versions {versions}"
+        client = self._host if error.client_id is None else f"{self._host} ({error.client_id[:100]!r})"
+        if self._listener.refusals.is_due((self._host, error.api_key, error.api_version), trio.current_time()):
+            _LOGGER.warning(
+                "disconnecting the client at %s: it asked for %s, and this broker %s", client, asked, offered
+            )
+        return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
+
+    async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
+        client = Client(self._listener, header, self._host, self._endpoint, self._source)
+        verdict = self._guard(client, request)
+        if isinstance(verdict, Response):
+            await self._answer(header, verdict, begun)
+        elif isinstance(request, ProduceRequest):
+            wait = _amended(await begin_produce(client, request), verdict)
+            await self._outgoing.send((header, wait, begun))
+        elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
+            # The network was cut, and the client has gone on with another connection. Its group may be further by now.
+            self._counters.late_commits += 1
+        else:
+            while self._unsent_bytes > UNSENT_BYTES_MAX:
+                self._sent = trio.Event()
+                await self._sent.wait()
+            found = None
+            with self._stopping.interrupting() if isinstance(request, _WAITING) else nullcontext():
+                found = await self._respond(client, request)
+            if found is not None and verdict is not None:
+                verdict(found)
+            await self._answer(header, found, begun)
+
+    async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
+        """Return the next answer of the login. If the user is proved, let the client do what the user may do."""
+        try:
+            answer = await answered
+        except AuthenticationError:
+            self._counters.failed_logins[authentication.mechanism] += 1
+            raise
+        if authentication.has_failed:
+            self._counters.failed_logins[authentication.mechanism] += 1
+        if authentication.user is not None:
+            self._counters.logins[authentication.mechanism] += 1
+            self._user = authentication.user
+            self._authentication = None
+            self._login_scope.deadline = math.inf
+            self._splitter.limit(self._kafka.request_bytes_max)
+        return answer
+
+    def _guard(self, client: Client, request: Request) -> Verdict:
+        """Take away what the user may not do; see `dafka.kafka.apis.guards`."""
+        if self._users is None or isinstance(
+            request, (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
+        ):
+            return None
+        user = self._users.find(self._user)
+        if user is None:
+            raise DisconnectError(f"the user {self._user!r} was removed", "removed user")
+        guard = GUARDS.get(request.API_KEY)
+        if guard is None:
+            raise DisconnectError(f"nobody is permitted to use {request.API_KEY.name}", "unsupported request")
+        return guard(Access(user.permissions, client), request)
+
+    async def _respond(self, client: Client, request: Request) -> Response | None:
+        if isinstance(request, ApiVersionsRequest):
+            return advertise(SERVED)
+        if isinstance(request, SaslHandshakeRequest):
+            return refuse_handshake([])
+        if isinstance(request, SaslAuthenticateRequest):
+            return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, "the client is not expected to authenticate")
+        return await HANDLERS[request.API_KEY](client, request)
+
+    async def _answer(self, header: RequestHeader, response: Response | None, begun: float) -> None:
+        self._counters.add_response(header.api_key, response, trio.current_time() - begun)
+        if response is not None:
+            await self._put(encode_response(header, response))
+
+    async def _put(self, answer: bytes) -> None:
+        """Let an answer be sent after those before it."""
+        self._count_unsent(len(answer))
+        await self._outgoing.send(answer)
+
+    def _count_unsent(self, size: int) -> None:
+        self._unsent_bytes += size
+        self._listener.answers.take_now(size)
+
+    async def _send_all(self) -> None:
+        async for each in self._answers:
+            if isinstance(each, bytes):
+                await self._send(each)
+                continue
+            header, wait, begun = each
+            response = await wait()
+            self._counters.add_response(header.api_key, response, trio.current_time() - begun)
+            if response is not None:
+                answer = encode_response(header, response)
+                self._count_unsent(len(answer))
+                await self._send(answer)
+
+    async def _send(self, answer: bytes) -> None:
+        """Send an answer. A client that does not read it in time is disconnected."""
+        send_s = self._kafka.send_ms / 1000
+        view = memoryview(answer)
+        for position in range(0, len(view), SEND_BYTES):
+            part = view[position : position + SEND_BYTES]
+            since = trio.current_time()
+            with (
+                trio.move_on_after(send_s) as scope,
+                self._listener.answers.waiting_for_client(scope, self._unsent_bytes),
+            ):
+                await self._stream.send_all(part)
+            if scope.cancelled_caught:
+                waited_s = trio.current_time() - since
+                raise DisconnectError(f"it has not read its answers for {waited_s:.1f} s", "slow reader")
+            self._accepted.sent_at = trio.current_time()
+            self._counters.sent_bytes += len(part)
+        self._unsent_bytes -= len(view)
+        self._listener.answers.give_back(len(view))
+        self._sent.set()
+
+
+def _name_api(key: int) -> str:
+    return next((each.name for each in ApiKey if each == key), f"the API {key}")
+
+
+def _amended(
+    wait: Callable[[], Awaitable[Response | None]], amend: Amendment | None
+) -> Callable[[], Awaitable[Response | None]]:
+    """Return a function that waits for a response, and adds to it what was refused."""
+    if amend is None:
+        return wait
+
+    async def wait_amended() -> Response | None:
+        response = await wait()
+        if response is not None:
+            amend(response)
+        return response
+
+    return wait_amended

@@ -1,0 +1,209 @@
+"""Fetch sessions: a client names its logs once, and then only what it has changed; so does the broker in its answers.
+
+A request with the epoch 0 names all logs and begins a session. Later ones have the next epochs, name logs that are new
+or whose position has moved, and logs to forget. Their answers leave out logs without news. A request with the epoch -1
+names all logs and belongs to no session. This is KIP-227.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import attrs
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
+
+_T = TypeVar("_T")
+
+NO_SESSION = 0
+"""The id of a session that stands for none."""
+
+_EPOCH_MAX = 2**31 - 1
+
+
+class LogProgress(NamedTuple):
+    """What the last answer said of a log. An answer with other values is news."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+@attrs.define(eq=False)
+class _Session(Generic[_T]):
+    """The state of a session.
+
+    Attributes:
+        session_id: Its id.
+        epoch: The epoch of its next request.
+        used_at_ms: When its last request came.
+        wanted: What the client wants of each log. Logs whose records were returned last come last.
+        told: What the client knows of each log.
+    """
+
+    session_id: int
+    epoch: int
+    used_at_ms: int
+    wanted: dict[TopicPartition, _T]
+    told: dict[TopicPartition, LogProgress] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class SessionFetch(Generic[_T]):
+    """A request, completed with what its session knows.
+
+    Attributes:
+        error_code: Why the session cannot go on; NONE if it can.
+        session_id: The id for the response.
+        wanted: What the client wants of each log, in the order in which they should be read.
+    """
+
+    error_code: ErrorCode
+    session_id: int = NO_SESSION
+    wanted: Mapping[TopicPartition, _T] = attrs.field(factory=dict)
+    _session: _Session[_T] | None = None
+    _is_full: bool = True
+
+    def select_news(self, results: Sequence[tuple[TopicPartition, LogProgress, bool]]) -> Sequence[TopicPartition]:
+        """Return the logs that the response must name.
+
+        Args:
+            results: Each log that was read, how far it reaches, and whether it has records or an error.
+
+        Returns:
+            All logs in the answer to a full request, and otherwise those with news.
+        """
+        session = self._session
+        if session is None:
+            return [log for log, _, _ in results]
+        news = []
+        for log, progress, has_content in results:
+            if self._is_full or has_content or session.told.get(log) != progress:
+                news.append(log)
+            if log not in session.wanted:
+                continue  # a later request has forgotten it
+            session.told[log] = progress
+            if has_content:
+                session.wanted[log] = session.wanted.pop(log)
+        return news
+
+
+class FetchSessions(Generic[_T]):
+    """All sessions of a broker.
+
+    Args:
+        draw_id: Returns a random number from 1 to 2**31 - 1.
+        sessions_max: How many sessions there may be. Beyond it, a new one replaces the least recently used one if that
+            has been idle long enough; otherwise clients go on without sessions.
+        partitions_max: How many logs all sessions together may name.
+        idle_ms: How long a session must be unused until another one may replace it.
+    """
+
+    def __init__(
+        self,
+        draw_id: Callable[[], int],
+        *,
+        sessions_max: int = 1000,
+        partitions_max: int = 200_000,
+        idle_ms: int = 120_000,
+    ) -> None:
+        self._draw_id = draw_id
+        self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        self._idle_ms = idle_ms
+        self._sessions: dict[int, _Session[_T]] = {}  # the least recently used one is first
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        changed: Mapping[TopicPartition, _T],
+        forgotten: Iterable[TopicPartition],
+        time_ms: int,
+    ) -> SessionFetch[_T]:
+        """Take a request.
+
+        Args:
+            session_id: The id in the request.
+            epoch: The epoch in the request.
+            changed: The logs that it names, and what the client wants of each.
+            forgotten: The logs that the session is to forget.
+            time_ms: The time, in milliseconds.
+
+        Returns:
+            What is wanted.
+        """
+        if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
+            self._close(session_id)
+            session = self._open(changed, time_ms) if epoch == INITIAL_EPOCH else None
+            if session is None:
+                return SessionFetch(ErrorCode.NONE, wanted=changed)
+            return SessionFetch(ErrorCode.NONE, session.session_id, dict(session.wanted), session)
+        return self._resume(session_id, epoch, changed, forgotten, time_ms)
+
+    def _resume(
+        self,
+        session_id: int,
+        epoch: int,
+        changed: Mapping[TopicPartition, _T],
+        forgotten: Iterable[TopicPartition],
+        time_ms: int,
+    ) -> SessionFetch[_T]:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if epoch != session.epoch:
+            return SessionFetch(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        added = len(changed.keys() - session.wanted.keys())
+        if self._partitions + added > self._partitions_max:
+            self._close(session_id)
+            return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._change(session, changed, forgotten)
+        if not session.wanted:
+            self._close(session_id)
+            return SessionFetch(ErrorCode.NONE)
+        session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        session.used_at_ms = time_ms
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        return SessionFetch(ErrorCode.NONE, session_id, dict(session.wanted), session, False)
+
+    def _change(
+        self, session: _Session[_T], changed: Mapping[TopicPartition, _T], forgotten: Iterable[TopicPartition]
+    ) -> None:
+        self._partitions -= len(session.wanted)
+        session.wanted.update(changed)
+        for log in forgotten:
+            session.wanted.pop(log, None)
+            session.told.pop(log, None)
+        self._partitions += len(session.wanted)
+
+    def _open(self, wanted: Mapping[TopicPartition, _T], time_ms: int) -> _Session[_T] | None:
+        """Open a session; None if there is no room for it."""
+        if not wanted:
+            return None
+        if len(self._sessions) >= self._sessions_max:
+            oldest = next(iter(self._sessions.values()))
+            if time_ms - oldest.used_at_ms < self._idle_ms:
+                return None
+            self._close(oldest.session_id)
+        if self._partitions + len(wanted) > self._partitions_max:
+            return None
+        session_id = self._draw_id()
+        while session_id in self._sessions:
+            session_id = self._draw_id()
+        session = self._sessions[session_id] = _Session(session_id, 1, time_ms, dict(wanted))
+        self._partitions += len(wanted)
+        return session
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.wanted)
+            session.wanted.clear()

@@ -1,0 +1,74 @@
+"""What all clients of Kafka that connect to a broker share."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from dafka.broker.broker import Service
+from dafka.broker.connections.connection_quotas import Crowd
+from dafka.kafka.protocol.messages.logs import FetchPartition
+from dafka.kafka.server.counters import Counters
+from dafka.kafka.server.fetch_sessions import FetchSessions
+
+REPORT_S = 60.0
+"""How long after a line in the log the same is not logged again."""
+
+REPORTED_MAX = 1000
+"""How many lines are remembered for that."""
+
+
+class RecentReports:
+    """What was logged in the last minute, so that a client that goes on connecting does not fill the log."""
+
+    def __init__(self) -> None:
+        self._at: OrderedDict[Hashable, float] = OrderedDict()
+
+    def is_due(self, subject: Hashable, now: float) -> bool:
+        """Return whether something is to be logged, and note that it is.
+
+        Args:
+            subject: What the line is about.
+            now: The time, in seconds.
+
+        Returns:
+            Whether it was not logged for `REPORT_S`.
+        """
+        if now - self._at.get(subject, float("-inf")) < REPORT_S:
+            return False
+        self._at[subject] = now
+        self._at.move_to_end(subject)
+        if len(self._at) > REPORTED_MAX:
+            self._at.popitem(last=False)
+        return True
+
+
+class KafkaListener:
+    """What all clients of Kafka share.
+
+    Args:
+        service: The broker and its coordinators.
+
+    Attributes:
+        service: The broker and its coordinators.
+        bootstrap_servers: Where the listener listens, as clients take it: `HOST:PORT`. Empty until then.
+        fetch_sessions: The sessions of fetches.
+        counters: What clients have done.
+        crowd: The connections.
+        receiving: The memory for requests that are being received.
+        answers: The memory for answers that clients have not read yet.
+        refusals: The requests that were refused because they are not offered, as far as that was logged.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.bootstrap_servers = ""
+        kafka = service.config.kafka
+        self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
+        self.counters = Counters()
+        self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
+        self.receiving = service.memory.room(kafka.receiving_bytes_max)
+        self.answers = service.memory.room(kafka.answers_bytes_max)
+        self.refusals = RecentReports()
+        service.listeners.append(self)

@@ -1,0 +1,129 @@
+"""Prometheus metrics of a listener for clients of Kafka, read from its counters at each scrape.
+
+This module needs the extra `dafka[metrics]`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from dafka.broker.core.error_codes import error_name
+from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, histogram_buckets, make_families
+
+COUNTERS = {
+    "dafka_kafka_requests": MetricHelp("Requests of clients of Kafka that were handled.", ("api",)),
+    "dafka_kafka_errors": MetricHelp(
+        "Error codes in responses, under Kafka's names. One response may have several.", ("api", "error")
+    ),
+    "dafka_kafka_accepted_connections": MetricHelp("Connections of clients of Kafka that were accepted."),
+    "dafka_kafka_refused_connections": MetricHelp("Connections that were closed because there were too many."),
+    "dafka_kafka_disconnected_clients": MetricHelp("Clients of Kafka that the broker disconnected.", ("reason",)),
+    "dafka_kafka_bytes": MetricHelp(
+        "Bytes received from clients of Kafka, and sent to them; with TLS, before encryption.", ("direction",)
+    ),
+    "dafka_kafka_records": MetricHelp(
+        "Records that clients of Kafka published (produced), and that were sent to them (consumed).",
+        ("direction", "topic"),
+    ),
+    "dafka_kafka_duplicate_batches": MetricHelp(
+        "Batches that idempotent producers sent again, and that were not stored again."
+    ),
+    "dafka_kafka_late_commits": MetricHelp(
+        "Commits of offsets that were discarded, because the client had closed the connection when they came."
+    ),
+    "dafka_kafka_logins": MetricHelp(
+        "Authentications of clients of Kafka. The mechanism is empty if the client has chosen none.",
+        ("mechanism", "result"),
+    ),
+}
+
+GAUGES = {
+    "dafka_kafka_connections": MetricHelp("Connections of clients of Kafka."),
+    "dafka_kafka_receiving_bytes": MetricHelp("Size of the large requests that are being received."),
+    "dafka_kafka_groups": MetricHelp("Groups of consumers, by their state under Kafka's name.", ("state",)),
+    "dafka_kafka_group_lag_records": MetricHelp(
+        "Records of a topic behind the offsets that a group has committed.", ("group", "topic")
+    ),
+    "dafka_kafka_open_transactions": MetricHelp("Transactions that are neither committed nor aborted."),
+}
+
+DURATION_SECONDS = "dafka_kafka_request_duration_seconds"
+DURATION_TEXT = (
+    "Seconds from the receipt of a request until its response was ready. That of a fetch includes the wait for records."
+)
+
+
+class KafkaMetrics:
+    """The metrics of a listener.
+
+    Args:
+        listener: The listener.
+    """
+
+    def __init__(self, listener: KafkaListener) -> None:
+        self._listener = listener
+        self._groups: TopicLabels | None = None
+
+    def read(self, topics: TopicLabels) -> list[Metric]:
+        """Return the metrics. As many groups as topics have series of their own."""
+        if self._groups is None:
+            self._groups = TopicLabels(topics.topics_max)
+        samples = self._count(topics) | self._measure(topics, self._groups)
+        durations = HistogramMetricFamily(DURATION_SECONDS, DURATION_TEXT, labels=("api",))
+        for api, timer in self._listener.counters.timers.items():
+            durations.add_metric([api.name], *histogram_buckets([timer.histogram()]))
+        return [*make_families(COUNTERS, GAUGES, samples), durations]
+
+    def _count(self, topics: TopicLabels) -> Samples:
+        counters = self._listener.counters
+        records: Counter[tuple[str, ...]] = Counter()
+        if topics.topics_max:
+            for direction, by_topic in (("produced", counters.produced), ("consumed", counters.consumed)):
+                for topic, count in by_topic.items():
+                    records[direction, topics.label(topic)] += count
+        logins: Counter[tuple[str, ...]] = Counter()
+        for result, by_mechanism in (("succeeded", counters.logins), ("failed", counters.failed_logins)):
+            for mechanism, count in by_mechanism.items():
+                logins[mechanism, result] += count
+        return {
+            "dafka_kafka_requests": {(api.name,): count for api, count in counters.requests.items()},
+            "dafka_kafka_errors": {
+                (api.name, error_name(code)): count for (api, code), count in counters.errors.items()
+            },
+            "dafka_kafka_accepted_connections": {(): self._listener.crowd.admitted},
+            "dafka_kafka_refused_connections": {(): self._listener.crowd.refused},
+            "dafka_kafka_disconnected_clients": {(reason,): n for reason, n in counters.disconnected.items()},
+            "dafka_kafka_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
+            "dafka_kafka_records": dict(records),
+            "dafka_kafka_duplicate_batches": {(): counters.duplicates},
+            "dafka_kafka_late_commits": {(): counters.late_commits},
+            "dafka_kafka_logins": dict(logins),
+        }
+
+    def _measure(self, topics: TopicLabels, groups: TopicLabels) -> Samples:
+        service = self._listener.service
+        states: Counter[tuple[str, ...]] = Counter()
+        lag: Counter[tuple[str, ...]] = Counter()
+        listed = [(each, group) for each in service.groups.coordinators() for group in each.list_groups()]
+        for coordinator, group in listed:
+            states[group.state,] += 1
+            if not topics.topics_max:
+                continue
+            for place, offset in coordinator.fetch_offsets(group.group_id, None).items():
+                log = service.broker.find_log(place.topic, place.partition)
+                if log is not None and offset.offset >= 0:
+                    behind = max(log.high_watermark - offset.offset, 0)
+                    lag[groups.label(group.group_id), topics.label(place.topic)] += behind
+        phases = [each.phase for each in service.transactions.known()]
+        is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
+        return {
+            "dafka_kafka_connections": {(): len(self._listener.crowd)},
+            "dafka_kafka_receiving_bytes": {(): self._listener.receiving.taken_bytes},
+            "dafka_kafka_groups": dict(states),
+            "dafka_kafka_group_lag_records": dict(lag),
+            "dafka_kafka_open_transactions": {(): sum(phase in is_open for phase in phases)},
+        }

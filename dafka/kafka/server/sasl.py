@@ -1,0 +1,135 @@
+"""SaslHandshake and SaslAuthenticate: how a client of Kafka proves which user it is.
+
+After SaslHandshake in version 0, frames are the messages of the mechanism, without headers, until the login is over.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from dafka.broker.access.credentials import MECHANISMS
+from dafka.broker.access.login import PLAIN, Login, LoginError, begin_login
+from dafka.broker.access.logins import Logins, TooManyLoginsError
+from dafka.broker.access.users_file import UsersFile
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.protocol import Request, RequestHeader, Response, encode_token
+from dafka.kafka.protocol.messages.connections import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+LOGIN_BYTES_MAX = 2**16
+"""The largest frame of a client that has not authenticated."""
+
+LOGIN_REQUESTS_MAX = 20
+"""How many requests a client may send until it has authenticated. Clients send three to five."""
+
+FAILURE_DELAY_S = 0.1
+"""How long the answer to a wrong password waits, as Kafka's does, so that trying passwords takes time."""
+
+
+class AuthenticationError(Exception):
+    """The client has not proved which user it is."""
+
+
+class Authentication:
+    """The authentication of one connection.
+
+    Args:
+        users: The users.
+        logins: The logins of all clients.
+        host: The address of the client.
+        allows_plain: Whether the client may send its password: the connection is encrypted or local.
+
+    Attributes:
+        mechanisms: The mechanisms that the client may choose from.
+        mechanism: The one that it has chosen; empty until then.
+        has_failed: Whether the client has not proved which user it is, and was answered so.
+        user: The name of the user; None until it is proved.
+        takes_tokens: Whether the next frame is a message of the mechanism, without a header.
+    """
+
+    def __init__(self, users: UsersFile, logins: Logins, host: str, *, allows_plain: bool) -> None:
+        self._users = users
+        self._logins = logins
+        self._host = host
+        self.mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
+        self.mechanism = ""
+        self.has_failed = False
+        self._login: Login | None = None
+        self._requests = 0
+        self.user: str | None = None
+        self.takes_tokens = False
+
+    def count_request(self) -> None:
+        """Count a frame. Raises `AuthenticationError` if there were too many."""
+        self._requests += 1
+        if self._requests > LOGIN_REQUESTS_MAX:
+            raise AuthenticationError(f"it has not authenticated within {LOGIN_REQUESTS_MAX} requests")
+
+    async def answer_token(self, token: bytes) -> bytes:
+        """Return the answer to a message without a header. Raises `AuthenticationError`."""
+        try:
+            return encode_token(await self._continue(token))
+        except (LoginError, TooManyLoginsError) as error:
+            await trio.sleep(FAILURE_DELAY_S)
+            raise AuthenticationError(str(error)) from None
+
+    async def answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
+        """Return the answer to a request, and why the connection ends after it; empty if it continues."""
+        answer, reason = await self._answer(header, request)
+        self.has_failed = bool(reason)
+        return answer, reason
+
+    async def _answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
+        if isinstance(request, SaslHandshakeRequest):
+            return self._choose(header, request)
+        if not isinstance(request, SaslAuthenticateRequest):
+            raise AuthenticationError(f"it sent {request.API_KEY.name} before it authenticated")
+        if self._login is None or self.user is not None:
+            reason = "expected SaslHandshake before SaslAuthenticate"
+            return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, reason), reason
+        try:
+            token = await self._continue(bytes(request.auth_bytes))
+        except (LoginError, TooManyLoginsError) as error:
+            await trio.sleep(FAILURE_DELAY_S)
+            reason = f"authentication failed: {error}"
+            return refuse_authenticate(ErrorCode.SASL_AUTHENTICATION_FAILED, reason), reason
+        return SaslAuthenticateResponse(error_code=ErrorCode.NONE, error_message=None, auth_bytes=token), ""
+
+    def _choose(self, header: RequestHeader, request: SaslHandshakeRequest) -> tuple[Response, str]:
+        mechanisms = list(self.mechanisms)
+        if self._login is not None:
+            return refuse_handshake(mechanisms), "it sent SaslHandshake twice"
+        if request.mechanism not in mechanisms:
+            error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            reason = f"it asked for the mechanism {request.mechanism[:50]!r}, not for {', '.join(mechanisms)}"
+            return SaslHandshakeResponse(error_code=error, mechanisms=mechanisms), reason
+        self.mechanism = request.mechanism
+        self._login = begin_login(request.mechanism, self._users)
+        self.takes_tokens = header.api_version == 0
+        return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=mechanisms), ""
+
+    async def _continue(self, message: bytes) -> bytes:
+        login = self._login
+        assert login is not None
+        answer = await self._logins.verify(
+            self._host, login.claimed_user(message), partial(login.answer, message), is_last=lambda: bool(login.user)
+        )
+        self.user = login.user
+        self.takes_tokens = self.takes_tokens and self.user is None
+        return answer
+
+
+def refuse_handshake(mechanisms: list[str]) -> SaslHandshakeResponse:
+    """Return the answer to SaslHandshake at the wrong time."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=mechanisms)
+
+
+def refuse_authenticate(error_code: ErrorCode, message: str) -> SaslAuthenticateResponse:
+    """Return the answer to SaslAuthenticate if it does not succeed."""
+    return SaslAuthenticateResponse(error_code=error_code, error_message=message, auth_bytes=b"")

@@ -1,0 +1,61 @@
+"""Serves the clients of Kafka that connect to a broker."""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+
+from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
+from dafka.broker.node import Broker
+from dafka.endpoints import split_tcp_endpoint
+from dafka.kafka.server.cluster_view import split_listener
+from dafka.kafka.server.connection import Connection
+from dafka.kafka.server.kafka_server import KafkaListener
+
+
+async def serve_kafka(
+    listener: KafkaListener,
+    sockets: list[socket.socket],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve clients of Kafka until the broker stops.
+
+    Args:
+        listener: What the clients share.
+        sockets: The sockets of `open_listening`.
+        task_status: Told that clients are served.
+    """
+    advertised = listener.service.config.kafka.advertised_listener
+    endpoint = split_listener(advertised) if advertised else None
+
+    async def serve(client: AcceptedClient) -> None:
+        await Connection(client, listener, endpoint or client.local_address).run()
+
+    host, port = sockets[0].getsockname()[:2]
+    listener.bootstrap_servers = _join(host, port)
+    listener.service.broker.describe(kafka_listener=advertised or find_listener(host, port, listener.service.broker))
+    await accept_clients(sockets, listener.crowd, listener.service.stopping, serve, task_status=task_status)
+
+
+def find_listener(host: str, port: int, broker: Broker) -> str:
+    """Return where clients of other brokers reach a listener: `HOST:PORT`.
+
+    Args:
+        host: The address that it listens on. If it listens on all of them, other nodes know one that reaches this one.
+        port: Its port.
+        broker: The broker.
+
+    Returns:
+        The listener.
+    """
+    if host in {"0.0.0.0", "::"}:
+        endpoint = split_tcp_endpoint(broker.endpoint)
+        if endpoint is not None:
+            host = endpoint[0].strip("[]")
+    return _join(host, port)
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,0 @@
-"""The guards of requests: they take away what a user may not do, and answer that as Kafka does."""
-
-from dafka.listener.guards import administration, groups, logs, transactions  # noqa: F401 (they register themselves)
-from dafka.listener.guards.registry import GUARDS, Access, Amendment, Verdict
-
-__all__ = ["GUARDS", "Access", "Amendment", "Verdict"]

@@ -1,0 +1,123 @@
+"""A broker with its listeners: what `dafka broker` runs, for programs that embed a broker."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from dafka.broker.broker import Service, open_service
+from dafka.broker.connections.memory import Memory
+from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.connections.tcp_server import open_listening
+from dafka.broker.node import Broker
+from dafka.config import DEFAULT_KAFKA_LISTEN, Config
+from dafka.exceptions import single_exception
+from dafka.extras import require_extra
+from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.serve import serve_kafka
+
+if TYPE_CHECKING:
+    from dafka.http.server.http_server import WebListener
+
+ANSWERING_SHARE = 0.5
+"""The part of `[node] grace_ms` for requests that were received. The rest is left for the storage."""
+
+
+@attrs.frozen(eq=False)
+class ListeningBroker:
+    """A broker with its listeners, started by `serve_listeners`.
+
+    Attributes:
+        service: The broker and its coordinators.
+        kafka: The listener for clients of Kafka; None if there is none.
+        web: The listener for WebSocket and HTTP; None if there is none.
+    """
+
+    service: Service
+    kafka: KafkaListener | None
+    web: WebListener | None
+
+    @property
+    def broker(self) -> Broker:
+        """The broker."""
+        return self.service.broker
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of all clients."""
+        return self.service.memory
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients of Kafka connect, as they take it: `HOST:PORT`. Empty if the broker does not listen to them."""
+        return "" if self.kafka is None else self.kafka.bootstrap_servers
+
+    @property
+    def url(self) -> str:
+        """Where HTTP clients connect. Empty if the broker does not listen to them."""
+        return "" if self.web is None else self.web.url
+
+
+async def serve_listeners(
+    config: Config | None = None, *, task_status: trio.TaskStatus[ListeningBroker] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run a broker that listens to clients until cancelled.
+
+    After that, it handles no further requests. It answers those that it has received, and writes what other nodes have
+    sent, within `[node] grace_ms`.
+
+    It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens to clients of Kafka at
+    `DEFAULT_KAFKA_LISTEN`.
+
+    Args:
+        config: The configuration; the defaults if None.
+        task_status: Receives the `ListeningBroker` once it listens to clients.
+
+    Raises:
+        AddressInUseError: The broker cannot listen at a configured address.
+        ConfigError: A file of `[clients]` cannot be read, or anyone could connect from elsewhere.
+        MissingExtraError: There are users or `[http] listen`, and the extra that they need is not installed.
+        StorageError: The storage cannot be opened or read.
+        StorageLostError: The storage was removed or replaced while it was open.
+        DiscoveryError: The discovery cannot be set up.
+    """
+    config = config or Config()
+    kafka_listen, http_listen = config.kafka.listen, config.http.listen
+    if not http_listen:
+        kafka_listen = kafka_listen or DEFAULT_KAFKA_LISTEN
+    security = ListenerSecurity(config.clients)
+    with single_exception():
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            cancelled = await enter(trio.open_nursery())
+            stack.callback(cancelled.cancel_scope.cancel)
+            running = stack.enter_context(trio.CancelScope())
+            # Addresses that are in use are found before the storage is opened.
+            kafka_sockets = http_sockets = None
+            if kafka_listen:
+                kafka_sockets = await enter(open_listening(kafka_listen, security, "clients of Kafka"))
+            if http_listen:
+                with require_extra("web", "HTTP"):
+                    # They need the extra `dafka[web]`.
+                    from dafka.http.server.http_server import WebListener  # noqa: PLC0415
+                    from dafka.http.server.serve import serve_web  # noqa: PLC0415
+                http_sockets = await enter(open_listening(http_listen, security, "HTTP clients"))
+            service = await enter(open_service(config, security))
+            nursery = await enter(trio.open_nursery())
+            kafka = web = None
+            if kafka_sockets is not None:
+                kafka = KafkaListener(service)
+                await nursery.start(serve_kafka, kafka, kafka_sockets)
+            if http_sockets is not None:
+                web = WebListener(service)
+                await nursery.start(serve_web, web, http_sockets)
+            task_status.started(ListeningBroker(service, kafka, web))
+            cancelled.start_soon(service.stopping.begin_when_cancelled)
+            running.shield = True  # from here on, being cancelled only begins the stop
+            await service.stopping.begun.wait()
+            grace_s = config.node.grace_ms / 1000
+            service.broker.finish_by = trio.current_time() + grace_s
+            running.deadline = trio.current_time() + grace_s * ANSWERING_SHARE
