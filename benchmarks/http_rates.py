@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from dafka.server import ListeningBroker, serve_listeners
+from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 REQUESTS = 2000
@@ -36,7 +36,7 @@ def serve(folder: str, pipe: Connection) -> None:
     async def run() -> None:
         async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
             config = cluster.config.with_store(storage=f"filelog:{folder}/log").with_http(listen="0")
-            broker: ListeningBroker = await nursery.start(serve_listeners, config)
+            broker: ServingBroker = await nursery.start(serve_listeners, config)
             pipe.send(broker.url)
             await trio.sleep_forever()
 

@@ -43,7 +43,7 @@ from websockets.uri import parse_uri
 from dafka.batches import Compression, encode_batch, iter_batches
 from dafka.batches.decoding import decode_batches
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
-from dafka.server import ListeningBroker, serve_listeners
+from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 CONTENT_BYTES = 100
@@ -99,7 +99,7 @@ def serve_nats(folder: str) -> Iterator[str]:
 async def serve_broker(folder: str) -> None:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         config = cluster.config.with_store(storage=f"filelog:{folder}").with_http(listen="127.0.0.1:0")
-        broker: ListeningBroker = await nursery.start(serve_listeners, config)
+        broker: ServingBroker = await nursery.start(serve_listeners, config)
         print(broker.url, flush=True)
 
 

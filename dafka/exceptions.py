@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def single_exception() -> Iterator[None]:
+def unwrap_group() -> Iterator[None]:
     """Raise a single exception without the groups that nurseries wrap it in."""
     try:
         yield

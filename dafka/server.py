@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from dafka.broker.broker import Service, open_service
+from dafka.broker.broker import Broker, open_broker
 from dafka.broker.connections.memory import Memory
 from dafka.broker.connections.security import ListenerSecurity
 from dafka.broker.connections.tcp_server import open_listening
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.config import DEFAULT_KAFKA_LISTEN, Config
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.extras import require_extra
-from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.kafka_server import KafkaServer
 from dafka.kafka.server.serve import serve_kafka
 
 if TYPE_CHECKING:
-    from dafka.http.server.http_server import WebListener
+    from dafka.http.server.http_server import HttpServer
 
 ANSWERING_SHARE = 0.5
 """The part of `[node] grace_ms` for requests that were received. The rest is left for the storage."""
 
 
 @attrs.frozen(eq=False)
-class ListeningBroker:
+class ServingBroker:
     """A broker with its listeners, started by `serve_listeners`.
 
     Attributes:
@@ -36,12 +36,12 @@ class ListeningBroker:
         web: The listener for WebSocket and HTTP; None if there is none.
     """
 
-    service: Service
-    kafka: KafkaListener | None
-    web: WebListener | None
+    service: Broker
+    kafka: KafkaServer | None
+    web: HttpServer | None
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> BrokerNode:
         """The broker."""
         return self.service.broker
 
@@ -62,7 +62,7 @@ class ListeningBroker:
 
 
 async def serve_listeners(
-    config: Config | None = None, *, task_status: trio.TaskStatus[ListeningBroker] = trio.TASK_STATUS_IGNORED
+    config: Config | None = None, *, task_status: trio.TaskStatus[ServingBroker] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run a broker that listens to clients until cancelled.
 
@@ -74,7 +74,7 @@ async def serve_listeners(
 
     Args:
         config: The configuration; the defaults if None.
-        task_status: Receives the `ListeningBroker` once it listens to clients.
+        task_status: Receives the `ServingBroker` once it listens to clients.
 
     Raises:
         AddressInUseError: The broker cannot listen at a configured address.
@@ -89,7 +89,7 @@ async def serve_listeners(
     if not http_listen:
         kafka_listen = kafka_listen or DEFAULT_KAFKA_LISTEN
     security = ListenerSecurity(config.clients)
-    with single_exception():
+    with unwrap_group():
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             cancelled = await enter(trio.open_nursery())
@@ -102,19 +102,19 @@ async def serve_listeners(
             if http_listen:
                 with require_extra("web", "HTTP"):
                     # They need the extra `dafka[web]`.
-                    from dafka.http.server.http_server import WebListener  # noqa: PLC0415
-                    from dafka.http.server.serve import serve_web  # noqa: PLC0415
+                    from dafka.http.server.http_server import HttpServer  # noqa: PLC0415
+                    from dafka.http.server.serve import serve_http  # noqa: PLC0415
                 http_sockets = await enter(open_listening(http_listen, security, "HTTP clients"))
-            service = await enter(open_service(config, security))
+            service = await enter(open_broker(config, security))
             nursery = await enter(trio.open_nursery())
             kafka = web = None
             if kafka_sockets is not None:
-                kafka = KafkaListener(service)
+                kafka = KafkaServer(service)
                 await nursery.start(serve_kafka, kafka, kafka_sockets)
             if http_sockets is not None:
-                web = WebListener(service)
-                await nursery.start(serve_web, web, http_sockets)
-            task_status.started(ListeningBroker(service, kafka, web))
+                web = HttpServer(service)
+                await nursery.start(serve_http, web, http_sockets)
+            task_status.started(ServingBroker(service, kafka, web))
             cancelled.start_soon(service.stopping.begin_when_cancelled)
             running.shield = True  # from here on, being cancelled only begins the stop
             await service.stopping.begun.wait()

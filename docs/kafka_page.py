@@ -47,7 +47,7 @@ NOTES = {
     ApiKey.INIT_PRODUCER_ID: "transactions need a storage that keeps record batches, such as `filelog:`",
     ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
     ApiKey.ALTER_CONFIGS: "topics",
-    ApiKey.ELECT_LEADERS: "preferred leaders, which lead again by themselves after `[broker] move_after_ms`; no "
+    ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
     "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
     ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",

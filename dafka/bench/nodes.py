@@ -18,7 +18,7 @@ from dafka.bench.client import COUNT, PACE, Task
 from dafka.bench.processes import Client, MeasuredProcess, Snapshot
 from dafka.bench.results import BenchError, Measurement
 from dafka.bench.systems.base import Cluster
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 
 RATE = 10
 """How many records per second each producer sends in the last part of the job."""
@@ -158,7 +158,7 @@ async def _start(groups: Sequence[Client], producers: int, title: str, timeout_s
     started = time.perf_counter_ns()
     for group in groups:
         await group.go()
-    with single_exception(), trio.move_on_after(timeout_s):
+    with unwrap_group(), trio.move_on_after(timeout_s):
         async with trio.open_nursery() as nursery:
             for group in groups:
                 nursery.start_soon(follow, group)

@@ -14,33 +14,33 @@ import attrs
 import trio
 
 from dafka.broker.access.logins import Logins
-from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.machine_memory import find_memory_bytes
 from dafka.broker.connections.memory import Memory
 from dafka.broker.connections.security import ListenerSecurity
 from dafka.broker.connections.stopping import Stopping
-from dafka.broker.coordinator.coordinator_shard import Slot
+from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.groups import Groups
-from dafka.broker.coordinator.participants import Participants
+from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.transactions import Transactions
 from dafka.broker.core.coordination.state_records import SLOTS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.entries import BatchEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import ProducerStateSettings
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.core.transactions.settings import TransactionSettings
-from dafka.broker.interbroker.messenger import Post
+from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log.append_outcomes import Outcomes
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.producer_table import ProducerTable
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.broker.replication.preferred_leader import Elections
 from dafka.broker.startup import serve_broker
 from dafka.config import Config
@@ -66,7 +66,7 @@ class Listener(Protocol):
     """A listener of a broker, for those who ask what all listeners do."""
 
     @property
-    def crowd(self) -> Crowd:
+    def crowd(self) -> ConnectionQuotas:
         """Its connections."""
 
     @property
@@ -74,8 +74,8 @@ class Listener(Protocol):
         """The counters of the listener."""
 
 
-class Service:
-    """A broker with its coordinators, started by `open_service`.
+class Broker:
+    """A broker with its coordinators, started by `open_broker`.
 
     Attributes:
         broker: The broker.
@@ -94,8 +94,10 @@ class Service:
         stopping: Whether it is stopping.
     """
 
-    def __init__(self, broker: Broker, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
-        """Create the service. Programs call `open_service` instead."""
+    def __init__(
+        self, broker: BrokerNode, config: Config, security: ListenerSecurity, producers: ProducerTable
+    ) -> None:
+        """Create the service. Programs call `open_broker` instead."""
         self.broker = broker
         self.config = config
         self.security = security
@@ -110,16 +112,16 @@ class Service:
         self._coordinators = Coordinators(broker, self._make_slot)
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()
-        self._post = Post(broker.address, self._put_message)
+        self._post = BrokerMessenger(broker.address, self._put_message)
         broker.on_message = self._post.receive
         self.elections = Elections(broker, self._post)
         self.outcomes = Outcomes(broker, self._post)
-        self.participants = Participants(broker, self._coordinators, producers, self._post)
+        self.participants = TransactionParticipants(broker, self._coordinators, producers, self._post)
         self.transactions = Transactions(self._coordinators, self.participants, self._post)
         self.groups = Groups(broker, self._coordinators, self.participants)
         broker.on_removed = self._on_removed
 
-    def _admit_batch(self, log: LogState, entry: BatchEntry) -> bool:
+    def _admit_batch(self, log: Log, entry: BatchEntry) -> bool:
         """Return whether a batch of a producer with an id that is in another branch of a log is to be appended.
 
         With the availability "majority", no producer has got an answer to it. It sends the batch again, or has done so
@@ -150,7 +152,7 @@ class Service:
             found = self._reads[source] = trio.CapacityLimiter(SOURCE_READS_MAX)
         return found
 
-    def coordinator_of(self, name: str) -> BrokerDescription | None:
+    def coordinator_of(self, name: str) -> BrokerRegistration | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""
         return self._coordinators.broker_of(name)
 
@@ -160,13 +162,13 @@ class Service:
         Raises `StorageError` if the storage fails.
         """
         await self.broker.delete_topic(name)
-        await self.groups.settle()
+        await self.groups.wait_committed()
 
-    def last_stable_offset(self, log: LogState) -> int:
+    def last_stable_offset(self, log: Log) -> int:
         """Return the offset up to which readers get records that want committed ones only."""
         return log.last_stable_offset
 
-    def aborted_between(self, log: LogState, offset: int, end_offset: int) -> list[tuple[int, int]]:
+    def aborted_between(self, log: Log, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return the aborted transactions in a range of offsets: producer ids, and the offsets of first records.
 
         They are in the order of these offsets.
@@ -174,7 +176,7 @@ class Service:
         found = log.transactions.aborted_between(offset, end_offset)
         return [(each.producer_id, each.first_offset) for each in found]
 
-    def _make_slot(self, log: LogState) -> Slot:
+    def _make_slot(self, log: Log) -> CoordinatorShard:
         kafka = self.config.kafka
         groups, transactions = GroupSettings(), TransactionSettings()
         groups = attrs.evolve(
@@ -184,7 +186,7 @@ class Service:
             groups_max=groups.groups_max // SLOTS,
         )
         transactions = attrs.evolve(transactions, transactional_ids_max=transactions.transactional_ids_max // SLOTS)
-        return Slot(
+        return CoordinatorShard(
             self.broker,
             log,
             GroupCoordinator(groups, lambda: str(uuid.uuid4())),
@@ -192,7 +194,7 @@ class Service:
             self.participants.end,
         )
 
-    def _on_removed(self, topic: Topic, logs: Sequence[LogState]) -> None:
+    def _on_removed(self, topic: Topic, logs: Sequence[Log]) -> None:
         for log in logs:
             self.producers.forget(log)
             self.participants.forget(log)
@@ -219,7 +221,7 @@ class Service:
 
 
 @asynccontextmanager
-async def open_service(config: Config, security: ListenerSecurity) -> AsyncIterator[Service]:
+async def open_broker(config: Config, security: ListenerSecurity) -> AsyncIterator[Broker]:
     """Run a broker with its coordinators for the duration of a block.
 
     Args:
@@ -235,8 +237,8 @@ async def open_service(config: Config, security: ListenerSecurity) -> AsyncItera
     producers = ProducerTable(ProducerStateSettings())
     async with trio.open_nursery() as nursery:
         start = partial(serve_broker, config, restore_producer=producers.restore)
-        broker: Broker = await nursery.start(start)
-        service = Service(broker, config, security, producers)
+        broker: BrokerNode = await nursery.start(start)
+        service = Broker(broker, config, security, producers)
         await nursery.start(service.run)
         nursery.start_soon(security.keep_current)
         yield service

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 import trio
 
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.internal_topics import is_internal_topic
 from dafka.protocol import StoreMachine
 from dafka.records import Partition
@@ -93,7 +93,7 @@ class Inventory:
     """
 
     def __init__(
-        self, machine: StoreMachine, storage: Storage, order: LogOrder, is_orphan: Callable[[Partition], bool]
+        self, machine: StoreMachine, storage: Storage, order: OffsetAssigner, is_orphan: Callable[[Partition], bool]
     ) -> None:
         self._machine = machine
         self.storage = storage

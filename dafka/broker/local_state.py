@@ -19,7 +19,7 @@ REWRITE_BATCH_RECORDS = 10_000
 """Records that are rewritten in one batch."""
 
 
-class StateLog:
+class LocalStatePartition:
     """Keys and values, of which each change is a record of a partition.
 
     Changes are written by the owner, together with other records: it appends what `begin_write` returns, and calls
@@ -105,7 +105,7 @@ class StateLog:
             self.values[key] = value
 
 
-class StateLogs:
+class LocalState:
     """The state logs of one broker, by topic.
 
     Args:
@@ -114,7 +114,7 @@ class StateLogs:
     """
 
     def __init__(self, identity: str, topics: Iterable[str]) -> None:
-        self._logs = {topic: StateLog(Partition(topic, identity)) for topic in topics}
+        self._logs = {topic: LocalStatePartition(Partition(topic, identity)) for topic in topics}
 
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from prometheus_client.core import Metric
 
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, make_families
 from dafka.storage.plugin_helpers import now_ms
 
@@ -65,7 +65,7 @@ class BrokerMetrics:
         clock_ms: Returns the time in milliseconds since 1970.
     """
 
-    def __init__(self, broker: Broker, memory: MemoryUse, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(self, broker: BrokerNode, memory: MemoryUse, clock_ms: Callable[[], int] = now_ms) -> None:
         self._broker = broker
         self._memory = memory
         self._clock_ms = clock_ms

@@ -1,6 +1,6 @@
 """The broker: a store that gives the records of each topic an order, for clients that are no nodes.
 
-Clients come through listeners, such as Kafka's, which use the methods of `Broker`. What they append is published by
+Clients come through listeners, such as Kafka's, which use the methods of `BrokerNode`. What they append is published by
 this node, as partitions of its own, so that other nodes see no difference to the records of producers.
 """
 
@@ -16,8 +16,8 @@ import trio
 from dafka import wire
 from dafka.batches import BatchHeader, decode_run, with_base_offset
 from dafka.broker.core.log.entries import MarkerEntry, ProducerEntry
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
 from dafka.broker.core.metadata.topics import (
     LOGS_MAX,
@@ -30,12 +30,12 @@ from dafka.broker.core.metadata.topics import (
 )
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import name_log, parse_address
-from dafka.broker.core.replication.records import BranchRow
+from dafka.broker.core.replication.records import EpochStart
 from dafka.broker.head_announcer import HeadAnnouncer
 from dafka.broker.inventory import Inventory
-from dafka.broker.local_state import StateLogs
+from dafka.broker.local_state import LocalState
 from dafka.broker.log.durable_waits import DurableWaits, Written
-from dafka.broker.log.pending_append import Appended
+from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.retention import BrokerRetention
 from dafka.broker.log.waiters import LogWatchers
@@ -59,7 +59,7 @@ CREATION_WAIT_S = 0.25
 """How long a broker waits for another one that should create a topic, before it looks whether that one is alive."""
 
 
-class Broker(Store):
+class BrokerNode(Store):
     """A running broker, started by `serve_broker`.
 
     Attributes:
@@ -83,9 +83,9 @@ class Broker(Store):
         sockets: NodeSockets,
         storage: Storage,
         config: Config,
-        order: LogOrder,
-        state: StateLogs,
-        restore_producer: Callable[[LogState, ProducerEntry], None],
+        order: OffsetAssigner,
+        state: LocalState,
+        restore_producer: Callable[[Log, ProducerEntry], None],
     ) -> None:
         """Create the broker. Programs call `serve_broker` instead."""
         super().__init__(machine, sockets, storage, config)
@@ -93,14 +93,14 @@ class Broker(Store):
         self.reader = LogReader(storage)
         self.storage = storage
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
-        self.on_removed: Callable[[Topic, Sequence[LogState]], None] = lambda _topic, _logs: None
+        self.on_removed: Callable[[Topic, Sequence[Log]], None] = lambda _topic, _logs: None
         self._state = state
         self._broker_machine = machine
         self._replica_count = config.broker.replicas
-        self._index_logs: dict[Partition, LogState] = {}
-        self._earlier: list[tuple[LogState, RecordBatch]] = []
+        self._index_logs: dict[Partition, Log] = {}
+        self._earlier: list[tuple[Log, RecordBatch]] = []
         self._stored: list[RecordBatch] = []
-        self._is_shown = False
+        self._is_announced = False
         self._in_flight: list[RecordBatch] = []
         self.cluster = Cluster(self, config, restore_producer)
         self.inventory = Inventory(machine, storage, order, self.cluster.topic_table.is_orphan)
@@ -141,15 +141,15 @@ class Broker(Store):
         """Return a topic that clients may use; None if there is none of that name."""
         return None if is_internal_topic(name) else self.order.topics.get(name)
 
-    def logs(self, topic: str) -> Sequence[LogState]:
+    def logs(self, topic: str) -> Sequence[Log]:
         """Return the logs of a topic that clients may use; none if there is no such topic."""
         return () if is_internal_topic(topic) else self.order.logs(topic)
 
-    def find_log(self, topic: str, number: int) -> LogState | None:
+    def find_log(self, topic: str, number: int) -> Log | None:
         """Return a log that clients may use; None if there is no such log."""
         return None if is_internal_topic(topic) else self.order.find_log(topic, number)
 
-    async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[LogState]:
+    async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[Log]:
         """Create a topic for brokers only, unless the cluster has it.
 
         Args:
@@ -271,7 +271,9 @@ class Broker(Store):
         check_no_system_topic(name)
         self.waits.check()
         marks = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
-        native = {each.address: self._machine.next_sequence(each) for each in marks if self.order.is_native(each)}
+        native = {
+            each.address: self._machine.next_sequence(each) for each in marks if self.order.is_producer_partition(each)
+        }
         changes: list[tuple[bytes, bytes | None]] = []
         epochs = [log.leadership.epoch for log in self.order.logs(name)]
         for topic in self.cluster.topic_table.living(name):
@@ -285,7 +287,7 @@ class Broker(Store):
         with self.waits.bounded():
             await written.wait()
 
-    async def drop_topic(self, deletion: Deletion, logs: Iterable[LogState]) -> None:
+    async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
         """Drop the partitions of a topic, once its deletion is durable."""
         await self.wait_durable()
         own = [partition for log in logs for partition in (log.own, log.index_partition)]
@@ -298,7 +300,7 @@ class Broker(Store):
         trimmed: dict[Partition, int] = {}
         for address, end in list(self._machine.stored.durable.get(name, {}).items()):
             partition = Partition(name, address)
-            first = min(self.order.native_starts.get(partition, 0), end)
+            first = min(self.order.producer_starts.get(partition, 0), end)
             if first > self._machine.stored.earliest.get(partition, 0):
                 try:
                     await self._storage.trim(partition, first)
@@ -317,17 +319,17 @@ class Broker(Store):
         changes = {"kafka_listener": kafka_listener, "http_url": http_url, "forwarding_key": forwarding_key}
         self.cluster.describe(**{name: value for name, value in changes.items() if value is not None})
 
-    def branches(self, topic: str) -> list[list[BranchRow]]:
+    def branches(self, topic: str) -> list[list[EpochStart]]:
         """Return the branch table of each log of a topic: its rows by epoch."""
         found = self.order.topics.get(topic)
         numbers = range(0 if found is None else found.log_count)
         return [self.cluster.logs.rows(name_log(found.topic_id, number)) for number in numbers if found is not None]
 
-    async def wait_leadership(self, log: LogState) -> None:
+    async def wait_leadership(self, log: Log) -> None:
         """Wait until the leadership of a log changes, or the log is gone."""
         await self.cluster.wait_leadership(log)
 
-    def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
+    def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
 
         They keep it until others are named, or one of them is drained or dies for good.
@@ -344,14 +346,14 @@ class Broker(Store):
         else:
             self.cluster.balancing.release_replicas(log.topic, log.number)
 
-    def holds_lease(self, log: LogState) -> bool:
+    def holds_lease(self, log: Log) -> bool:
         """Return whether this broker leads a log, and no other one can have begun to.
 
         Whoever tells clients what is the latest asks this after it was read: the process may have been stopped between.
         """
         return log.leadership.is_led and lease_time() < self.cluster.lease_end(log)
 
-    async def wait_lease(self, log: LogState) -> bool:
+    async def wait_lease(self, log: Log) -> bool:
         """Wait until this broker leads a log and holds its lease. Return whether it still leads the log."""
         while log.leadership.is_led and not self.holds_lease(log):
             await self.cluster.wait_round()
@@ -363,7 +365,7 @@ class Broker(Store):
         awaits_share = not is_draining and (was_draining or self.brokers.own.awaits_share)
         self.cluster.describe(is_draining=is_draining, awaits_share=awaits_share)
 
-    def under_replicated(self) -> list[LogState]:
+    def under_replicated(self) -> list[Log]:
         """Return the logs that this broker leads and that fewer brokers have whole than should."""
         return self.cluster.balancing.under_replicated()
 
@@ -371,12 +373,12 @@ class Broker(Store):
 
     def append(
         self,
-        log: LogState,
+        log: Log,
         batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
         *,
         records: RecordBatch | None = None,
         bytes_max: int | None = None,
-    ) -> Appended:
+    ) -> PendingAppend:
         """Append record batches of a client to a log, which is done when `wait_offset` returns.
 
         Args:
@@ -409,23 +411,23 @@ class Broker(Store):
             check_sizes(records, self._record_bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))
         count, epoch = sequence - first_sequence, log.leadership.epoch
-        return Appended(self.watchers, self.order, log, log.own, first_sequence, count, epoch, self._durable)
+        return PendingAppend(self.watchers, self.order, log, log.own, first_sequence, count, epoch, self._durable)
 
-    def _check_led(self, log: LogState) -> None:
+    def _check_led(self, log: Log) -> None:
         if not log.leadership.is_led:
             raise NotLeaderError(
                 f"this broker does not lead the log {log.number} of {log.topic}", log.leadership.leader
             )
 
-    def next_sequence(self, log: LogState) -> int:
+    def next_sequence(self, log: Log) -> int:
         """Return the sequence in the broker's own partition of a log that the next appended record gets."""
         return self._machine.next_sequence(log.own)
 
-    def durable_end(self, log: LogState) -> int:
+    def durable_end(self, log: Log) -> int:
         """Return the sequence after the last durable record of the broker's own partition of a log."""
         return self._machine.stored.durable_end(log.own)
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
 
         Raises `StorageError` if the storage fails, or that lasts too long.
@@ -437,7 +439,7 @@ class Broker(Store):
             while self._machine.pending_bytes >= self._room_bytes:
                 await self._room.park()
 
-    def append_marker(self, log: LogState, marker: MarkerEntry) -> trio.Event:
+    def append_marker(self, log: Log, marker: MarkerEntry) -> trio.Event:
         """Append the end of a transaction to a log, behind the records that were appended before.
 
         Other nodes do not see it: it has no record in a partition.
@@ -454,7 +456,7 @@ class Broker(Store):
         self._arrived.unpark_all()
         return self._durable
 
-    async def delete_records(self, log: LogState, offset: int) -> None:
+    async def delete_records(self, log: Log, offset: int) -> None:
         """Delete the records of a log before an offset, from all partitions in it.
 
         A partition whose records are in several logs keeps those behind the first one that any of these still has.
@@ -582,7 +584,7 @@ class Broker(Store):
         self.cluster.begin_write()
         # A log that this broker leads no more when they are durable has them on a side branch, which the others heal.
         written = [*plan.index_records, *state]
-        are_shown = [self._is_shown_to_others(batch.partition) for batch in written]
+        are_shown = [self._is_announced_to_others(batch.partition) for batch in written]
         try:
             await super()._append([*batches, *written])
         except BaseException:
@@ -596,7 +598,7 @@ class Broker(Store):
         shown = [
             batch
             for batch, was_shown in zip(written, are_shown, strict=True)
-            if was_shown or self._is_shown_to_others(batch.partition)
+            if was_shown or self._is_announced_to_others(batch.partition)
         ]
         for batch in shown:
             self._broker_machine.store_own(batch.partition, batch.end_sequence)
@@ -626,8 +628,8 @@ class Broker(Store):
 
         Records that a broker has written never do: they belong to a topic that was deleted, or is not known yet.
         """
-        is_native = parse_address(partition.address) is None
-        return is_native and self.may_create(partition.topic) and self.cluster.creates(partition.topic)
+        is_producer_partition = parse_address(partition.address) is None
+        return is_producer_partition and self.may_create(partition.topic) and self.cluster.creates(partition.topic)
 
     def durable_end_of(self, partition: Partition) -> int:
         """Return the sequence after the last stored record of a partition."""
@@ -683,17 +685,17 @@ class Broker(Store):
         self._arrived.unpark_all()
         return self._deleted
 
-    async def place(self, log: LogState, batch: RecordBatch) -> None:
+    async def place(self, log: Log, batch: RecordBatch) -> None:
         """Give stored records their offsets in a log, and wait until these are durable."""
         self._earlier.append((log, batch))
         self.wake()
         await self._durable.wait()
 
-    def show(self, partition: Partition) -> None:
+    def announce(self, partition: Partition) -> None:
         """Let other nodes know of a partition of this broker's own that it has kept for itself."""
-        self.show_until(partition, self.order_end(partition))
+        self.announce_until(partition, self.order_end(partition))
 
-    def show_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
+    def announce_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
         """Let other nodes have a partition of this broker's own up to a sequence, and know of it."""
         if end:
             self._broker_machine.store_own(partition, end)
@@ -706,24 +708,24 @@ class Broker(Store):
         log = self.find_index(partition)
         return self._state.end_of(partition) if log is None else log.index_end
 
-    def show_control(self) -> None:
+    def announce_control(self) -> None:
         """Let other nodes know of this broker's control records."""
-        self._is_shown = True
+        self._is_announced = True
         for topic in CONTROL_TOPICS:
-            self.show(Partition(topic, self.address))
+            self.announce(Partition(topic, self.address))
 
-    def lead(self, log: LogState) -> None:
+    def lead(self, log: Log) -> None:
         """Note that this broker leads a log, whose index others read."""
         self._index_logs[log.index_partition] = log
 
-    def find_index(self, partition: Partition) -> LogState | None:
+    def find_index(self, partition: Partition) -> Log | None:
         """Return the log that this broker leads with an index partition; None if there is none."""
         log = self._index_logs.get(partition)
         return log if log is not None and log.index_partition == partition and self.order.leads(log) else None
 
-    def _is_shown_to_others(self, partition: Partition) -> bool:
+    def _is_announced_to_others(self, partition: Partition) -> bool:
         if partition.topic in CONTROL_TOPICS:
-            return self._is_shown or partition.topic == BROKERS_TOPIC
+            return self._is_announced or partition.topic == BROKERS_TOPIC
         log = self.find_index(partition)
         return log is not None and log.is_replicated
 

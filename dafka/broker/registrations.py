@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerDescription, decode_broker
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, decode_broker
 from dafka.errors import StorageFormatError
 from dafka.roles.reader import Reader
 
 
-async def read_brokers(reader: Reader) -> list[BrokerDescription]:
+async def read_brokers(reader: Reader) -> list[BrokerRegistration]:
     """Return the brokers of a cluster by number, as they have described themselves last.
 
     Args:

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Callable
 import trio
 
 from dafka.broker.core.log.entries import ProducerEntry
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine, BrokerTopics
 from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
-from dafka.broker.local_state import StateLogs
-from dafka.broker.node import Broker
+from dafka.broker.local_state import LocalState
+from dafka.broker.node import BrokerNode
 from dafka.broker.replication.replicator import CONTROL_TOPICS
 from dafka.broker.storage_space import STATE_TOPICS, is_internal
 from dafka.config import Config
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
 from dafka.protocol.presence.identity import owner_of
 from dafka.records import Partition, RecordBatch
@@ -36,10 +36,10 @@ _COUNTED_RECORDS = 10**6
 
 
 async def load_broker(
-    broker: Broker,
-    state: StateLogs,
+    broker: BrokerNode,
+    state: LocalState,
     held: dict[Partition, PartitionInfo],
-    restore_producer: Callable[[LogState, ProducerEntry], None],
+    restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Read what a broker needs of its storage, and give records that are in no log their offsets.
 
@@ -63,7 +63,7 @@ async def load_broker(
     await _load_indexes(storage, order, held, restore_producer)
     visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
     for partition, info in visible.items():
-        first = max(info.earliest_sequence, order.native_starts.get(partition, 0))
+        first = max(info.earliest_sequence, order.producer_starts.get(partition, 0))
         is_begun = info.end_sequence > first and broker.creates_topic_of(partition)
         if is_begun and partition.topic not in order.topics:
             broker.create_topic(partition.topic)
@@ -82,7 +82,7 @@ async def _read_control(
     return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
-async def _drop_deleted(broker: Broker, held: dict[Partition, PartitionInfo]) -> None:
+async def _drop_deleted(broker: BrokerNode, held: dict[Partition, PartitionInfo]) -> None:
     """Drop what is left of topics that brokers have deleted.
 
     Nothing else is dropped: partitions of a topic that is not known are kept, for it may become known.
@@ -96,15 +96,15 @@ async def _drop_deleted(broker: Broker, held: dict[Partition, PartitionInfo]) ->
         broker.forget_partitions(left)
         for partition in left:
             del held[partition]
-    for name in {partition.topic for partition in broker.order.native_starts}:
+    for name in {partition.topic for partition in broker.order.producer_starts}:
         await broker.trim_deleted(name)
 
 
 async def _load_indexes(
     storage: Storage,
-    order: LogOrder,
+    order: OffsetAssigner,
     held: dict[Partition, PartitionInfo],
-    restore_producer: Callable[[LogState, ProducerEntry], None],
+    restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Restore the logs that this broker leads. It reads many indexes at once: there may be thousands of short ones."""
     led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in held}
@@ -120,7 +120,7 @@ async def _load_indexes(
 
 
 async def _order_rest(
-    storage: Storage, order: LogOrder, state: StateLogs, held: dict[Partition, PartitionInfo]
+    storage: Storage, order: OffsetAssigner, state: LocalState, held: dict[Partition, PartitionInfo]
 ) -> None:
     """Order the records that a store has kept before it became a broker, the oldest partitions first."""
     ends = {partition: info.end_sequence for partition, info in held.items()}
@@ -140,7 +140,7 @@ async def _order_rest(
 
 
 async def _placeable_batches(
-    storage: Storage, order: LogOrder, partition: Partition, first_sequence: int, end_sequence: int
+    storage: Storage, order: OffsetAssigner, partition: Partition, first_sequence: int, end_sequence: int
 ) -> AsyncIterator[RecordBatch]:
     """Yield records as far as their places depend on them: where a topic has one log, their number is enough."""
     if len(order.logs(partition.topic)) == 1:
@@ -155,15 +155,15 @@ async def _placeable_batches(
 async def serve_broker(
     config: Config | None = None,
     *,
-    restore_producer: Callable[[LogState, ProducerEntry], None] = lambda _log, _entry: None,
-    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
+    restore_producer: Callable[[Log, ProducerEntry], None] = lambda _log, _entry: None,
+    task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
 
     Args:
         config: The configuration; the defaults if None.
         restore_producer: Takes what producers with an id have done in the logs, before the broker has started.
-        task_status: Receives the `Broker` once it listens.
+        task_status: Receives the `BrokerNode` once it listens.
 
     Raises:
         StorageError: The storage cannot be opened or read.
@@ -172,12 +172,12 @@ async def serve_broker(
         DiscoveryError: The discovery cannot be set up.
     """
     config = config or Config()
-    with single_exception():
+    with unwrap_group():
         async with open_storage(config.storage_url) as storage:
             identity = storage.identity
-            state = StateLogs(identity, STATE_TOPICS)
+            state = LocalState(identity, STATE_TOPICS)
             await state.load(storage)
-            order = LogOrder(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+            order = OffsetAssigner(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
             held = await storage.partitions()
             visible = {each: info for each, info in held.items() if not is_internal(each, identity)}
 
@@ -208,7 +208,7 @@ async def serve_broker(
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
             ) as sockets:
-                broker = Broker(machine, sockets, storage, config, order, state, restore_producer)
+                broker = BrokerNode(machine, sockets, storage, config, order, state, restore_producer)
                 await load_broker(broker, state, held, restore_producer)
                 broker._report_opened(config.store.storage, visible)
                 await broker._run(task_status)

@@ -17,7 +17,7 @@ from dafka.cli.runner import Supervisor, run
 from dafka.cli.terminal import log_silent_towers
 from dafka.config import DEFAULT_KAFKA_LISTEN, BeaconConfig, Config
 from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.roles.events import NodeLog
 from dafka.roles.logging_events import StorageReopening
@@ -300,11 +300,11 @@ async def _run_broker(
     announce_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a broker that listens to clients."""
-    from dafka.server import ListeningBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
+    from dafka.server import ServingBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
 
     log_silent_towers()
     with _collection_paused():
-        found: ListeningBroker = await nursery.start(serve_listeners, config)
+        found: ServingBroker = await nursery.start(serve_listeners, config)
     if url is not None:
         from dafka.broker.metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
@@ -369,7 +369,7 @@ async def serve_store_with_restarts(
     last_logged = None
     while True:
         try:
-            with single_exception():
+            with unwrap_group():
                 async with trio.open_nursery() as nursery:
                     store: Store = await nursery.start(serve_store, config)
                     with watch(store):

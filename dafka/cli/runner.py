@@ -23,7 +23,7 @@ from dafka.cli.freed_memory import return_freed_memory
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
@@ -106,7 +106,7 @@ async def _run_until_signal(
             status = await program()
         nursery.cancel_scope.cancel()
 
-    with single_exception(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *hangup) as signals:
+    with unwrap_group(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *hangup) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_program)
             async for number in signals:
@@ -238,7 +238,7 @@ async def require_tower(events: EventFeed, config: Config, settling: SettlingNod
                 f"{', '.join(config.beacon.tower_sub)}; check that --tower-sub and --tower-pub name the same tower"
             )
 
-    with single_exception():
+    with unwrap_group():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             yield

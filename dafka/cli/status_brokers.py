@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 import attrs
 import trio
 
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerDescription
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
 from dafka.broker.registrations import read_brokers
 from dafka.cli.terminal import counted
 from dafka.config import Config
@@ -60,7 +60,7 @@ class ClusterBrokers:
         present = {node.address for node in survey.nodes if node.state is NodeState.UP}
         if self._reader is None:
             self._reader = await self._stack.enter_async_context(open_reader([BROKERS_TOPIC], self._config))
-        found: list[BrokerDescription] = []
+        found: list[BrokerRegistration] = []
         with trio.move_on_after(self._timeout_s), suppress(DiscoveryError):
             await self._reader.wait_ready()
             found = await read_brokers(self._reader)

@@ -411,10 +411,14 @@ class BrokerConfig:
     """The time between two signs of life."""
     leader_timeout_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """After how long without a sign of life others take over the logs of a broker."""
-    move_after_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    preferred_leader_after_ms: int = attrs.field(
+        default=30_000, converter=to_milliseconds, validator=check_milliseconds(0)
+    )
     """How long a broker that has come back holds everything until it leads the logs again that it is preferred for. It
     takes them over one after another, in up to as much time again."""
-    mend_after_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    replace_replicas_after_ms: int = attrs.field(
+        default=60_000, converter=to_milliseconds, validator=check_milliseconds(0)
+    )
     """How long a broker may be away until others keep its logs in its place."""
     copy_rate_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
     """The size of the records that a broker fetches in a second at most to become a further replica of logs. What logs

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from dafka.config import MetricsConfig
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.extras import require_extra
 from dafka.operations.monitor import Monitor
 from dafka.operations.systemd import STOPPING, Notifier, report_state
@@ -40,7 +40,7 @@ async def open_operations(
         MissingExtraError: The extra `dafka[metrics]` is not installed, and `listen` is set.
     """
     notifier = notifier or Notifier()
-    with single_exception():
+    with unwrap_group():
         async with AsyncExitStack() as stack:
             url = None
             if listen:

@@ -10,7 +10,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import ConfigError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.protocol import ConsumerMachine, DeliveryBuffer, Event
 from dafka.records import Partition, Record, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_positions, check_topic, check_topics, ephemeral, to_time_ms
@@ -540,7 +540,7 @@ async def open_consumer(
         check_group(group, config)
     if bool(settings.name) != bool(settings.positions):
         raise ConfigError("[consumer]: expected both `name` and `positions`, or neither")
-    with single_exception():
+    with unwrap_group():
         async with AsyncExitStack() as stack:
             saved = await stack.enter_async_context(open_storage(settings.positions)) if settings.positions else None
             saved_positions = await saved.load_positions(settings.name) if saved is not None else {}

@@ -14,7 +14,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError, TransportError, WireError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
 from dafka.roles.arguments import check_topics
@@ -189,7 +189,7 @@ async def open_observer(topics: Iterable[str] = (), config: Config | None = None
             f"[node] discovery is {config.node.discovery!r}: expected 'tower', because an observer asks the towers"
         )
     machine = SurveyMachine(new_address(), config, check_topics(topics, config))
-    with single_exception():
+    with unwrap_group():
         async with (
             open_sockets(machine.address, config, wire.Role.OBSERVER, config.consumer.high_watermark) as sockets,
             open_context(0) as context,

@@ -12,7 +12,7 @@ import trio
 from dafka.batches import move_records
 from dafka.config import Config
 from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.internal_topics import check_no_system_topic
 from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
@@ -450,7 +450,7 @@ async def open_producer(
             "min_stores: expected 0 or 1 with wire libdafka, whose ACKs do not name their store; set wire to rfc46"
         )
     check_identity(address, next_sequence, config)
-    with single_exception():
+    with unwrap_group():
         async with open_storage(config.producer.spool) if config.producer.spool else nullcontext() as spool:
             if spool is None:
                 partition = Partition(topic, address or new_address())

@@ -8,7 +8,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import UnansweredError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_topics, to_time_ms
@@ -385,7 +385,7 @@ async def open_reader(topics: Iterable[str] = (), config: Config | None = None) 
     config = config or Config()
     machine = ReaderMachine(new_address(), config, check_topics(topics, config))
     high_watermark = config.consumer.high_watermark
-    with single_exception():
+    with unwrap_group():
         async with open_sockets(machine.address, config, Role.READER, high_watermark) as sockets:
             reader = Reader(machine, sockets, config)
             async with trio.open_nursery() as nursery:

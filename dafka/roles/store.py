@@ -13,7 +13,7 @@ import trio
 from dafka.config import Config
 from dafka.config.settings import StoreConfig
 from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.internal_topics import is_internal_topic, is_system_topic
 from dafka.protocol import (
     CommitQueue,
@@ -452,7 +452,7 @@ async def serve_store(
     """
     check_in_trio("serve_store")
     config = config or Config()
-    with single_exception():
+    with unwrap_group():
         async with open_storage(config.storage_url) as storage:
             held = await storage.partitions()
             machine = StoreMachine(storage.identity, config, *describe_held(held))

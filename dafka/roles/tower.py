@@ -19,7 +19,7 @@ import zmq
 from dafka.config import Config, TowerConfig
 from dafka.endpoints import MessageSource, is_local
 from dafka.errors import ConfigError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.bind_warnings import exposure_warnings
 from dafka.roles.events import NodeLog, log_discards
@@ -184,7 +184,7 @@ async def serve_tower(
     def warn(event: Event) -> None:
         log.write(event, logging.WARNING)
 
-    with single_exception(), ExitStack() as closed:
+    with unwrap_group(), ExitStack() as closed:
         async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             stack.callback(subscriber.close, 0)

@@ -12,7 +12,7 @@ import trio
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.spark.decoding import VALUE_COLUMN, decode
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
@@ -223,7 +223,7 @@ def _find_topics(path: Paths) -> list[str]:
     finder = StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
 
     async def program() -> set[str]:
-        with single_exception():
+        with unwrap_group():
             async with open_stores(finder.find_stores()) as storages:
                 return {topic for topic, _ in await list_partitions(storages)}
 

@@ -20,7 +20,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import UnacknowledgedError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
 from dafka.roles.arguments import check_topic
@@ -89,7 +89,7 @@ async def publish(
         DiscoveryError: If no tower answers.
         StorageError: If another attempt publishes at the same time.
     """
-    with mention_towers_option(), single_exception():
+    with mention_towers_option(), unwrap_group():
         async with trio.open_nursery() as nursery:
             send, receive = trio.open_memory_channel[pa.RecordBatch](1)
             nursery.start_soon(_read_batches, batches, send)
@@ -135,7 +135,7 @@ async def check_division(
                 "new writeId or a new checkpoint, and keep the number of tasks the same while a write is repeated"
             )
 
-    with mention_towers_option(), single_exception():
+    with mention_towers_option(), unwrap_group():
         async with open_reader(config=config) as reader, trio.open_nursery() as nursery:
             for task, published in enumerate(known):
                 for topic in topics:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, StorageError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.spark.filters import PushedFilters
 from dafka.spark.offsets import (
     EARLIEST,
@@ -186,7 +186,7 @@ class StoreBatchReader(DataSourceReader):
         return self._query.read_task(partition)
 
     async def _plan_tasks(self) -> list[StoreTask]:
-        with single_exception():
+        with unwrap_group():
             async with open_stores(self._query.finder.find_stores()) as storages:
                 stored = self._query.select_partitions(await list_partitions(storages))
                 ranges = self._find_ranges(stored)

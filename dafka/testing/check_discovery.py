@@ -10,7 +10,7 @@ import trio
 
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled
 from dafka.endpoints import PeerEndpoint, is_peer_endpoint
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.protocol import PeerJoined, PeerLeft
 
 CANCEL_S = 1.0
@@ -121,7 +121,7 @@ async def _run(
     reports = _Reports(advertisement)
     discovery = make()
     cancelled_at = math.inf
-    with single_exception():
+    with unwrap_group():
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(timeout_s) as scope:
                 await nursery.start(discovery.run, advertisement, reports.take)

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from dafka.config import Config
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.records import Partition
 from dafka.roles import (
     Consumer,
@@ -87,7 +87,7 @@ async def open_cluster(config: Config | None = None, *, storage: str | None = "m
         The cluster.
     """
     config = (config or Config()).with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
-    with single_exception():
+    with unwrap_group():
         async with trio.open_nursery() as nursery:
             tower: Tower = await nursery.start(serve_tower, config)
             config = config.with_beacon(tower_sub=(tower.sub_endpoint,), tower_pub=(tower.pub_endpoint,)).with_node(

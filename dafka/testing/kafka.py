@@ -12,7 +12,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import TransportError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.testing.cluster import open_cluster
 
 START_S = 30.0
@@ -59,13 +59,13 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
     tokens: list[trio.lowlevel.TrioToken] = []
 
     # Programs that only import this module, such as pytest with its plugin, start faster without the broker.
-    from dafka.server import ListeningBroker, serve_listeners  # noqa: PLC0415
+    from dafka.server import ServingBroker, serve_listeners  # noqa: PLC0415
 
     async def serve() -> None:
         tokens.append(trio.lowlevel.current_trio_token())
         async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
             listening = cluster.config.with_store(storage=storage).with_kafka(listen=f"127.0.0.1:{port}")
-            broker: ListeningBroker = await nursery.start(serve_listeners, listening)
+            broker: ServingBroker = await nursery.start(serve_listeners, listening)
             found.append(RunningKafka(broker.bootstrap_servers, cluster.config))
             started.set()
             await stopping.wait()
@@ -73,7 +73,7 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
 
     def run() -> None:
         try:
-            with single_exception():
+            with unwrap_group():
                 trio.run(serve)
         except BaseException as error:
             errors.append(error)

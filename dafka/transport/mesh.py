@@ -15,10 +15,10 @@ import zmq
 from dafka.config import NodeConfig
 from dafka.protocol import Event
 from dafka.records import BATCH_OVERHEAD_BYTES
-from dafka.transport.plain_subscriber import PlainSubscriber
+from dafka.transport.plain_subscriber import PlaintextSubscriber
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security
-from dafka.transport.subscribers import ClosedSubscriber, Subscriber
+from dafka.transport.subscribers import CurveSubscriber, Subscriber
 from dafka.transport.zap import open_zap_handler
 
 SLACK_S = 2.0
@@ -129,7 +129,7 @@ async def open_mesh(
                     yield Mesh(publisher, plain, publisher.bind(config.bind))
             else:
                 async with open_zap_handler(context, security, report) as handler, trio.open_nursery() as nursery:
-                    closed = ClosedSubscriber(context, security, options, report)
+                    closed = CurveSubscriber(context, security, options, report)
                     handler.on_keys_changed(closed.review_keys)
                     endpoint = handler.bind(publisher.accepted, config.bind)
                     await nursery.start(closed.run)
@@ -140,8 +140,8 @@ async def open_mesh(
 
 
 @contextmanager
-def _open_plain(context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> Iterator[PlainSubscriber]:
-    subscriber = PlainSubscriber(context, options)
+def _open_plain(context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> Iterator[PlaintextSubscriber]:
+    subscriber = PlaintextSubscriber(context, options)
     try:
         yield subscriber
     finally:

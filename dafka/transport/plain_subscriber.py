@@ -23,7 +23,7 @@ from dafka.errors import TransportError
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.connector import EVENT_HEADING
 from dafka.transport.loops import SourcedMessage
-from dafka.transport.probations import Probations
+from dafka.transport.probations import SuspectPeers
 from dafka.transport.socket import RunSocket
 from dafka.transport.subscribers import UNKNOWN_PEER, Messages
 
@@ -69,7 +69,7 @@ MONITORED_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED | zmq.EVE
 ON_PROBATION = "peer put on probation: too many discarded messages"
 
 
-class PlainSubscriber:
+class PlaintextSubscriber:
     """The `Subscriber` of a plain cluster: a SUB socket for most peers, and one for peers on probation.
 
     Attributes:
@@ -88,7 +88,7 @@ class PlainSubscriber:
         self._options = options
         self._prefixes: Counter[bytes] = Counter()
         self._peers: set[str] = set()
-        self._probations = Probations()
+        self._probations = SuspectPeers()
         self._changes: deque[ConnectionChange] = deque()
         self._changes_lot = trio.lowlevel.ParkingLot()
         self._main = _PeerSocket(context, options, self._note_change)

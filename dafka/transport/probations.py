@@ -49,7 +49,7 @@ class _Host:
     until: float
 
 
-class Probations:
+class SuspectPeers:
     """The peers on probation, by endpoint, and the hosts whose new peers begin on probation."""
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ class Subscriber(Protocol):
         """
 
 
-class ClosedSubscriber:
+class CurveSubscriber:
     """The `Subscriber` of a closed cluster: one SUB socket for each key. `run` must be running.
 
     Attributes:

@@ -14,9 +14,9 @@ import trio.testing
 
 from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBatch
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.errors import StorageError
 from dafka.roles import serve_store
@@ -34,10 +34,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def open_broker(storage: str, config: Config | None = None) -> AsyncIterator[tuple[Cluster, Broker]]:
+async def open_broker(storage: str, config: Config | None = None) -> AsyncIterator[tuple[Cluster, BrokerNode]]:
     """Run a tower and a broker."""
     async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
-        broker: Broker = await nursery.start(serve_broker, cluster.config.with_store(storage=storage))
+        broker: BrokerNode = await nursery.start(serve_broker, cluster.config.with_store(storage=storage))
         yield cluster, broker
         nursery.cancel_scope.cancel()
 
@@ -47,13 +47,13 @@ def encode(values: list[bytes], **options: object) -> list[tuple[BatchHeader, by
     return [(check_crc(data), data)]
 
 
-def log_of(broker: Broker, topic: str, number: int = 0) -> LogState:
+def log_of(broker: BrokerNode, topic: str, number: int = 0) -> Log:
     log = broker.order.find_log(topic, number)
     assert log is not None
     return log
 
 
-async def wait_end(broker: Broker, topic: str, end: int, number: int = 0) -> LogState:
+async def wait_end(broker: BrokerNode, topic: str, end: int, number: int = 0) -> Log:
     """Wait until a log reaches an offset."""
     with trio.fail_after(DEADLINE_S):
         while (log := broker.order.find_log(topic, number)) is None:  # noqa: ASYNC110
@@ -65,7 +65,7 @@ async def wait_end(broker: Broker, topic: str, end: int, number: int = 0) -> Log
     return log
 
 
-async def read_all(broker: Broker, log: LogState, offset: int = 0) -> list[Record]:
+async def read_all(broker: BrokerNode, log: Log, offset: int = 0) -> list[Record]:
     """Read a log from an offset on. The sequences of the records are their offsets."""
     found: list[Record] = []
     while offset < log.high_watermark:

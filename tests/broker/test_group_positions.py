@@ -11,18 +11,23 @@ from dafka.broker.coordinator.group_positions import follow_branches, name_branc
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.topic_partition import TopicPartition
 
 PLACE = TopicPartition("orders", 0)
 
-FIRST, LOST, WON, LAST = Branch(0, "a"), Branch(1024, "a"), Branch(1025, "b"), Branch(2049, "b")
+FIRST, LOST, WON, LAST = (
+    LeaderAndEpoch(0, "a"),
+    LeaderAndEpoch(1024, "a"),
+    LeaderAndEpoch(1025, "b"),
+    LeaderAndEpoch(2049, "b"),
+)
 
 
-def make_broker(*rows: BranchRow, availability: str = "branch") -> Any:
+def make_broker(*rows: EpochStart, availability: str = "branch") -> Any:
     """Return what is needed of a broker that knows some rows."""
-    table = BranchTable()
+    table = EpochTree()
     for row in rows:
         table.add(row)
     topic = Topic("orders", "T", 1, {"availability": availability})
@@ -32,10 +37,10 @@ def make_broker(*rows: BranchRow, availability: str = "branch") -> Any:
 
 
 ROWS = (
-    BranchRow("T/0", FIRST, NO_TIP, ()),
-    BranchRow("T/0", LOST, Tip(FIRST, 100), ()),
-    BranchRow("T/0", WON, Tip(FIRST, 100), ()),
-    BranchRow("T/0", LAST, Tip(WON, 150), ()),
+    EpochStart("T/0", FIRST, NO_EPOCH_END, ()),
+    EpochStart("T/0", LOST, EpochEnd(FIRST, 100), ()),
+    EpochStart("T/0", WON, EpochEnd(FIRST, 100), ()),
+    EpochStart("T/0", LAST, EpochEnd(WON, 150), ()),
 )
 
 

@@ -9,10 +9,10 @@ import trio
 
 from dafka import Config
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.core.log.entries import BatchEntry, ProducerEntry, RestartEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, ProducerEntry
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import REWRITE_ENTRIES
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.storage import open_storage
 from dafka.testing.cluster import open_cluster
@@ -43,17 +43,17 @@ async def test_rewritten_index_is_trimmed_and_read_back(tmp_path: Path, url: str
         assert (await held.partitions("$logs"))[log.index_partition].count == 1
     found: list[ProducerEntry] = []
 
-    def restore(_: LogState, entry: ProducerEntry) -> None:
+    def restore(_: Log, entry: ProducerEntry) -> None:
         found.append(entry)
 
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
 
-        async def start(*, task_status: trio.TaskStatus[Broker]) -> None:
+        async def start(*, task_status: trio.TaskStatus[BrokerNode]) -> None:
             config = cluster.config.with_store(storage=storage)
             await serve_broker(config, restore_producer=restore, task_status=task_status)
 
-        again: Broker = await nursery.start(start)
-        assert isinstance(found[0], RestartEntry)
+        again: BrokerNode = await nursery.start(start)
+        assert isinstance(found[0], IndexRewriteEntry)
         sequences = [each.base_sequence for each in found if isinstance(each, BatchEntry)]
         assert sequences == list(range(COUNT - 5, COUNT + 1))
         log = log_of(again, "orders")

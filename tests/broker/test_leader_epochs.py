@@ -8,7 +8,7 @@ import pytest
 
 from dafka.batches import read_header
 from dafka.broker.core.log.entries import MarkerEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.reader import LogReader
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
@@ -21,7 +21,7 @@ EPOCHS = [(0, 0), (1024, 4), (1025, 4), (2048, 9)]
 @pytest.mark.parametrize("bytes_max", [1, 10_000])
 async def test_batches_have_the_epochs_of_their_offsets(tmp_path: Path, storage: str, bytes_max: int) -> None:
     native = Partition("orders", "f" * 32)
-    log = LogState("orders", 0, Partition("orders", "own"), Partition("$logs", "own"), epochs=EPOCHS)
+    log = Log("orders", 0, Partition("orders", "own"), Partition("$logs", "own"), epochs=EPOCHS)
     log.index.append(native.address, 0, 8, is_open=False)
     log.index.append_marker(MarkerEntry(0, 0, 1, 0, 1, 1000, None))
     log.index.append(native.address, 8, 4, is_open=False)

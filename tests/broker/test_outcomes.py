@@ -9,15 +9,15 @@ import attrs
 import pytest
 import trio
 
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
-from dafka.broker.interbroker.messenger import Post
+from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log import append_outcomes as outcomes
 from dafka.broker.log.append_outcomes import Outcomes
-from dafka.broker.log.pending_append import Appended
+from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.log.waiters import LogWatchers
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
@@ -33,12 +33,12 @@ class Broker:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.order = LogOrder(address)
+        self.order = OffsetAssigner(address)
         self.order.add_topic(TOPIC)
         self.watchers = LogWatchers()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
         self.cluster = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
-        self.post = Post(address, self._publish)
+        self.post = BrokerMessenger(address, self._publish)
         self.outcomes = Outcomes(self, self.post)  # type: ignore[arg-type]
         self.others: list[Broker] = []
         self.sequence = 0
@@ -49,32 +49,32 @@ class Broker:
             each.post.receive(self.address, value)
 
     @property
-    def log(self) -> LogState:
+    def log(self) -> Log:
         return self.order.logs("orders")[0]
 
-    def holds_lease(self, log: LogState) -> bool:
+    def holds_lease(self, log: Log) -> bool:
         return log.leadership.is_led
 
     def lead(self, epoch: int) -> None:
         """Begin a branch, without any records before it."""
         self.order.begin_branch(self.log, epoch)
         self.order.finish_branch(self.log, {}, {})
-        self.log.leadership = Leadership(self.address, epoch, is_led=True)
+        self.log.leadership = LeaderAndIsr(self.address, epoch, is_led=True)
         self.sequence = 0
 
     def follow(self, leader: str, epoch: int) -> None:
         self.order.end_branch(self.log)
-        self.log.leadership = Leadership(leader, epoch, is_led=False)
+        self.log.leadership = LeaderAndIsr(leader, epoch, is_led=False)
         self.watchers.notify(self.log)
 
-    def append(self, count: int = 1) -> Appended:
+    def append(self, count: int = 1) -> PendingAppend:
         """Take records of a client, which are not written yet."""
         log = self.log
         first, self.sequence = self.sequence, self.sequence + count
         epoch = log.leadership.epoch
-        return Appended(self.watchers, self.order, log, log.own, first, count, epoch, trio.Event())
+        return PendingAppend(self.watchers, self.order, log, log.own, first, count, epoch, trio.Event())
 
-    def write(self, appended: Appended) -> None:
+    def write(self, appended: PendingAppend) -> None:
         batch = RecordBatch(appended.own, appended.first_sequence, [b"x"] * appended.count)
         self.order.commit(self.order.plan([batch], 0))
         appended.durable.set()
@@ -94,7 +94,7 @@ def make_brokers() -> tuple[Broker, Broker]:
     return former, leader
 
 
-async def wait(broker: Broker, appended: Appended, **arguments: Any) -> int | str:
+async def wait(broker: Broker, appended: PendingAppend, **arguments: Any) -> int | str:
     """Return what a client is told."""
     try:
         return await broker.outcomes.find(appended, **arguments)
@@ -113,7 +113,7 @@ async def test_records_that_the_next_leader_has_are_answered_with_their_offset(
     former.follow(leader.address, 2)
     found: list[int | str] = []
 
-    async def note(appended: Appended) -> None:
+    async def note(appended: PendingAppend) -> None:
         found.append(await wait(former, appended))
 
     async with trio.open_nursery() as nursery:

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from dafka.batches import BatchHeader, check_crc, decode_batch, encode_batch
-from dafka.broker.core.log.log import LogState
-from dafka.broker.node import Broker
+from dafka.broker.core.log.log import Log
+from dafka.broker.node import BrokerNode
 from dafka.broker.replication.index_reader import read_index
 from dafka.broker.startup import serve_broker
 from dafka.config import Config
@@ -39,23 +39,23 @@ class Several:
     nursery: trio.Nursery
     folder: Path
     scheme: str
-    brokers: dict[str, Broker] = attrs.field(factory=dict)
+    brokers: dict[str, BrokerNode] = attrs.field(factory=dict)
     scopes: dict[str, trio.CancelScope] = attrs.field(factory=dict)
     ended: dict[str, trio.Event] = attrs.field(factory=dict)
 
-    async def start(self, name: str, **settings: Any) -> Broker:
+    async def start(self, name: str, **settings: Any) -> BrokerNode:
         """Start a broker, for the first time or again."""
         storage = f"{self.scheme}:{self.folder / name}"
         quick: dict[str, Any] = {
             "heartbeat_ms": 100,
             "leader_timeout_ms": 2000,
-            "move_after_ms": 60_000,
-            "mend_after_ms": 1000,
+            "preferred_leader_after_ms": 60_000,
+            "replace_replicas_after_ms": 1000,
         }
         config = self.config.with_store(storage=storage).with_broker(**{**quick, **settings})
         ended = self.ended[name] = trio.Event()
 
-        async def run(task_status: trio.TaskStatus[Broker]) -> None:
+        async def run(task_status: trio.TaskStatus[BrokerNode]) -> None:
             with trio.CancelScope() as scope:
                 self.scopes[name] = scope
                 await serve_broker(config, task_status=task_status)
@@ -64,7 +64,7 @@ class Several:
         self.brokers[name] = await self.nursery.start(run)
         return self.brokers[name]
 
-    async def start_all(self, *names: str, **settings: Any) -> list[Broker]:
+    async def start_all(self, *names: str, **settings: Any) -> list[BrokerNode]:
         """Start brokers, and wait until all know each other."""
         found = [await self.start(name, **settings) for name in names]
         await wait_until(lambda: all(len(each.brokers.living()) == len(self.brokers) for each in found))
@@ -76,16 +76,16 @@ class Several:
         del self.brokers[name]
         await self.ended[name].wait()
 
-    def name_of(self, broker: Broker) -> str:
+    def name_of(self, broker: BrokerNode) -> str:
         """Return the name under which a broker runs."""
         return next(name for name, each in self.brokers.items() if each is broker)
 
-    def logs(self, topic: str) -> list[tuple[Broker, LogState]]:
+    def logs(self, topic: str) -> list[tuple[BrokerNode, Log]]:
         """Return the logs of a topic that are led, each with its leader."""
         found = [(each, log) for each in self.brokers.values() for log in each.order.logs(topic)]
         return [(broker, log) for broker, log in found if log.leadership.is_led]
 
-    async def wait_led(self, topic: str, count: int = 1) -> list[tuple[Broker, LogState]]:
+    async def wait_led(self, topic: str, count: int = 1) -> list[tuple[BrokerNode, Log]]:
         """Wait until all logs of a topic are led, and all brokers know by whom."""
 
         def is_led() -> bool:
@@ -136,7 +136,7 @@ def make_batch(
     return [(check_crc(memoryview(data), 0), data)]
 
 
-async def append(broker: Broker, log: LogState, *values: bytes) -> int:
+async def append(broker: BrokerNode, log: Log, *values: bytes) -> int:
     """Append records, and wait until enough replicas have them. Return the offset of the first one."""
     with trio.fail_after(PATIENCE_S):
         return await broker.append(log, make_batch(*values)).wait_offset()
@@ -147,12 +147,12 @@ def distinct(found: list[bytes]) -> list[bytes]:
     return list(dict.fromkeys(found))
 
 
-async def read(broker: Broker, log: LogState) -> list[bytes]:
+async def read(broker: BrokerNode, log: Log) -> list[bytes]:
     """Return the values of all records of a log up to its high watermark."""
     return await read_from(broker, log, 0)
 
 
-async def read_from(broker: Broker, log: LogState, offset: int) -> list[bytes]:
+async def read_from(broker: BrokerNode, log: Log, offset: int) -> list[bytes]:
     """Return the values of the records of a log from an offset up to its high watermark."""
     found = await broker.reader.read(log, offset, log.high_watermark, 2**30)
     return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]

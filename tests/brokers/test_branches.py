@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import name_log
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from tests.brokers.several import Several, append, open_several, read, wait_until
 
 pytestmark = pytest.mark.trio
 
-QUICK = {"leader_timeout_ms": 300, "mend_after_ms": 60_000}
+QUICK = {"leader_timeout_ms": 300, "replace_replicas_after_ms": 60_000}
 
 
 async def lead_alone(several: Several, name: str, *values: bytes) -> None:
@@ -40,7 +40,7 @@ async def make_branches(several: Several) -> None:
     await several.start("a", **QUICK)
 
 
-def find_end(broker: Broker) -> int:
+def find_end(broker: BrokerNode) -> int:
     """Return up to which offset a broker holds the log."""
     log = broker.cluster.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
     return -1 if log is None else log.replica.branches.tip().end_offset
@@ -75,15 +75,15 @@ async def test_a_leader_that_begins_anew_appends_the_records_of_other_branches_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a leader has appended to a branch that does not go on is not in the log."""
-    heal, lost = LogOrder.heal, list[LogState]()
+    heal, lost = OffsetAssigner.merge_divergent, list[Log]()
 
-    def lose(order: LogOrder, log: LogState, entries: object) -> None:
+    def lose(order: OffsetAssigner, log: Log, entries: object) -> None:
         if log.topic == "orders" and not lost:
             lost.append(log)
             return
         heal(order, log, entries)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LogOrder, "heal", lose)
+    monkeypatch.setattr(OffsetAssigner, "merge_divergent", lose)
     async with open_several(tmp_path) as several:
         await make_branches(several)
         await wait_until(lambda: bool(lost))
@@ -92,7 +92,7 @@ async def test_a_leader_that_begins_anew_appends_the_records_of_other_branches_a
         assert sorted(await find_contents(several)) == [b"a0", b"a1", b"b0", b"b1", b"both"]
 
 
-def begin_anew(leader: Broker) -> None:
+def begin_anew(leader: BrokerNode) -> None:
     """Let the leader of the log begin another branch with the same replicas."""
     log = leader.cluster.logs.find(name_log(leader.order.topics["orders"].topic_id, 0))
     assert log is not None

@@ -9,7 +9,7 @@ import pytest
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, open_storage
 from tests.brokers.several import Several, distinct, note_read_indexes, open_several, read, wait_until
@@ -24,7 +24,7 @@ def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     return note_read_indexes(monkeypatch, "adoption")
 
 
-def log_of(broker: Broker) -> ReplicatedLog:
+def log_of(broker: BrokerNode) -> ReplicatedLog:
     log = broker.cluster.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
     assert log is not None
     return log
@@ -49,7 +49,7 @@ def is_in_sync(several: Several) -> bool:
     return any(len(log.leadership.in_sync) == 3 for _, log in several.logs("orders"))
 
 
-def checkpointed_end(broker: Broker, index: Partition) -> int:
+def checkpointed_end(broker: BrokerNode, index: Partition) -> int:
     found = broker.state(CHECKPOINTS_TOPIC).get(index.address.encode())
     return 0 if found is None else decode_checkpoint(found).index_end
 

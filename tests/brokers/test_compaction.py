@@ -10,9 +10,9 @@ import trio
 
 from dafka.batches import check_crc, decode_held, encode_batch, read_header
 from dafka.batches.decoding import decode_batch
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.compaction import LogCompaction
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.config import Config
 from dafka.records import Partition
 from dafka.storage.base import Compactable, CompactsPartitions
@@ -22,7 +22,7 @@ from tests.brokers.several import PATIENCE_S, open_several, wait_until
 COUNT, KEYS = 200, 9
 
 
-async def append(broker: Broker, log: LogState, first: int, count: int) -> int:
+async def append(broker: BrokerNode, log: Log, first: int, count: int) -> int:
     """Append records whose values are their offsets."""
     numbers = range(first, first + count)
     keys = [b"key %d" % (number % KEYS) for number in numbers]
@@ -31,7 +31,7 @@ async def append(broker: Broker, log: LogState, first: int, count: int) -> int:
         return await broker.append(log, [(check_crc(data), data)]).wait_offset()
 
 
-async def read_all(broker: Broker, log: LogState) -> dict[int, bytes]:
+async def read_all(broker: BrokerNode, log: Log) -> dict[int, bytes]:
     """Return the values of a log up to its high watermark, by their offsets."""
     found: dict[int, bytes] = {}
     end = 0
@@ -51,7 +51,7 @@ def is_right(found: dict[int, bytes], end: int) -> bool:
     return all(value == b"%d" % offset for offset, value in found.items()) and {*range(end - KEYS, end)} <= set(found)
 
 
-async def compact(broker: Broker, log: LogState) -> None:
+async def compact(broker: BrokerNode, log: Log) -> None:
     compaction = LogCompaction(broker, Config(), lambda log: log.high_watermark, lambda *_: [])
     await compaction.compact_log(log, CompactionPolicy(dirty_ratio=0))
 

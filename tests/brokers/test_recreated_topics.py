@@ -12,7 +12,7 @@ import trio
 from dafka.broker.core.log.offset_assigner import index_partition, own_partition
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import RecordBatch
 from dafka.storage import open_storage
@@ -31,7 +31,7 @@ def topics_of(several: Several) -> list[tuple[str, str]]:
     return list(found)
 
 
-async def recreate(broker: Broker, name: str) -> None:
+async def recreate(broker: BrokerNode, name: str) -> None:
     if broker.find_topic(name) is not None:
         await broker.delete_topic(name)
     await broker.create_topic(name).wait()

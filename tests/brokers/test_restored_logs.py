@@ -14,18 +14,18 @@ import trio
 import dafka.broker.replication.index_reader
 from dafka.broker.core.log.entries import (
     BatchEntry,
-    BranchEntry,
     Entry,
+    EpochStartEntry,
+    IndexRewriteEntry,
     ProducerEntry,
-    RestartEntry,
     RunEntry,
     encode_entries,
 )
-from dafka.broker.core.log.log import OWN, LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import name_log
-from dafka.broker.core.replication.local_log import HeldLog
-from dafka.broker.core.replication.records import Branch, BranchRow, Tip
+from dafka.broker.core.replication.local_log import LocalLog
+from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import ReplicaSettings
@@ -45,7 +45,7 @@ from tests.brokers.several import (
 
 pytestmark = pytest.mark.trio
 
-FIRST, SECOND = Branch(0, "a"), Branch(1024, "b")
+FIRST, SECOND = LeaderAndEpoch(0, "a"), LeaderAndEpoch(1024, "b")
 BATCHES = 12
 
 
@@ -67,13 +67,13 @@ class Indexes:
         self.storage = MemoryStorage()
         settings = ReplicaSettings()
         replica = Replica("log", "b", 1, ("a", "b"), settings)
-        replica.table.add(BranchRow("log", SECOND, Tip(FIRST, self.forked_at), ("a", "b")))
+        replica.table.add(EpochStart("log", SECOND, EpochEnd(FIRST, self.forked_at), ("a", "b")))
         ends: defaultdict[Partition, int] = defaultdict(lambda: 100)
-        held = HeldLog("orders", "id", 0, ends.__getitem__)
+        held = LocalLog("orders", "id", 0, ends.__getitem__)
         self.log = ReplicatedLog("orders", "id", 0, "log", replica, held)
-        self.written: defaultdict[Branch, int] = defaultdict(int)
+        self.written: defaultdict[LeaderAndEpoch, int] = defaultdict(int)
 
-    async def write(self, branch: Branch, *entries: Entry) -> None:
+    async def write(self, branch: LeaderAndEpoch, *entries: Entry) -> None:
         sequence, value = self.written[branch], encode_entries(entries)
         await self.storage.append([RecordBatch(self.log.index_partition(branch), sequence, [value])])
         self.log.held.add_index(branch, sequence, [value])
@@ -84,11 +84,11 @@ class Indexes:
     async def restore(self) -> tuple[list[Entry], list[int]]:
         """Return the entries of the restored index, and the numbers of the batches that a producer has appended."""
         log = self.log
-        state = LogState("orders", 0, log.own_partition(SECOND), log.index_partition(SECOND))
+        state = Log("orders", 0, log.own_partition(SECOND), log.index_partition(SECOND))
         numbers: list[int] = []
 
-        def note(_state: LogState, entry: ProducerEntry) -> None:
-            if isinstance(entry, RestartEntry):
+        def note(_state: Log, entry: ProducerEntry) -> None:
+            if isinstance(entry, IndexRewriteEntry):
                 numbers.clear()
             elif isinstance(entry, BatchEntry) and entry.base_sequence is not None:
                 numbers.append(entry.base_sequence)
@@ -103,12 +103,12 @@ async def write_again(forked_at: int) -> Indexes:
     """Return indexes of which the first one was written again after its eighth batch, and has four more."""
     indexes = Indexes(forked_at)
     for number in range(8):
-        await indexes.write(FIRST, RunEntry(number, OWN, number, 1), batch(number))
-    await indexes.write(FIRST, RestartEntry(), RunEntry(0, OWN, 0, 9), *map(batch, range(4, 9)))
+        await indexes.write(FIRST, RunEntry(number, LEADER, number, 1), batch(number))
+    await indexes.write(FIRST, IndexRewriteEntry(), RunEntry(0, LEADER, 0, 9), *map(batch, range(4, 9)))
     for number in range(9, BATCHES):
-        await indexes.write(FIRST, RunEntry(number, OWN, number, 1), batch(number))
-    await indexes.write(SECOND, BranchEntry(forked_at, 1024))
-    await indexes.write(SECOND, RunEntry(forked_at, OWN, 0, 1))
+        await indexes.write(FIRST, RunEntry(number, LEADER, number, 1), batch(number))
+    await indexes.write(SECOND, EpochStartEntry(forked_at, 1024))
+    await indexes.write(SECOND, RunEntry(forked_at, LEADER, 0, 1))
     return indexes
 
 
@@ -120,7 +120,7 @@ async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_
     entries, numbers = await indexes.restore()
     address = indexes.log.own_partition(FIRST).address
     runs = [each for each in entries if isinstance(each, RunEntry)]
-    assert runs == [RunEntry(0, address, 0, forked_at), RunEntry(forked_at, OWN, 0, 1)]
+    assert runs == [RunEntry(0, address, 0, forked_at), RunEntry(forked_at, LEADER, 0, 1)]
     assert numbers[-5:] == list(range(forked_at))[-5:]  # what a client may send again
     assert records_read.count(indexes.log.index_partition(FIRST)) == (4 if forked_at > 8 else BATCHES)
 
@@ -128,8 +128,8 @@ async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_
 async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(records_read: list[Partition]) -> None:
     indexes = await write_again(BATCHES)
     address = indexes.log.own_partition(FIRST).address
-    written = (RunEntry(0, address, 0, BATCHES), RunEntry(BATCHES, OWN, 0, 2))
-    await indexes.write(SECOND, RestartEntry(), *written, batch(BATCHES))
+    written = (RunEntry(0, address, 0, BATCHES), RunEntry(BATCHES, LEADER, 0, 2))
+    await indexes.write(SECOND, IndexRewriteEntry(), *written, batch(BATCHES))
     entries, numbers = await indexes.restore()
     assert [each for each in entries if isinstance(each, RunEntry)] == list(written)
     assert numbers == [BATCHES]
@@ -181,7 +181,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
 async def test_new_leaders_read_little_of_a_log_that_has_had_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
-    monkeypatch.setattr("dafka.broker.startup.LogOrder", partial(LogOrder, rewrite_entries=20))
+    monkeypatch.setattr("dafka.broker.startup.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=20))
     names = ("a", "b", "c")
     count = 30
     async with open_several(tmp_path) as several:

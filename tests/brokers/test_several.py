@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.broker.registrations import read_brokers
 from dafka.broker.startup import serve_broker
 from dafka.errors import ConfigError, NotLeaderError, StorageError
@@ -30,7 +30,7 @@ def values(count: int, prefix: str = "") -> list[bytes]:
     return [f"{prefix}{number}".encode() for number in range(count)]
 
 
-async def wait_for_high_watermark(log: LogState, offset: int) -> None:
+async def wait_for_high_watermark(log: Log, offset: int) -> None:
     await wait_until(lambda: log.high_watermark == offset)
 
 
@@ -55,7 +55,7 @@ async def test_a_log_goes_on_when_its_leader_stops(tmp_path: Path, scheme: str) 
 
 
 @contextmanager
-def full_disk(*brokers: Broker) -> Iterator[None]:
+def full_disk(*brokers: BrokerNode) -> Iterator[None]:
     """Let all writes of some brokers fail during a block."""
 
     async def fail(_batches: object) -> None:
@@ -105,14 +105,14 @@ async def test_a_log_can_be_read_while_no_replica_can_write(tmp_path: Path) -> N
 
 async def test_a_broker_that_comes_back_leads_the_logs_again_that_it_is_preferred_for(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all(*NAMES, move_after_ms=500)
+        first, *_ = await several.start_all(*NAMES, preferred_leader_after_ms=500)
         await first.create_topic("orders").wait()
         ((leader, log),) = await several.wait_led("orders")
         await append(leader, log, *values(5))
         (name,) = [each for each, broker in several.brokers.items() if broker is leader]
         await several.stop(name)
         await several.append("orders", 0, b"x")
-        again = await several.start(name, move_after_ms=500)
+        again = await several.start(name, preferred_leader_after_ms=500)
         await wait_until(lambda: [broker for broker, _ in several.logs("orders")] == [again])
         ((leader, log),) = await several.wait_led("orders")
         assert await read(leader, log) == [*values(5), b"x"]
@@ -203,7 +203,7 @@ async def test_a_broker_alone_shares_its_logs_with_those_that_come(tmp_path: Pat
 
 async def test_a_drained_broker_keeps_nothing(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
+        first, *_ = await several.start_all(*NAMES, "d", preferred_leader_after_ms=500)
         await first.create_topic("orders", 8).wait()
         for number in range(8):
             await several.append("orders", number, *values(10))
@@ -223,7 +223,7 @@ async def test_a_drained_broker_keeps_nothing(tmp_path: Path) -> None:
 
 async def test_a_log_moves_to_the_brokers_that_an_operator_names(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
+        first, *_ = await several.start_all(*NAMES, "d", preferred_leader_after_ms=500)
         await first.create_topic("orders", replica_count=2).wait()
         ((leader, log),) = await several.wait_led("orders")
         await append(leader, log, *values(10))
@@ -241,7 +241,7 @@ async def test_a_log_moves_to_the_brokers_that_an_operator_names(tmp_path: Path)
 
 async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
-        brokers = await several.start_all(*NAMES, "d", move_after_ms=300)
+        brokers = await several.start_all(*NAMES, "d", preferred_leader_after_ms=300)
         first, *_, last = (each.address for each in brokers)
         middle = [each.address for each in brokers[1:3]]
         await brokers[0].create_topic("orders", placement=[[first, *middle]]).wait()
@@ -260,7 +260,7 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
 
 async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all(*NAMES, "d", move_after_ms=500)
+        first, *_ = await several.start_all(*NAMES, "d", preferred_leader_after_ms=500)
         await first.create_topic("orders", 4).wait()
         for number in range(4):
             await several.append("orders", number, *values(10))
@@ -293,7 +293,7 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
             await append(leader, log, value)
         await leader.delete_records(log, 13)
 
-        async def find_firsts(broker: Broker) -> list[int]:
+        async def find_firsts(broker: BrokerNode) -> list[int]:
             found = await broker.storage.partitions("orders")
             return [found[each].earliest_sequence for each in (former, log.own)]
 
@@ -310,7 +310,7 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
 
 async def test_other_nodes_learn_that_logs_are_under_replicated(tmp_path: Path) -> None:
     async with open_several(tmp_path) as several:
-        brokers = await several.start_all(*NAMES, mend_after_ms=60_000)
+        brokers = await several.start_all(*NAMES, replace_replicas_after_ms=60_000)
         await brokers[0].create_topic("orders", 4).wait()
         await several.wait_led("orders", 4)
         await several.stop("b")
@@ -371,7 +371,7 @@ async def test_brokers_have_different_numbers_that_stay(tmp_path: Path) -> None:
 async def test_a_broker_catches_up_with_an_index_that_was_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dafka.broker.startup.LogOrder", partial(LogOrder, rewrite_entries=5))
+    monkeypatch.setattr("dafka.broker.startup.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=5))
     monkeypatch.setattr("dafka.broker.core.replication.local_log.REWRITE_RECORDS", 2)
     async with open_several(tmp_path) as several:
         several.config = several.config.with_store(retention_interval_ms=100)
@@ -406,7 +406,7 @@ async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_d
     monkeypatch.setattr("dafka.broker.replication.reassignment.BALANCING_S", 0.05)
     monkeypatch.setattr("dafka.broker.core.metadata.balancer.PLANNING_S", 0.1)
     async with open_several(tmp_path) as several:
-        brokers = await several.start_all(*NAMES, "d", move_after_ms=100)
+        brokers = await several.start_all(*NAMES, "d", preferred_leader_after_ms=100)
         named = tuple(brokers[number].address for number in (2, 1, 0))
         await brokers[0].create_topic("orders", 8, placement=[named] * 8).wait()
         await several.wait_led("orders", 8)

@@ -11,7 +11,7 @@ from typing import TextIO
 import attrs
 import trio
 
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.storage import PartitionInfo
 from tests.chaos.checker import find_different, find_lost, find_unconsumed, find_wrong_contents
 from tests.chaos.cluster import Size, make_cluster
@@ -87,7 +87,7 @@ class Run:
         """Run for at least `length_s` seconds, or until the last fault is healed. Return the problems."""
         timeline, cluster = self.timeline, self._cluster
         try:
-            with single_exception():
+            with unwrap_group():
                 async with trio.open_nursery() as nursery:
                     await nursery.start(cluster.run)
                     nursery.start_soon(self._watch)

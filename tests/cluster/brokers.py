@@ -17,7 +17,7 @@ import trio
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from tests.chaos.processes import Node
 from tests.chaos.timeline import Timeline
 from tests.cluster.network import Network, Place, open_network
@@ -34,7 +34,7 @@ CLOCK = Path(__file__).parent / "clock"
 """The folder with the module that sets the clocks of processes."""
 
 QUICK: dict[str, dict[str, Any]] = {
-    "broker": {"move_after_ms": 3000, "mend_after_ms": 20_000, "copy_rate_bytes": 2**20},
+    "broker": {"preferred_leader_after_ms": 3000, "replace_replicas_after_ms": 20_000, "copy_rate_bytes": 2**20},
     "beacon": {"interval_ms": 250, "timeout_ms": 1000},
     "fetch": {"retry_ms": 200, "retry_max_ms": 1000},
     "store": {"retry_ms": 300},
@@ -289,7 +289,7 @@ async def open_cluster(
     timeline = Timeline(folder / "timeline.txt", echo)
     network = await open_network(is_split=is_split)
     try:
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
                 common = merge(QUICK, settings) if is_quick else settings
                 cluster = BrokerCluster(network, folder, timeline, nursery, common, scheme)

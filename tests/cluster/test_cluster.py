@@ -96,7 +96,7 @@ async def wait_leading(cluster: BrokerCluster, number: int) -> None:
 
 @pytest.mark.long
 async def test_the_replicas_of_a_broker_that_is_lost_are_made_anew_elsewhere(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path, 4, broker={"mend_after_ms": 1000}) as cluster:
+    async with open_cluster(tmp_path, 4, broker={"replace_replicas_after_ms": 1000}) as cluster:
         await cluster.create_topic(TOPIC, 6)
         lost, *others = cluster.brokers.values()
         await cluster.kill(lost)
@@ -112,11 +112,11 @@ async def test_the_replicas_of_a_broker_that_is_lost_are_made_anew_elsewhere(tmp
 
 @pytest.mark.long
 async def test_a_broker_that_is_added_takes_the_place_of_one_that_is_taken_away(tmp_path: Path) -> None:
-    """The broker that is taken away does not come back: others keep its logs after `mend_after_ms`."""
-    async with open_cluster(tmp_path, 3, broker={"mend_after_ms": 2000}) as cluster:
+    """The broker that is taken away does not come back: others keep its logs after `replace_replicas_after_ms`."""
+    async with open_cluster(tmp_path, 3, broker={"replace_replicas_after_ms": 2000}) as cluster:
         await cluster.create_topic(TOPIC, 6)
         producers = await start_producers(cluster, 1, 6)
-        added = await cluster.add(broker={"mend_after_ms": 2000})
+        added = await cluster.add(broker={"replace_replicas_after_ms": 2000})
         await cluster.start(added)
         await cluster.wait_members()
         gone = next(iter(cluster.brokers.values()))

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.broker.broker import Service, open_service
+from dafka.broker.broker import Broker, open_broker
 from dafka.broker.connections.security import ListenerSecurity
 from dafka.broker.core.coordination.state_records import SLOTS, slot_of
 from dafka.testing.cluster import open_cluster
@@ -29,13 +29,13 @@ class Brokers:
     """
 
     def __init__(self, config: Config, folder: Path, nursery: trio.Nursery) -> None:
-        self.running: dict[str, Service] = {}
+        self.running: dict[str, Broker] = {}
         self._config = attrs.evolve(config, broker=attrs.evolve(config.broker, leader_timeout_ms=LEADER_TIMEOUT_MS))
         self._folder = folder
         self._nursery = nursery
         self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
 
-    async def start(self, *names: str) -> list[Service]:
+    async def start(self, *names: str) -> list[Broker]:
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self._nursery.start, self._run, name)
@@ -46,14 +46,14 @@ class Brokers:
         scope.cancel()
         await stopped.wait()
 
-    async def settle(self) -> None:
+    async def wait_committed(self) -> None:
         """Wait until each slot has one coordinator among the running brokers, which all of them know."""
         await self.wait_until(self._is_settled, "not every slot has one coordinator")
 
-    def coordinator_of(self, name: str) -> Service:
+    def coordinator_of(self, name: str) -> Broker:
         return next(each for each in self.running.values() if slot_of(name) in served(each))
 
-    def name_of(self, service: Service) -> str:
+    def name_of(self, service: Broker) -> str:
         return next(name for name, each in self.running.items() if each is service)
 
     async def wait_until(self, is_true: Callable[[], bool], message: str) -> None:
@@ -85,7 +85,7 @@ class Brokers:
         stopped = trio.Event()
         with trio.CancelScope() as scope:
             settings = self._config.with_store(storage=f"sqlite:{self._folder}/{name}.db")
-            async with open_service(settings, ListenerSecurity(settings.clients)) as service:
+            async with open_broker(settings, ListenerSecurity(settings.clients)) as service:
                 self.running[name] = service
                 self._scopes[name] = scope, stopped
                 task_status.started()
@@ -94,7 +94,7 @@ class Brokers:
         stopped.set()
 
 
-def served(service: Service) -> list[int]:
+def served(service: Broker) -> list[int]:
     """Return the numbers of the slots that a broker serves."""
     return [slot.log.number for slot in service._coordinators.served()]
 
@@ -106,6 +106,6 @@ async def open_brokers(folder: Path, *names: str) -> AsyncIterator[Brokers]:
         brokers = Brokers(cluster.config, folder, nursery)
         await brokers.start(*names)
         await brokers.wait_until(brokers.have_joined, "brokers still join logs")  # two replicas need each other
-        await brokers.settle()
+        await brokers.wait_committed()
         yield brokers
         nursery.cancel_scope.cancel()

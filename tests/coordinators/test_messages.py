@@ -11,11 +11,11 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.interbroker.messenger import WAITING_MAX, Message, Post
+from dafka.broker.interbroker.messenger import WAITING_MAX, BrokerMessenger, Message
 from dafka.broker.log.appending import append_batches
 from tests.spoiled import spoil_fields
 from tests.web.services import open_broker_service
@@ -39,8 +39,8 @@ class Network:
         self.received: list[tuple[str, str, Say]] = []
         self.posts = {address: self.make(address) for address in addresses}
 
-    def make(self, address: str) -> Post:
-        post = Post(address, lambda value: self.sent.append((address, value)))
+    def make(self, address: str) -> BrokerMessenger:
+        post = BrokerMessenger(address, lambda value: self.sent.append((address, value)))
         post.on(Say, lambda sender, message: self.received.append((address, sender, message)))
         return post
 
@@ -194,7 +194,7 @@ def make_batch(value: bytes) -> tuple[Any, bytes]:
     return check_crc(data), data
 
 
-async def begin_transaction(service: Service) -> Producer:
+async def begin_transaction(service: Broker) -> Producer:
     """Let a producer begin a transaction with a record in a log."""
     await service.broker.create_topic("orders", 1).wait()
     result = await service.transactions.init_producer_id("payments", 60_000)

@@ -11,11 +11,11 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
@@ -54,11 +54,11 @@ async def open_orders(folder: Path, log_count: int = 1) -> AsyncIterator[Brokers
         await brokers.wait_until(
             lambda: all(find_leader(brokers, number) is not None for number in range(log_count)), "no leader"
         )
-        await brokers.settle()
+        await brokers.wait_committed()
         yield brokers
 
 
-def find_leader(brokers: Brokers, number: int = 0) -> Service | None:
+def find_leader(brokers: Brokers, number: int = 0) -> Broker | None:
     """Return the broker that leads a log of the topic, if all know it."""
     leaders = set()
     for service in brokers.running.values():
@@ -68,12 +68,12 @@ def find_leader(brokers: Brokers, number: int = 0) -> Service | None:
     return led[0] if len(led) == 1 and leaders == {led[0].broker.address} else None
 
 
-def is_led(service: Service, number: int) -> bool:
+def is_led(service: Broker, number: int) -> bool:
     log = service.broker.find_log("orders", number)
     return log is not None and log.leadership.is_led
 
 
-def led_log(brokers: Brokers, number: int = 0) -> tuple[Service, LogState]:
+def led_log(brokers: Brokers, number: int = 0) -> tuple[Broker, Log]:
     service = find_leader(brokers, number)
     assert service is not None
     log = service.broker.find_log("orders", number)
@@ -112,7 +112,7 @@ async def begin(brokers: Brokers, name: str) -> Producer:
     return result.producer
 
 
-def named(brokers: Brokers, service: Service, *, is_here: bool) -> str:
+def named(brokers: Brokers, service: Broker, *, is_here: bool) -> str:
     """Return a group or transactional id that a broker coordinates, or that it does not."""
     names = (f"name-{number}" for number in range(1000))
     return next(name for name in names if (brokers.coordinator_of(name) is service) == is_here)
@@ -163,12 +163,12 @@ async def test_offsets_survive_the_loss_of_their_coordinator(tmp_path: Path) -> 
         for _ in range(2):
             await brokers.stop(brokers.name_of(brokers.coordinator_of(groups[0])))
             (stopped,) = set(NAMES) - set(brokers.running)
-            await brokers.settle()
+            await brokers.wait_committed()
             for number, group in enumerate(groups):
                 committed = await brokers.coordinator_of(group).groups.fetch_offsets(group)
                 assert committed[PLACE].offset == number
             await brokers.start(stopped)
-            await brokers.settle()
+            await brokers.wait_committed()
 
 
 async def test_members_stay_in_their_group_when_another_broker_coordinates_it(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_members_stay_in_their_group_when_another_broker_coordinates_it(tm
             coordinator.broker.set_draining(True)
             await brokers.wait_until(lambda: bool(waiting), "the member that joins waits")
         assert waiting[0].error_code is ErrorCode.NOT_COORDINATOR
-        await brokers.settle()
+        await brokers.wait_committed()
         other = brokers.coordinator_of("g")
         assert other is not coordinator
         beat = partial(other.groups.heartbeat, "g", joined.generation_id, group_instance_id=None)
@@ -288,7 +288,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
             assert leader.last_stable_offset(log) == 0
             await brokers.stop(brokers.name_of(coordinator))
             nursery.cancel_scope.cancel()
-        await brokers.settle()
+        await brokers.wait_committed()
         assert ended in ([], [ErrorCode.NOT_COORDINATOR])
         other = brokers.coordinator_of(name)
         await brokers.wait_until(
@@ -309,7 +309,7 @@ async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path:
         producer = await begin(brokers, name)
         assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
         await brokers.stop(brokers.name_of(leader))
-        await brokers.settle()
+        await brokers.wait_committed()
         await brokers.wait_until(lambda: find_leader(brokers) is not None, "nobody leads the log")
         await append(brokers, name, producer, 0)
         with trio.fail_after(DEADLINE_S):
@@ -331,7 +331,7 @@ async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
                     found.append(result.producer.producer_id)
             if is_first:
                 await brokers.stop(next(iter(brokers.running)))
-                await brokers.settle()
+                await brokers.wait_committed()
         assert len(found) == len(set(found)) == 100
 
 
@@ -342,7 +342,7 @@ async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_pat
         found: set[Producer] = set()
         while len(found) < 3:
             await brokers.wait_until(lambda: not served(drained), "it still serves slots")
-            await brokers.settle()
+            await brokers.wait_committed()
             result = await drained.transactions.init_producer_id(None)
             if not served(drained):  # a broker that is late lets it serve slots once more, for a moment
                 assert result.error_code is ErrorCode.NONE
@@ -354,7 +354,7 @@ async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_pat
 async def test_producers_get_ids_where_no_coordinator_is_reached(tmp_path: Path) -> None:
     """A broker alone of three serves no slot: the logs of coordinators need more than half of their replicas."""
     async with open_brokers(tmp_path, *NAMES) as brokers:
-        await brokers.settle()
+        await brokers.wait_committed()
         for name in NAMES[1:]:
             await brokers.stop(name)
         (alone,) = brokers.running.values()

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.coordinator import coordinator_log as slot_log
-from dafka.broker.coordinator.coordinator_log import SlotLog
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Slot
+from dafka.broker.coordinator.coordinator_log import CoordinatorLog
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
     GROUPS_TOPIC,
@@ -27,13 +27,13 @@ from dafka.broker.core.coordination.state_records import (
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, GroupCoordinator, OffsetToCommit
 from dafka.broker.core.groups.settings import GroupSettings
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.core.transactions.settings import TransactionSettings
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.testing.cluster import open_cluster
 from tests.web.services import STORAGES, open_broker_service
@@ -64,14 +64,14 @@ def former_records() -> list[StateRecord]:
 
 
 @asynccontextmanager
-async def open_broker(url: str) -> AsyncIterator[Broker]:
+async def open_broker(url: str) -> AsyncIterator[BrokerNode]:
     """Run a broker without coordinators."""
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         yield await nursery.start(serve_broker, cluster.config.with_store(storage=url))
         nursery.cancel_scope.cancel()
 
 
-async def append(broker: Broker, log: LogState, records: list[StateRecord], epoch: int = 0) -> None:
+async def append(broker: BrokerNode, log: Log, records: list[StateRecord], epoch: int = 0) -> None:
     headers = [[("leader-epoch", b"%d" % epoch)] for _ in records] if epoch else None
     data = encode_batch(
         0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
@@ -79,7 +79,7 @@ async def append(broker: Broker, log: LogState, records: list[StateRecord], epoc
     await broker.append(log, [(check_crc(data), data)]).wait_offset()
 
 
-async def check_imported(service: Service) -> None:
+async def check_imported(service: Broker) -> None:
     for number, group in enumerate(GROUPS):
         assert (await service.groups.fetch_offsets(group))[PLACE].offset == number
     again = await service.transactions.init_producer_id("payments", 60_000)
@@ -147,7 +147,7 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
         waiting: list[object] = []
         all_wait = trio.Event()
 
-        async def settle(slot: Slot, *_arguments: object) -> dict[str, ErrorCode]:
+        async def wait_committed(slot: CoordinatorShard, *_arguments: object) -> dict[str, ErrorCode]:
             waiting.append(slot)
             if len(waiting) == SLOTS:
                 all_wait.set()
@@ -156,13 +156,13 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
 
         calls: list[Callable[[], Awaitable[object]]] = [
             service.groups.list_groups,
-            service.groups.settle,
+            service.groups.wait_committed,
             service.transactions.list_transactions,
             lambda: service.groups.describe_groups(NAMES),
             lambda: service.groups.delete_groups(NAMES),
         ]
-        monkeypatch.setattr(Slot, "settle", settle)
-        monkeypatch.setattr(Slot, "ask", settle)
+        monkeypatch.setattr(CoordinatorShard, "settle", wait_committed)
+        monkeypatch.setattr(CoordinatorShard, "ask", wait_committed)
         for each in calls:
             waiting.clear()
             all_wait = trio.Event()
@@ -172,14 +172,14 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
 
 
 async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(slot: Slot) -> None:
+    async def fail(slot: CoordinatorShard) -> None:
         if slot.log.number == 7:
             raise CoordinatorError(code)
 
     async with open_broker_service() as service:
         for each in NAMES:
             await service.groups.commit_offsets(commit(each, 1))
-        monkeypatch.setattr(Slot, "settle", fail)
+        monkeypatch.setattr(CoordinatorShard, "settle", fail)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         reads: list[Callable[[], Awaitable[object]]] = [
             service.groups.list_groups,
@@ -227,7 +227,7 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
         await append(broker, log, [record(b"a", b"3"), record(b"b", None)], epoch=3)
         await append(broker, log, [record(b"c", b"5")], epoch=5)
         await append(broker, log, [record(b"c", b"0")])
-        loaded = SlotLog(broker, log)
+        loaded = CoordinatorLog(broker, log)
         await loaded.load()
         assert loaded.values == {b"a": b"5", b"b": b"0", b"c": b"5"}
 

@@ -12,19 +12,19 @@ import trio
 from dafka import Config
 from dafka.batches import BatchHeader
 from dafka.broker.connections.memory import Memory
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.producer_state import ProducerStateSettings
-from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.producer_table import ProducerTable
 from dafka.broker.log.waiters import LogWatchers
 from dafka.errors import NotLeaderError
-from dafka.kafka.apis import Client
+from dafka.kafka.apis import RequestContext
 from dafka.kafka.protocol import ApiKey, RequestHeader
-from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.kafka_server import KafkaServer
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
 """The addresses of the brokers 0, 1 and 2."""
@@ -49,13 +49,13 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.address = OWN
-        self.order = LogOrder(OWN)
-        own = BrokerDescription(address=OWN, number=0, rack="one", kafka_listener="127.0.0.1:1")
+        self.order = OffsetAssigner(OWN)
+        own = BrokerRegistration(address=OWN, number=0, rack="one", kafka_listener="127.0.0.1:1")
         self.brokers = Brokers(own, 1.0)
         self.has_lease = True
         self.created: list[tuple[Any, ...]] = []
-        self.moved: list[tuple[LogState, tuple[str, ...]]] = []
-        self.deleted: list[tuple[LogState, int]] = []
+        self.moved: list[tuple[Log, tuple[str, ...]]] = []
+        self.deleted: list[tuple[Log, int]] = []
         self.appended: Callable[[bool], Awaitable[int]] | None = None
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWatchers()
@@ -68,10 +68,10 @@ class FakeBroker:
     def find_topic(self, name: str) -> Topic | None:
         return self.order.topics.get(name)
 
-    def logs(self, topic: str) -> Sequence[LogState]:
+    def logs(self, topic: str) -> Sequence[Log]:
         return self.order.logs(topic)
 
-    def find_log(self, topic: str, number: int) -> LogState | None:
+    def find_log(self, topic: str, number: int) -> Log | None:
         return self.order.find_log(topic, number)
 
     def create_topic(
@@ -86,14 +86,14 @@ class FakeBroker:
         self.created.append((name, log_count, replica_count, list(placement)))
         self.order.add_topic(Topic(name, f"{len(self.created):032x}", log_count, dict(settings or {})))
         for log, replicas in zip(self.order.logs(name), placement, strict=False):
-            log.leadership = Leadership(replicas[0], replicas=tuple(replicas), is_led=replicas[0] == OWN)
+            log.leadership = LeaderAndIsr(replicas[0], replicas=tuple(replicas), is_led=replicas[0] == OWN)
         return done()
 
     def change_topic(self, name: str, *, log_count: int) -> trio.Event:
         self.order.add_topic(Topic(name, self.topics[name].topic_id, log_count))
         return done()
 
-    def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
+    def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
         self.moved.append((log, tuple(replicas)))
         topic = self.topics[log.topic]
         assignments = {**topic.assignments, log.number: tuple(replicas)}
@@ -101,23 +101,23 @@ class FakeBroker:
             del assignments[log.number]
         self.order.add_topic(attrs.evolve(topic, assignments=assignments))
 
-    async def delete_records(self, log: LogState, offset: int) -> None:
+    async def delete_records(self, log: Log, offset: int) -> None:
         self.deleted.append((log, offset))
 
-    def holds_lease(self, log: LogState) -> bool:
+    def holds_lease(self, log: Log) -> bool:
         return self.has_lease and log.leadership.is_led
 
-    def next_sequence(self, _log: LogState) -> int:
+    def next_sequence(self, _log: Log) -> int:
         return 0
 
-    def durable_end(self, _log: LogState) -> int:
+    def durable_end(self, _log: Log) -> int:
         return 0
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait for nothing: every record is durable at once."""
         await trio.lowlevel.checkpoint()
 
-    def append(self, log: LogState, _batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> SimpleNamespace:
+    def append(self, log: Log, _batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> SimpleNamespace:
         async def wait_offset(*, all_replicas: bool = True) -> int:
             assert self.appended is not None
             return await self.appended(all_replicas)
@@ -129,11 +129,11 @@ class FakeBroker:
         await trio.lowlevel.checkpoint()
         raise NotLeaderError("another broker leads the log", appended.log.leadership.leader)
 
-    async def _read(self, log: LogState, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
+    async def _read(self, log: Log, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
         await trio.lowlevel.checkpoint()
         return [b"%d-%d" % (offset, end_offset)]
 
-    async def _find_nothing(self, _log: LogState, _time_ms: int) -> None:
+    async def _find_nothing(self, _log: Log, _time_ms: int) -> None:
         await trio.lowlevel.checkpoint()
 
 
@@ -149,8 +149,8 @@ class FakeCluster:
     def __init__(self) -> None:
         self.broker = FakeBroker()
         brokers = self.broker.brokers
-        brokers.note(BrokerDescription(address=SECOND, number=1, rack="two", kafka_listener="[fd00::1]:9093"))
-        brokers.note(BrokerDescription(address=THIRD, number=2))
+        brokers.note(BrokerRegistration(address=SECOND, number=1, rack="two", kafka_listener="[fd00::1]:9093"))
+        brokers.note(BrokerRegistration(address=THIRD, number=2))
         self.live(SECOND, THIRD)
         self.broker.order.add_topic(Topic("t", "f" * 32))
         found = self.broker.find_log("t", 0)
@@ -169,7 +169,7 @@ class FakeCluster:
             last_stable_offset=lambda log: log.high_watermark,
             reads_of=lambda _source: trio.CapacityLimiter(1),
         )
-        self.listener = KafkaListener(cast(Any, service))
+        self.listener = KafkaServer(cast(Any, service))
 
     def live(self, *addresses: str) -> None:
         """Let these brokers be alive, besides the own one."""
@@ -181,17 +181,17 @@ class FakeCluster:
     def lead(self, *, epoch: int = 5, replicas: tuple[str, ...] = (OWN, SECOND), **others: Any) -> None:
         """Let the own broker lead the log."""
         others.setdefault("in_sync", replicas)
-        self.log.leadership = Leadership(OWN, epoch, is_led=True, replicas=replicas, **others)
+        self.log.leadership = LeaderAndIsr(OWN, epoch, is_led=True, replicas=replicas, **others)
         self.log.epochs = [(0, 0), (epoch, 6)]
 
     def follow(self, leader: str = SECOND, *, epoch: int = 5, **others: Any) -> None:
         """Let another broker lead the log."""
-        self.log.leadership = Leadership(leader, epoch, is_led=False, replicas=(OWN, SECOND), **others)
+        self.log.leadership = LeaderAndIsr(leader, epoch, is_led=False, replicas=(OWN, SECOND), **others)
 
-    def client(self, api: ApiKey, version: int) -> Client:
+    def client(self, api: ApiKey, version: int) -> RequestContext:
         """Return a client that sends a request."""
         header = RequestHeader(api, version, 1, "test")
-        return Client(self.listener, header, "127.0.0.1", ENDPOINT, "127.0.0.1")
+        return RequestContext(self.listener, header, "127.0.0.1", ENDPOINT, "127.0.0.1")
 
 
 def done() -> trio.Event:

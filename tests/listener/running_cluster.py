@@ -12,12 +12,12 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.server import ListeningBroker, serve_listeners
+from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60.0
 
-QUICK = {"heartbeat_ms": 100, "leader_timeout_ms": 2000, "move_after_ms": 2000}
+QUICK = {"heartbeat_ms": 100, "leader_timeout_ms": 2000, "preferred_leader_after_ms": 2000}
 """Settings of `[broker]` with which other brokers take over sooner than by default."""
 
 
@@ -33,7 +33,7 @@ class _Place:
     """
 
     config: Config
-    broker: ListeningBroker | None = None
+    broker: ServingBroker | None = None
     scope: trio.CancelScope | None = None
     stopped: trio.Event | None = None
 
@@ -53,11 +53,11 @@ class RunningCluster:
         """Where clients find the brokers that run."""
         return ",".join(each.bootstrap_servers for each in self.running())
 
-    def running(self) -> list[ListeningBroker]:
+    def running(self) -> list[ServingBroker]:
         """Return the brokers that run."""
         return [each.broker for each in self._places.values() if each.broker is not None]
 
-    def broker(self, number: int) -> ListeningBroker:
+    def broker(self, number: int) -> ServingBroker:
         """Return a broker that runs."""
         found = self._places[number].broker
         assert found is not None

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from dafka.broker.connections import tcp_server as accepting
-from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ListenerSecurity
 from dafka.broker.connections.stopping import Stopping
 from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients, open_listening
@@ -33,7 +33,7 @@ async def test_clients_are_refused_until_the_broker_can_answer() -> None:
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((host, port))
         async with trio.open_nursery() as nursery:
-            await nursery.start(accept_clients, sockets, Crowd(10, 10), Stopping(), serve)
+            await nursery.start(accept_clients, sockets, ConnectionQuotas(10, 10), Stopping(), serve)
             stream = await trio.open_tcp_stream(host, port)
             assert await stream.receive_some() == b"ready"
             await stream.aclose()
@@ -50,9 +50,9 @@ async def test_of_two_that_keep_an_address_the_second_to_listen_is_refused() -> 
     async with open_listening("127.0.0.1:0", SECURITY, "clients") as first:
         host, port = first[0].getsockname()
         async with open_listening(f"{host}:{port}", SECURITY, "clients") as second, trio.open_nursery() as nursery:
-            await nursery.start(accept_clients, first, Crowd(10, 10), Stopping(), serve)
+            await nursery.start(accept_clients, first, ConnectionQuotas(10, 10), Stopping(), serve)
             with pytest.raises(AddressInUseError, match=f"cannot listen at 127.0.0.1:{port}"):
-                await accept_clients(second, Crowd(10, 10), Stopping(), serve)
+                await accept_clients(second, ConnectionQuotas(10, 10), Stopping(), serve)
             nursery.cancel_scope.cancel()
 
 
@@ -62,7 +62,7 @@ async def open_stopped(serve: Callable[[AcceptedClient], Awaitable[None]]) -> As
     stopping, ended = Stopping(), trio.Event()
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:
-        await accept_clients(sockets, Crowd(10, 10), stopping, serve_then, task_status=task_status)
+        await accept_clients(sockets, ConnectionQuotas(10, 10), stopping, serve_then, task_status=task_status)
         ended.set()
 
     async def serve_then(client: AcceptedClient) -> None:
@@ -141,7 +141,7 @@ async def test_a_crowd_is_accepted_in_few_turns_of_the_event_loop() -> None:
                 stack.enter_context(socket.create_connection(address))
             passes = Passes()
             async with trio.open_nursery() as nursery:
-                await nursery.start(accept_clients, sockets, Crowd(1000, 1000), Stopping(), serve)
+                await nursery.start(accept_clients, sockets, ConnectionQuotas(1000, 1000), Stopping(), serve)
                 trio.lowlevel.add_instrument(passes)
                 await trio.testing.wait_all_tasks_blocked()
                 trio.lowlevel.remove_instrument(passes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.kafka.apis.descriptions import describe_topic_partitions, list_config_resources
 from dafka.kafka.apis.metadata import describe_cluster, describe_metadata
 from dafka.kafka.protocol import ApiKey
@@ -59,7 +59,7 @@ async def test_cluster_has_one_id_and_one_controller(cluster: FakeCluster) -> No
 async def test_cluster_id_stays_when_its_broker_dies() -> None:
     cluster = FakeCluster()
     brokers = cluster.broker.brokers
-    brokers.own = BrokerDescription(address=OWN, number=3)
+    brokers.own = BrokerRegistration(address=OWN, number=3)
     found = await describe_metadata(cluster.client(ApiKey.METADATA, 9), MetadataRequest(topics=[]))
     assert (found.cluster_id, found.controller_id) == (SECOND, 1)
     cluster.live(THIRD)
@@ -150,7 +150,7 @@ async def test_readers_are_sent_to_a_replica_in_their_rack(cluster: FakeCluster)
 
 
 async def test_broker_with_a_number_of_its_own_is_not_hidden_by_another(cluster: FakeCluster) -> None:
-    cluster.broker.brokers.note(BrokerDescription(address=THIRD, number=0, kafka_listener="other:1"))
+    cluster.broker.brokers.note(BrokerRegistration(address=THIRD, number=0, kafka_listener="other:1"))
     view = cluster.client(ApiKey.METADATA, 9).view_cluster()
     assert [(each.number, each.host) for each in view.nodes] == [(0, "own.example"), (1, "fd00::1")]
 

@@ -14,13 +14,13 @@ import trio.testing
 
 from dafka import Config
 from dafka.broker.connections import memory as broker_room
-from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.memory import PATIENCE_S, SMALL_BYTES, Memory, Room
 from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
-from dafka.server import ListeningBroker, serve_listeners
+from dafka.server import ServingBroker, serve_listeners
 from dafka.testing import RunningKafka
 from dafka.testing.cluster import open_cluster
 from tests.listener.clients import Confluent, Message
@@ -164,7 +164,7 @@ async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: tr
 
 
 async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:
-    crowd = Crowd(3)
+    crowd = ConnectionQuotas(3)
     scopes = [crowd.admit("a") for _ in range(3)]
     for each in (scopes[0], scopes[2]):
         assert each is not None
@@ -178,7 +178,7 @@ async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:
 
 
 async def test_addresses_have_a_limit_of_their_own() -> None:
-    crowd = Crowd(10, 2)
+    crowd = ConnectionQuotas(10, 2)
     for _ in range(2):
         scope = crowd.admit("a")
         assert scope is not None
@@ -239,7 +239,7 @@ async def test_large_requests_that_are_being_received_stay_within_the_room(monke
     whole = LARGE + 4
     config = Config().with_kafka(receiving_bytes_max=2 * whole, listen="0")
     async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
-        running: ListeningBroker = await nursery.start(serve_listeners, cluster.config.with_store(storage="memory:"))
+        running: ServingBroker = await nursery.start(serve_listeners, cluster.config.with_store(storage="memory:"))
         assert running.kafka is not None
         host, _, port = running.bootstrap_servers.rpartition(":")
         streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(5)]

@@ -31,7 +31,7 @@ from dafka.kafka.protocol.messages.transactions import InitProducerIdRequest, In
 from dafka.kafka.server.counters import count_records, find_errors
 from dafka.kafka.server.metrics import COUNTERS, DURATION_SECONDS, GAUGES, KafkaMetrics
 from dafka.operations.metrics import TopicLabels
-from dafka.server import ListeningBroker, serve_listeners
+from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 from tests.cli.harness import Dafka
 from tests.listener import secured
@@ -143,7 +143,7 @@ def test_metrics_are_documented() -> None:
 async def test_every_metric_is_exported() -> None:
     async with open_cluster(Config(), storage=None) as cluster, trio.open_nursery() as nursery:
         config = cluster.config.with_store(storage="memory:").with_kafka(listen="0")
-        found: ListeningBroker = await nursery.start(serve_listeners, config)
+        found: ServingBroker = await nursery.start(serve_listeners, config)
         assert found.kafka is not None
         exported = {each.name for each in KafkaMetrics(found.kafka).read(TopicLabels(10))}
         assert exported == {*COUNTERS, *GAUGES, DURATION_SECONDS}

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dafka.server import ListeningBroker
+from dafka.server import ServingBroker
 from tests.listener.running_cluster import RunningCluster, run_cluster
 
 TOPIC, LOGS = "moved", 2
@@ -122,7 +122,7 @@ def read_all(servers: str) -> Counter[str]:
     return seen
 
 
-def addresses(running: list[ListeningBroker]) -> list[str]:
+def addresses(running: list[ServingBroker]) -> list[str]:
     return [each.broker.address for each in running]
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.log.entries import RunEntry
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Topic
 from dafka.records import Partition, RecordBatch
 
@@ -35,7 +35,7 @@ class Leaders:
     def lead(self) -> None:
         """Begin to lead in place of a leader of which only what is durable is left."""
         self.epoch += 1
-        self.order = LogOrder(f"broker-{self.epoch}")
+        self.order = OffsetAssigner(f"broker-{self.epoch}")
         self.order.add_topic(TOPIC)
         self.order.begin_branch(self.log, self.epoch)
         for batch in self.written:
@@ -46,7 +46,7 @@ class Leaders:
         self.sequence = 0
 
     @property
-    def log(self) -> LogState:
+    def log(self) -> Log:
         return self.order.logs("orders")[0]
 
     def write(self, *, succeeds: bool = True, records: int = 0) -> None:
@@ -80,7 +80,7 @@ def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
         if what == "heal":  # a leader reads what another branch has from somewhere on, as far as it holds that
             begin = min(first, end)
             end = max(end, begin + count)
-            leaders.order.heal(leaders.log, [RunEntry(begin, SIDE, begin, end - begin)])
+            leaders.order.merge_divergent(leaders.log, [RunEntry(begin, SIDE, begin, end - begin)])
         elif what == "lead":
             leaders.lead()
             end = leaders.log.index.end_sequence(SIDE)

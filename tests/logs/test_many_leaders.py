@@ -7,8 +7,8 @@ import random
 import pytest
 
 from dafka.broker.core.log import offset_assigner as ordering
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 from tests.replication.read_log import Indexed, ReadLog
 
 LEADERS = 20
@@ -20,9 +20,9 @@ class Log:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.rewrite_entries = self.draw.choice([0, 10, 2000])
-        self.branch = Branch(0, "a")
-        self.table = BranchTable([BranchRow("log", self.branch, NO_TIP, ("a", "b", "c"))])
-        self.branches: dict[Branch, tuple[int, list[Indexed]]] = {self.branch: (0, [])}
+        self.branch = LeaderAndEpoch(0, "a")
+        self.table = EpochTree([EpochStart("log", self.branch, NO_EPOCH_END, ("a", "b", "c"))])
+        self.branches: dict[LeaderAndEpoch, tuple[int, list[Indexed]]] = {self.branch: (0, [])}
         self.records: list[Indexed] = []
         self.begun = 0
         self.running: dict[int, int] = {}
@@ -65,9 +65,9 @@ class Log:
             for each in self.records
             if each.transaction is not None and each.producer_id is not None and each.transaction not in ended
         }
-        parent = Tip(self.branch, end)
-        self.branch = Branch(epoch * 1024, self.draw.choice("abc"))
-        self.table.add(BranchRow("log", self.branch, parent, ("a", "b", "c")))
+        parent = EpochEnd(self.branch, end)
+        self.branch = LeaderAndEpoch(epoch * 1024, self.draw.choice("abc"))
+        self.table.add(EpochStart("log", self.branch, parent, ("a", "b", "c")))
         self.branches[self.branch] = (end, [])
         self.led = self.restore(is_led=True)
 

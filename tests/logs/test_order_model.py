@@ -7,10 +7,10 @@ import random
 import pytest
 
 from dafka.batches import encode_batch
-from dafka.broker.core.log.entries import CONTROL, BatchEntry, MarkerEntry, ProducerEntry, RestartEntry
-from dafka.broker.core.log.log import OWN
+from dafka.broker.core.log.entries import CONTROL, BatchEntry, IndexRewriteEntry, MarkerEntry, ProducerEntry
+from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.log.log_index import LogIndex
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
 from dafka.records import Partition, RecordBatch
@@ -51,9 +51,9 @@ class Model:
         self.expected: list[list[tuple[Partition | None, int]]] = [[] for _ in range(self.topic.log_count)]
         self.transactions = 0
 
-    def make_order(self) -> LogOrder:
+    def make_order(self) -> OffsetAssigner:
         """Return an order that often rewrites its indexes."""
-        return LogOrder(IDENTITY, rewrite_entries=self.random.choice([0, 5, 1000]))
+        return OffsetAssigner(IDENTITY, rewrite_entries=self.random.choice([0, 5, 1000]))
 
     def restart(self) -> None:
         self.order = self.make_order()
@@ -165,7 +165,7 @@ def test_every_record_keeps_its_offset(seed: int) -> None:
 
 
 def test_unbroken_run_is_one_entry() -> None:
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     for number in range(100):
@@ -177,19 +177,19 @@ def test_unbroken_run_is_one_entry() -> None:
 
 
 def test_other_topics_have_no_order() -> None:
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     assert order.plan([RecordBatch(Partition("$groups", "A"), 0, [b""])], 0).index_records == []
 
 
 def test_records_from_before_the_broker_are_found() -> None:
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D"))
     held = {Partition("orders", "A"): 7, Partition("other", "B"): 1}
     assert order.finish_restoring(held, {}) == [(Partition("orders", "A"), 0)]
 
 
 def test_offsets_are_not_readable_before_they_are_durable() -> None:
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     plan = order.plan([RecordBatch(Partition("orders", "A"), 0, [b"", b""])], 0)
@@ -199,7 +199,7 @@ def test_offsets_are_not_readable_before_they_are_durable() -> None:
 
 
 def test_batches_of_producers_are_restored() -> None:
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     data = encode_batch(0, [b"a", b"b"], timestamps=5, producer_id=9, producer_epoch=2, base_sequence=40)
@@ -207,26 +207,26 @@ def test_batches_of_producers_are_restored() -> None:
     order.commit(plan)
     (record,) = plan.index_records
     assert record.values[0] is not None
-    restored = LogOrder(IDENTITY)
+    restored = OffsetAssigner(IDENTITY)
     restored.add_topic(Topic("orders", "1D"))
     (entry,) = restored.restore(restored.logs("orders")[0], 0, record.values[0])
     assert entry == (0, 2, 9, 2, 40, 0, 77)
 
 
-def restore_all(order: LogOrder, index: list[tuple[int, bytes]]) -> tuple[LogOrder, list[ProducerEntry]]:
+def restore_all(order: OffsetAssigner, index: list[tuple[int, bytes]]) -> tuple[OffsetAssigner, list[ProducerEntry]]:
     """Return an order that was restored from index records, and what it says of producers."""
-    restored = LogOrder(IDENTITY)
+    restored = OffsetAssigner(IDENTITY)
     restored.add_topic(order.topics["orders"])
     (log,) = restored.logs("orders")
     found: list[ProducerEntry] = []
     for sequence, value in index:
         for entry in restored.restore(log, sequence, value):
-            found = [] if isinstance(entry, RestartEntry) else [*found, entry]
+            found = [] if isinstance(entry, IndexRewriteEntry) else [*found, entry]
     return restored, found
 
 
 def test_index_is_bounded_by_producers_and_runs() -> None:
-    order = LogOrder(IDENTITY, rewrite_entries=100)
+    order = OffsetAssigner(IDENTITY, rewrite_entries=100)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     index: list[tuple[int, bytes]] = []
@@ -255,7 +255,7 @@ def test_index_is_bounded_by_producers_and_runs() -> None:
 
 
 def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
-    order = LogOrder(IDENTITY, rewrite_entries=20)
+    order = OffsetAssigner(IDENTITY, rewrite_entries=20)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     index: list[tuple[int, bytes]] = []
@@ -285,7 +285,7 @@ def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
 
 
 def test_deleted_records_stay_deleted() -> None:
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     first = order.plan([RecordBatch(log.own, 0, [b""] * 5)], 0)
@@ -293,7 +293,7 @@ def test_deleted_records_stay_deleted() -> None:
     order.delete_before(log, 3)
     second = order.plan([], 0)
     order.commit(second)
-    restored = LogOrder(IDENTITY)
+    restored = OffsetAssigner(IDENTITY)
     restored.add_topic(Topic("orders", "1D"))
     (other,) = restored.logs("orders")
     for record in first.index_records + second.index_records:
@@ -303,15 +303,15 @@ def test_deleted_records_stay_deleted() -> None:
     assert other.index.start_offset == 3
     assert other.high_watermark == 5
     assert other.index.locate(2) is None
-    assert other.index.locate(3) == (OWN, 3, 2)
+    assert other.index.locate(3) == (LEADER, 3, 2)
 
 
 @pytest.mark.parametrize("rewrite_entries", [0, 1000])
 def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite_entries: int) -> None:
-    order = LogOrder(IDENTITY, rewrite_entries=rewrite_entries)
+    order = OffsetAssigner(IDENTITY, rewrite_entries=rewrite_entries)
     order.add_topic(Topic("orders", "1D", 1))
     (log,) = order.logs("orders")
-    restored = LogOrder(IDENTITY)
+    restored = OffsetAssigner(IDENTITY)
     restored.add_topic(Topic("orders", "1D", 1))
     entries: list[ProducerEntry] = []
     for base in range(8):
@@ -325,7 +325,7 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
             for sequence, value in enumerate(record.values, record.first_sequence):
                 assert value is not None
                 found = restored.restore(restored.logs("orders")[0], sequence, value)
-                entries = found if isinstance(found[0], RestartEntry) else entries + found
+                entries = found if isinstance(found[0], IndexRewriteEntry) else entries + found
     for number, entry in enumerate(entries):
         if isinstance(entry, MarkerEntry):
             later = [each for each in entries[number:] if isinstance(each, BatchEntry)]
@@ -337,7 +337,7 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
 @pytest.mark.parametrize("count", [10, 100])
 def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of a restart grows with the number of logs, not with its square."""
-    order = LogOrder(IDENTITY)
+    order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D", count))
     looked_up: list[str] = []
     end_sequence = LogIndex.end_sequence

@@ -7,12 +7,12 @@ from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
 from dafka.broker.core.log.entries import (
     BatchEntry,
-    EndEntry,
+    DroppedEntry,
     Entry,
+    IndexRewriteEntry,
+    LogStartEntry,
     MarkerEntry,
-    RestartEntry,
     RunEntry,
-    StartEntry,
     decode_entries,
     encode_entries,
 )
@@ -42,10 +42,10 @@ def test_entries_come_back() -> None:
     entries: list[Entry] = [
         RunEntry(5, "A", 3, 0),
         BatchEntry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
-        StartEntry(4),
+        LogStartEntry(4),
         MarkerEntry(9, 5, 2**40, 3, 1, 10**12, None),
-        RestartEntry(),
-        EndEntry("A", 7),
+        IndexRewriteEntry(),
+        DroppedEntry("A", 7),
         RunEntry(10, "", 0, 7),
     ]
     assert decode_entries(encode_entries(entries)) == entries

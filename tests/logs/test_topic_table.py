@@ -42,7 +42,7 @@ def learn(table: TopicTable, statements: Sequence[Statement]) -> None:
 
 
 def view(table: TopicTable) -> object:
-    return {name: table.living(name) for name in NAMES}, table.deleted_ids, table.native_starts
+    return {name: table.living(name) for name in NAMES}, table.deleted_ids, table.producer_starts
 
 
 @given(st.lists(st.one_of(topics(), deletions), max_size=12), st.data())
@@ -105,7 +105,7 @@ def test_native_partitions_go_on_after_the_last_deletion() -> None:
     table = TopicTable()
     old, new = Topic("orders", "1D"), Topic("orders", "2D")
     learn(table, [Deletion(new, {"P": 9}), Deletion(old, {"P": 4, "Q": 2})])
-    assert table.native_starts == {Partition("orders", "P"): 9, Partition("orders", "Q"): 2}
+    assert table.producer_starts == {Partition("orders", "P"): 9, Partition("orders", "Q"): 2}
 
 
 @given(deletions)

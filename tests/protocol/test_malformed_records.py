@@ -7,17 +7,25 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka.broker.core.metadata.brokers import BrokerDescription, decode_broker, encode_broker
+from dafka.broker.core.metadata.brokers import BrokerRegistration, decode_broker, encode_broker
 from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic, decode_topic, encode_deletion, encode_topic
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
-from dafka.broker.core.replication.records import Branch, BranchRow, Claim, Promise, Tip, decode_control, encode_control
+from dafka.broker.core.replication.records import (
+    EpochEnd,
+    EpochStart,
+    LeaderAndEpoch,
+    Vote,
+    VoteRequest,
+    decode_control,
+    encode_control,
+)
 from dafka.errors import StorageFormatError
 from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
 from dafka.records import Partition
 from tests.spoiled import spoil_fields
 
-BRANCH = Branch(3, "a")
-TIP = Tip(BRANCH, 5)
+BRANCH = LeaderAndEpoch(3, "a")
+TIP = EpochEnd(BRANCH, 5)
 TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, 2, {1: ("c",)})
 PARTITION = Partition("orders", "p")
 MEMBER = MemberRecord(
@@ -28,10 +36,10 @@ Decode = Callable[[bytes], object]
 SAMPLES: dict[str, tuple[bytes, Decode]] = {
     "topic": (encode_topic(TOPIC), lambda value: decode_topic("orders", value)),
     "deletion": (encode_deletion(Deletion(TOPIC, {"p": 3})), lambda value: decode_topic("orders", value)),
-    "broker": (encode_broker(BrokerDescription(address="a", number=1)), lambda value: decode_broker("a", value)),
-    "claim": (encode_control(Claim("1D/0", BRANCH, ("a", "b"), ("b",))), decode_control),
-    "promise": (encode_control(Promise("1D/0", BRANCH, TIP, (("a",),), BRANCH)), decode_control),
-    "row": (encode_control(BranchRow("1D/0", BRANCH, TIP, ("a", "b"))), decode_control),
+    "broker": (encode_broker(BrokerRegistration(address="a", number=1)), lambda value: decode_broker("a", value)),
+    "claim": (encode_control(VoteRequest("1D/0", BRANCH, ("a", "b"), ("b",))), decode_control),
+    "promise": (encode_control(Vote("1D/0", BRANCH, TIP, (("a",),), BRANCH)), decode_control),
+    "row": (encode_control(EpochStart("1D/0", BRANCH, TIP, ("a", "b"))), decode_control),
     "checkpoint": (encode_checkpoint(Checkpoint(1, 2, 3, Restart(1, 2), {"p": 3})), decode_checkpoint),
     "member": (encode_member_record(MEMBER), decode_member_record),
 }

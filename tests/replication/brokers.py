@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, PlacedLog
-from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, LogPlacement
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     Lead,
@@ -20,8 +20,8 @@ from dafka.broker.core.replication.effects import (
     StepDown,
     WriteControl,
 )
-from dafka.broker.core.replication.leader_lease import RoundAnswer, Rounds
-from dafka.broker.core.replication.records import Branch, BranchRow, ControlRecord, Tip
+from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
+from dafka.broker.core.replication.records import ControlRecord, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import is_useless
 from tests.replication.history import Violation
@@ -34,7 +34,7 @@ HEARTBEAT_S = 0.2
 ALIVE_S = 0.7
 LEASE_S = ALIVE_S - HEARTBEAT_S
 BALANCE_S = 0.5
-BALANCING = BalancerSettings(mend_after_s=2.0, full_bytes=100, moves_max=2)
+BALANCING = BalancerSettings(replace_replicas_after_s=2.0, full_bytes=100, moves_max=2)
 
 
 class KeptLog:
@@ -56,9 +56,9 @@ class KeptLog:
         self.replica = self.world.make_replica(
             name, broker.name, broker.number, self.history.replicas, self.world.settings
         )
-        self.copying: set[Branch] = set()
+        self.copying: set[LeaderAndEpoch] = set()
         self.dropped = 0
-        self.led: Branch | None = None
+        self.led: LeaderAndEpoch | None = None
         self.appended_end = self.ready_from = 0
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
@@ -69,7 +69,7 @@ class KeptLog:
     def restore(self, control: dict[str, list[ControlRecord]]) -> None:
         """Take over what is on the disk: perhaps without the control records that say nothing any more."""
         found = [(maker, each) for maker, made in control.items() for each in made if each.log == self.name]
-        latest = max((each.branch.epoch for _, each in found if isinstance(each, BranchRow)), default=0)
+        latest = max((each.branch.epoch for _, each in found if isinstance(each, EpochStart)), default=0)
         if self.world.compacts:
             found = [(maker, each) for maker, each in found if not is_useless(each, latest)]
         own = [each for maker, each in found if maker == self.broker.name]
@@ -81,13 +81,13 @@ class KeptLog:
         """Return the replica, which something happens to, and which may have been settled until now."""
         if not self.is_restless:
             self.is_restless = True
-            self.replica.rest(self.broker.ticked_at)
+            self.replica.idle(self.broker.ticked_at)
         return self.replica
 
     def let_time_pass(self, *, has_changed: bool) -> None:
         """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
         broker, replica = self.broker, self.replica
-        if replica.set_preferences((), broker.balancer.unfit(self.name)):
+        if replica.set_preferences((), broker.balancer.ineligible_leaders(self.name)):
             self.wake_up()
         if has_changed:
             self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
@@ -117,7 +117,7 @@ class KeptLog:
         """Acknowledge again what others may have missed, which leaves a settled replica settled."""
         self.act(self.replica.repeat_acknowledgement())
 
-    def _acknowledge(self, branch: Branch, end_offset: int) -> None:
+    def _acknowledge(self, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Let everybody know: the leader at once, others perhaps."""
         for other in self.world.brokers.values():
             if other is not self.broker and (other.name == branch.leader or self.world.draw.random() < 0.3):
@@ -132,7 +132,7 @@ class KeptLog:
 
     # Leading
 
-    def _lead(self, row: BranchRow) -> None:
+    def _lead(self, row: EpochStart) -> None:
         branch, start = row.branch, row.parent.end_offset
         self.led, self.waiting, self._read = branch, [], None
         self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
@@ -176,12 +176,12 @@ class KeptLog:
         self.world.write(self.broker, stored)
         return True
 
-    def _push(self, branch: Branch) -> None:
+    def _push(self, branch: LeaderAndEpoch) -> None:
         for other in self.world.brokers.values():
             if other is not self.broker:
                 self.world.send(self.broker, other, partial(other.copy_branch, self.broker, self.name, branch))
 
-    def heal(self) -> None:
+    def merge_divergent(self) -> None:
         """As a leader, append the records of all other branches that the log lacks, once nothing is being appended."""
         if self.led is None or not self.replica.may_append or self.appending or len(self.branches) < 2:
             return
@@ -209,14 +209,14 @@ class KeptLog:
         """Return the records that need no healing, by their identity: a leader before may have healed some."""
         return set(self.records())
 
-    def _is_all_before_held(self, branch: Branch) -> bool:
+    def _is_all_before_held(self, branch: LeaderAndEpoch) -> bool:
         """Return whether all that is before a branch is held: brokers that are no replicas any more may drop it."""
         table = self.replica.table
         row = table.rows.get(branch)
         chain = None if row is None else table.chain(row.parent)
         kept = [each.branches.get(self.name, {}) for each in self.world.brokers.values()]
 
-        def is_held(tip: Tip) -> bool:
+        def is_held(tip: EpochEnd) -> bool:
             found = (branches[tip.branch] for branches in kept if tip.branch in branches)
             return any(start + len(ids) >= tip.end_offset for start, ids in found)
 
@@ -229,7 +229,7 @@ class KeptLog:
         for branch in other.branches:
             self.copy_branch(other, branch)
 
-    def copy_branch(self, other: KeptLog, branch: Branch) -> None:
+    def copy_branch(self, other: KeptLog, branch: LeaderAndEpoch) -> None:
         """Copy a branch, as far as another broker holds it, if this one is a replica."""
         found = other.branches.get(branch)
         if found is None or branch == self.led or branch in self.copying or self.broker.is_full:
@@ -274,7 +274,7 @@ class KeptLog:
 
     # What readers of committed records see
 
-    def _led_log(self, branch: Branch) -> ReadLog:
+    def _led_log(self, branch: LeaderAndEpoch) -> ReadLog:
         """Return the log that this broker leads, restored when it begins to."""
         if self._read is None:
             self._read = ReadLog(self.broker.name, branch, self.world.rewrite_entries)
@@ -324,7 +324,7 @@ class KeptLog:
 
     # What is there
 
-    def holds(self, tip: Tip) -> bool:
+    def holds(self, tip: EpochEnd) -> bool:
         """Return whether a branch is here up to an offset."""
         start, ids = self.branches.get(tip.branch, (0, []))
         return start + len(ids) >= tip.end_offset
@@ -338,10 +338,10 @@ class KeptLog:
                 found = ids[: end - start] + found
         return found
 
-    def placed(self) -> PlacedLog:
+    def placed(self) -> LogPlacement:
         """Return where the log is kept, as far as this broker knows."""
         replica = self.replica
-        return PlacedLog(
+        return LogPlacement(
             self.name,
             self.broker.name if self.led is not None and replica.may_append else replica.leader,
             replica.replicas,
@@ -367,7 +367,7 @@ class Broker:
         self.number = number
         self.world = world
         self.control: dict[str, list[ControlRecord]] = {}
-        self.branches: dict[str, dict[Branch, tuple[int, list[Indexed]]]] = {}
+        self.branches: dict[str, dict[LeaderAndEpoch, tuple[int, list[Indexed]]]] = {}
         self.generation = 0
         self.is_up = False
         self.is_draining = False
@@ -392,9 +392,9 @@ class Broker:
         """What its clock shows."""
         return self.world.now + self.clock_s
 
-    def describe(self) -> BrokerDescription:
+    def describe(self) -> BrokerRegistration:
         """Return how it describes itself."""
-        return BrokerDescription(
+        return BrokerRegistration(
             address=self.name,
             number=self.number,
             rack=f"r{self.number % 2}" if self.world.balances else "",
@@ -411,7 +411,7 @@ class Broker:
         self.is_up = True
         self.brokers = Brokers(self.describe(), ALIVE_S)
         self.balancer = Balancer(self.name, BALANCING)
-        self.rounds = Rounds(self.generation * 10**6)
+        self.rounds = LeaseRounds(self.generation * 10**6)
         self.heard_rounds: dict[str, int] = {}
         self.stopped_until = 0.0
         for other in self.world.brokers.values() if self.generation > 1 else ():
@@ -451,7 +451,7 @@ class Broker:
                 for other in others:
                     heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
                     world.send(self, other, heard)
-            kept.heal()
+            kept.merge_divergent()
             kept.check_sometimes()
             if world.drops and world.draw.random() < 0.2:
                 kept.drop()
@@ -477,7 +477,7 @@ class Broker:
             kept = self.logs[change.log]
             kept.act(kept.wake_up().change_replicas(change.replicas))
 
-    def hear(self, other: Broker, description: BrokerDescription, number: int, *, can_write: bool) -> None:
+    def hear(self, other: Broker, description: BrokerRegistration, number: int, *, can_write: bool) -> None:
         """Take in a sign of life, which is a round: answer it, unless promises are being written."""
         self.brokers.note(description)
         self.brokers.heard(other.name, self.clock)
@@ -490,7 +490,7 @@ class Broker:
             answer = RoundAnswer(number, len(self.control.get(self.name, ())))
             self.world.send(self, other, partial(other.take_answer, self.name, answer))
 
-    def acknowledged(self, log: str, broker: str, branch: Branch, end_offset: int) -> None:
+    def acknowledged(self, log: str, broker: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Take in an acknowledgement."""
         kept = self.logs[log]
         kept.act(kept.wake_up().acknowledged(broker, branch, end_offset))
@@ -517,7 +517,7 @@ class Broker:
         def stored() -> None:
             self.writing_control -= 1
             self.control.setdefault(self.name, []).append(record)
-            if isinstance(record, BranchRow):
+            if isinstance(record, EpochStart):
                 self.world.histories[record.log].check_row(record, self.world.now)
             if self.world.draw.random() < self.world.crash_after_write:
                 self.crash()
@@ -538,7 +538,7 @@ class Broker:
         for name, kept in self.logs.items():
             kept.copy_branches(other.logs[name])
 
-    def copy_branch(self, other: Broker, log: str, branch: Branch) -> None:
+    def copy_branch(self, other: Broker, log: str, branch: LeaderAndEpoch) -> None:
         """Copy a branch, as far as another broker holds it."""
         self.logs[log].copy_branch(other.logs[log], branch)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.settings import Availability
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ class History:
         self.log = log
         self.replicas = replicas
         self.availability = availability
-        first = Branch(0, replicas[0])
-        self.table = BranchTable([BranchRow(log, first, NO_TIP, replicas)])
-        self.begun_at: dict[Branch, float] = {}
-        self.committed = Tip(first, 0)
+        first = LeaderAndEpoch(0, replicas[0])
+        self.table = EpochTree([EpochStart(log, first, NO_EPOCH_END, replicas)])
+        self.begun_at: dict[LeaderAndEpoch, float] = {}
+        self.committed = EpochEnd(first, 0)
         self.acknowledged: set[str] = set()
         self.transactions = transactions
-        self._contents: dict[Branch, list[Indexed]] = {}
-        self._stable: dict[tuple[Branch, bool], int] = {}
+        self._contents: dict[LeaderAndEpoch, list[Indexed]] = {}
+        self._stable: dict[tuple[LeaderAndEpoch, bool], int] = {}
         self._leaders: dict[int, str] = {0: replicas[0]}
 
-    def check_row(self, row: BranchRow, now: float) -> None:
+    def check_row(self, row: EpochStart, now: float) -> None:
         """Check a branch that begins: it is the only one of its epoch, and continues all that was committed."""
         leader = self._leaders.setdefault(row.branch.epoch, row.branch.leader)
         if leader != row.branch.leader:
@@ -63,13 +63,13 @@ class History:
         ):
             raise Violation(f"{row} lacks what was committed up to {self.committed}")
 
-    def _continues(self, tip: Tip, earlier: Tip) -> bool:
+    def _continues(self, tip: EpochEnd, earlier: EpochEnd) -> bool:
         """Return whether a log includes all of another one."""
         fork = self.table.fork(tip, earlier)
         # The end of a branch is the same place as the beginning of the next one.
         return fork is not None and fork.end_offset >= earlier.end_offset
 
-    def check_stored(self, branch: Branch, place: int, ids: list[Indexed]) -> None:
+    def check_stored(self, branch: LeaderAndEpoch, place: int, ids: list[Indexed]) -> None:
         """Check records that become durable: in a branch, each offset has one record."""
         found = self._contents.setdefault(branch, [])
         shared = found[place : place + len(ids)]
@@ -90,7 +90,7 @@ class History:
         chain = self.table.chain(tip)
         assert chain is not None
         place = next(each for each in chain if self.table.rows[each.branch].parent.end_offset <= offset)
-        end = Tip(place.branch, offset)
+        end = EpochEnd(place.branch, offset)
         if not all(map(kept.holds, [end, *(each for each in chain if each.branch < place.branch)])):
             raise Violation(f"{kept.broker.name} lets readers read what it does not hold")
         if self._continues(end, self.committed):
@@ -129,12 +129,12 @@ class History:
                 kind = "a committed record is not visible" if decision else "an aborted record is visible"
                 raise Violation(f"{kind} at the offset {offset} of {broker}")
 
-    def check_lease(self, branch: Branch, broker: str) -> None:
+    def check_lease(self, branch: LeaderAndEpoch, broker: str) -> None:
         """Check that nothing is committed in a later branch than that of a leader that holds a lease."""
         if self.committed.branch > branch:
             raise Violation(f"{broker} holds a lease of {branch}, and {self.committed} was committed")
 
-    def check_table(self, broker: str, table: BranchTable, rows: set[Branch]) -> None:
+    def check_table(self, broker: str, table: EpochTree, rows: set[LeaderAndEpoch]) -> None:
         """Check that a broker knows rows."""
         for branch in rows:
             if table.rows.get(branch) != self.table.rows[branch]:

@@ -11,15 +11,22 @@ import attrs
 import pytest
 
 from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, names_offset
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_batches import TransactionRuns
 from dafka.broker.core.replication.effects import Acknowledge, MoveHighWatermark, ReplicaAction, StepDown, WriteControl
-from dafka.broker.core.replication.election import Candidacy
-from dafka.broker.core.replication.epoch_tree import BranchTable
+from dafka.broker.core.replication.election import Election
+from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.high_watermark import HighWatermark
-from dafka.broker.core.replication.leader_lease import Rounds
-from dafka.broker.core.replication.local_epochs import HeldBranches
-from dafka.broker.core.replication.records import NO_TIP, Branch, Claim, ControlRecord, Promise, Tip
+from dafka.broker.core.replication.leader_lease import LeaseRounds
+from dafka.broker.core.replication.local_epochs import LocalEpochs
+from dafka.broker.core.replication.records import (
+    NO_EPOCH_END,
+    ControlRecord,
+    EpochEnd,
+    LeaderAndEpoch,
+    Vote,
+    VoteRequest,
+)
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 
@@ -29,7 +36,9 @@ class AcknowledgesDespitePromise(Replica):
 
     def _acknowledge(self) -> list[ReplicaAction]:
         held = self.branches
-        tip = max((Tip(each, end) for each, end in held._ends.items() if held.is_complete(each)), default=NO_TIP)
+        tip = max(
+            (EpochEnd(each, end) for each, end in held._ends.items() if held.is_complete(each)), default=NO_EPOCH_END
+        )
         if tip.branch.leader in {"", self._broker}:
             return super()._acknowledge()
         return [Acknowledge(tip.branch, tip.end_offset)]
@@ -38,11 +47,11 @@ class AcknowledgesDespitePromise(Replica):
 class HidesItsTip(Replica):
     """Promises without saying what it holds."""
 
-    def _promise_to_follow(self, claim: Claim) -> list[ReplicaAction]:
-        actions = super()._promise_to_follow(claim)
+    def _vote_for(self, vote_request: VoteRequest) -> list[ReplicaAction]:
+        actions = super()._vote_for(vote_request)
         return [
-            WriteControl(attrs.evolve(each.record, tip=NO_TIP))
-            if isinstance(each, WriteControl) and isinstance(each.record, Promise)
+            WriteControl(attrs.evolve(each.record, tip=NO_EPOCH_END))
+            if isinstance(each, WriteControl) and isinstance(each.record, Vote)
             else each
             for each in actions
         ]
@@ -51,37 +60,37 @@ class HidesItsTip(Replica):
 class _Candidate(Replica):
     """Counts the promises to follow its claims as `Kind` does."""
 
-    Kind: type[Candidacy]
+    Kind: type[Election]
 
-    def _claim_with(self, *args: Any, **kwargs: Any) -> list[ReplicaAction]:
-        actions = super()._claim_with(*args, **kwargs)
-        assert self._candidacy is not None
-        self._candidacy = self.Kind(self._candidacy.claim, self.availability)
+    def _request_votes_with(self, *args: Any, **kwargs: Any) -> list[ReplicaAction]:
+        actions = super()._request_votes_with(*args, **kwargs)
+        assert self._election is not None
+        self._election = self.Kind(self._election.vote_request, self.availability)
         return actions
 
 
 class CountsHalf(_Candidate):
     """Begins a branch with the promises of fewer than half of the replicas."""
 
-    class Kind(Candidacy):
-        def has_followers(self, able: Collection[str]) -> bool:
-            return len(self.promises) + 1 >= len(self.claim.replicas) // 2
+    class Kind(Election):
+        def has_quorum(self, writable: Collection[str]) -> bool:
+            return len(self.votes) + 1 >= len(self.vote_request.replicas) // 2
 
-        def has_former_followers(self, table: BranchTable) -> bool:
+        def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
             return True
 
 
 class ContinuesTheShortest(Replica):
     """Continues the shortest tip."""
 
-    def _choose_parent(self, tips: list[Tip]) -> Tip:
+    def _choose_parent(self, tips: list[EpochEnd]) -> EpochEnd:
         return min(tips, key=lambda each: (each.branch.epoch, each.end_offset))
 
 
 class ContinuesItsOwn(Replica):
     """Continues what it holds itself."""
 
-    def _choose_parent(self, tips: list[Tip]) -> Tip:
+    def _choose_parent(self, tips: list[EpochEnd]) -> EpochEnd:
         return self.branches.tip()
 
 
@@ -89,24 +98,26 @@ class ForgetsPromises(Replica):
     """Forgets at a restart what it has promised."""
 
     def restore(self, own: Any, others: Any) -> None:
-        super().restore([each for each in own if not isinstance(each, Promise)], others)
-        self._promises.own = None
+        super().restore([each for each in own if not isinstance(each, Vote)], others)
+        self._vote_record.own = None
 
 
 class ForgetsWhatItHolds(Replica):
     """Forgets at a restart what it holds of other leaders' branches."""
 
-    def restore_held(self, held: dict[Branch, int]) -> None:
+    def restore_held(self, held: dict[LeaderAndEpoch, int]) -> None:
         super().restore_held({each: end for each, end in held.items() if each.leader == self._broker})
 
 
 class LeadsDespitePromise(Replica):
     """Does not step down when it promises to follow another leader."""
 
-    def _consider(self, claim: Claim) -> list[ReplicaAction]:
-        leading = self.leading
-        actions: list[ReplicaAction] = [each for each in super()._consider(claim) if not isinstance(each, StepDown)]
-        self.leading = leading
+    def _consider(self, vote_request: VoteRequest) -> list[ReplicaAction]:
+        led_epoch = self.led_epoch
+        actions: list[ReplicaAction] = [
+            each for each in super()._consider(vote_request) if not isinstance(each, StepDown)
+        ]
+        self.led_epoch = led_epoch
         return actions
 
 
@@ -115,7 +126,7 @@ class CommitsTheFastest(Replica):
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
         found = max(self._acks.ends.values(), default=0)
-        if self.leading is None or self._broker not in self._acks.ends or found <= self.high_watermark:
+        if self.led_epoch is None or self._broker not in self._acks.ends or found <= self.high_watermark:
             return []
         self._mark.offset = found
         return [MoveHighWatermark(found)]
@@ -126,17 +137,17 @@ class CommitsItsOwn(Replica):
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
         found = self._acks.ends.get(self._broker, 0)
-        if self.leading is None or found <= self.high_watermark:
+        if self.led_epoch is None or found <= self.high_watermark:
             return []
         self._mark.offset = found
         return [MoveHighWatermark(found)]
 
 
-class _Gapped(HeldBranches):
+class _Gapped(LocalEpochs):
     """Takes a branch for complete although records before it are not held."""
 
-    def is_complete(self, branch: Branch) -> bool:
-        return branch in self._ends and self._table.chain(Tip(branch, self._ends[branch])) is not None
+    def is_complete(self, branch: LeaderAndEpoch) -> bool:
+        return branch in self._ends and self._table.chain(EpochEnd(branch, self._ends[branch])) is not None
 
 
 class AcknowledgesWithGaps(Replica):
@@ -153,22 +164,22 @@ class PromisesBackwards(Replica):
     def _promised_epoch(self) -> int:
         return -1
 
-    def _follows_another(self, claim: Claim) -> bool:
+    def _follows_another(self, vote_request: VoteRequest) -> bool:
         return False
 
 
 class PromisesOnlyOnce(Replica):
     """Promises at most one claim."""
 
-    def _consider(self, claim: Claim) -> list[ReplicaAction]:
-        return [] if self._promises.own is not None else super()._consider(claim)
+    def _consider(self, vote_request: VoteRequest) -> list[ReplicaAction]:
+        return [] if self._vote_record.own is not None else super()._consider(vote_request)
 
 
 class AsksTheNewReplicas(_Candidate):
     """Begins a branch with the promises of its own replicas alone, when replicas change."""
 
-    class Kind(Candidacy):
-        def has_former_followers(self, table: BranchTable) -> bool:
+    class Kind(Election):
+        def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
             return True
 
 
@@ -183,8 +194,8 @@ class SharesEpochs(Replica):
 class CountsOldAcknowledgements(Replica):
     """Counts acknowledgements of other branches."""
 
-    def acknowledged(self, broker: str, branch: Branch, end_offset: int) -> list[ReplicaAction]:
-        return super().acknowledged(broker, self.leading or branch, end_offset)
+    def acknowledged(self, broker: str, branch: LeaderAndEpoch, end_offset: int) -> list[ReplicaAction]:
+        return super().acknowledged(broker, self.led_epoch or branch, end_offset)
 
 
 class KeepsOldPromises(Replica):
@@ -192,8 +203,8 @@ class KeepsOldPromises(Replica):
 
     def _note(self, broker: str, record: ControlRecord) -> None:
         super()._note(broker, record)
-        if isinstance(record, Promise) and self._candidacy is not None:
-            self._candidacy.promises[broker] = record
+        if isinstance(record, Vote) and self._election is not None:
+            self._election.votes[broker] = record
 
 
 class AppendsTooEarly(Replica):
@@ -201,7 +212,7 @@ class AppendsTooEarly(Replica):
 
     @property
     def may_append(self) -> bool:
-        return self.leading is not None
+        return self.led_epoch is not None
 
 
 class NeverResigns(Replica):
@@ -215,14 +226,14 @@ class NeverClaimsAgain(Replica):
     """Claims once."""
 
     def advance(self, now: float) -> list[ReplicaAction]:
-        return [] if self._candidacy is not None else super().advance(now)
+        return [] if self._election is not None else super().advance(now)
 
 
 class ForgetsFormerReplicas(_Candidate):
     """Does not ask the replicas of earlier branches, which may hold what no replica of the latest one does."""
 
-    class Kind(Candidacy):
-        def former_replica_sets(self, table: BranchTable) -> set[tuple[str, ...]]:
+    class Kind(Election):
+        def former_replica_sets(self, table: EpochTree) -> set[tuple[str, ...]]:
             assert table.latest is not None
             return {table.latest.replicas}
 
@@ -234,11 +245,11 @@ class LetsReadersReadBeyondItsEnd(Replica):
         super().__init__(*args)
         acks = self._acks
 
-        class Beyond(HeldBranches):
-            def tip(self) -> Tip:
+        class Beyond(LocalEpochs):
+            def tip(self) -> EpochEnd:
                 tip = super().tip()
                 if sys._getframe(1).f_code.co_name == "_move_high_watermark":
-                    return Tip(tip.branch, max([tip.end_offset, *acks.ends.values()]))
+                    return EpochEnd(tip.branch, max([tip.end_offset, *acks.ends.values()]))
                 return tip
 
         self.branches = Beyond(self.table, self._first)
@@ -251,13 +262,13 @@ class IgnoresRows(Replica):
     """
 
     def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
-        super().__init__(log, broker, number, replicas, attrs.evolve(settings, claim_timeout_s=0.5))
+        super().__init__(log, broker, number, replicas, attrs.evolve(settings, election_timeout_s=0.5))
 
     def resume(self) -> list[ReplicaAction]:
         return super().resume() if self.latest.branch.leader == self._broker else []
 
     def receive(self, broker: str, record: ControlRecord) -> list[ReplicaAction]:
-        if isinstance(record, Claim):
+        if isinstance(record, VoteRequest):
             return super().receive(broker, record)
         self._note(broker, record)
         return [*self._begin_if_promised(), *self._acknowledge()]
@@ -286,18 +297,20 @@ class CountsTheDead(_Marking):
     """Waits for the acknowledgements of replicas that are dead."""
 
     class Mark(HighWatermark):
-        def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: Tip, able: AbstractSet[str]) -> int:
+        def acknowledged_end(
+            self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]
+        ) -> int:
             return min((self._acks.ends.get(each, -1) for each in replicas), default=-1)
 
 
 class WaitsForNobody(_Candidate):
     """Begins a branch with its own promise alone, although others are alive."""
 
-    class Kind(Candidacy):
-        def has_followers(self, able: Collection[str]) -> bool:
+    class Kind(Election):
+        def has_quorum(self, writable: Collection[str]) -> bool:
             return True
 
-        def has_former_followers(self, table: BranchTable) -> bool:
+        def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
             return True
 
 
@@ -314,9 +327,11 @@ class CountsJoiningReplicas(_Marking):
     """Lets readers read what replicas have acknowledged that still join, and that others do not ask."""
 
     class Mark(HighWatermark):
-        def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: Tip, able: AbstractSet[str]) -> int:
-            joining = () if self._table.latest is None else self._table.latest.joining
-            return super().acknowledged_end((self._broker, *joining) if joining else replicas, acknowledged, able)
+        def acknowledged_end(
+            self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]
+        ) -> int:
+            learners = () if self._table.latest is None else self._table.latest.learners
+            return super().acknowledged_end((self._broker, *learners) if learners else replicas, acknowledged, writable)
 
 
 PLANTED: list[tuple[Availability, type[Replica], int]] = [
@@ -356,13 +371,13 @@ PLANTED: list[tuple[Availability, type[Replica], int]] = [
 
 def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
     """Take every first record of a transaction that another leader has appended for none."""
-    find = LogState._first_offset
+    find = Log._first_offset
 
-    def forget(self: LogState, marker: MarkerEntry, own: str) -> int | None:
+    def forget(self: Log, marker: MarkerEntry, own: str) -> int | None:
         is_other = marker.first_sequence is not None and names_offset(marker.first_sequence)
         return None if is_other else find(self, marker, own)
 
-    patch.setattr(LogState, "_first_offset", forget)
+    patch.setattr(Log, "_first_offset", forget)
 
 
 def keep_transactions_of_other_branches_out(patch: pytest.MonkeyPatch) -> None:
@@ -385,14 +400,14 @@ PLANTED_IN_LOGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
 
 def count_answers_before_their_promises(patch: pytest.MonkeyPatch) -> None:
     """Count answers to rounds although promises are not known that were made before them."""
-    answered = Rounds.answered
-    patch.setattr(Rounds, "answered", lambda self, broker, answer, _known: answered(self, broker, answer, 2**60))
+    answered = LeaseRounds.answered
+    patch.setattr(LeaseRounds, "answered", lambda self, broker, answer, _known: answered(self, broker, answer, 2**60))
 
 
 def hold_leases_too_long(patch: pytest.MonkeyPatch) -> None:
     """Hold leases longer than it takes others to elect a leader."""
-    heard_since = Rounds.heard_since
-    patch.setattr(Rounds, "heard_since", lambda self, broker: heard_since(self, broker) + 1)
+    heard_since = LeaseRounds.heard_since
+    patch.setattr(LeaseRounds, "heard_since", lambda self, broker: heard_since(self, broker) + 1)
 
 
 PLANTED_IN_LEASES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.batches import encode_batch, read_header
-from dafka.broker.core.log.entries import MarkerEntry, RestartEntry, begins_again
-from dafka.broker.core.log.log import OWN
-from dafka.broker.core.log.offset_assigner import LogOrder, own_partition
+from dafka.broker.core.log.entries import IndexRewriteEntry, MarkerEntry, begins_again
+from dafka.broker.core.log.log import LEADER
+from dafka.broker.core.log.offset_assigner import OffsetAssigner, own_partition
 from dafka.broker.core.log.producer_state import ProducerStateSettings
 from dafka.broker.core.log.transaction_markers import Marker
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import Branch, Tip
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.log.producer_table import ProducerTable
 from dafka.records import RecordBatch
 
@@ -67,10 +67,10 @@ class ReadLog:
         end: How far the branch was read.
     """
 
-    def __init__(self, broker: str, branch: Branch, rewrite_entries: int) -> None:
+    def __init__(self, broker: str, branch: LeaderAndEpoch, rewrite_entries: int) -> None:
         self.branch = branch
         self.end = 0
-        self._order = LogOrder(broker, keeps_record_batches=False, rewrite_entries=rewrite_entries)
+        self._order = OffsetAssigner(broker, keeps_record_batches=False, rewrite_entries=rewrite_entries)
         self._order.add_topic(TOPIC)
         (self.state,) = self._order.logs(TOPIC.name)
         self._order.begin_branch(self.state, branch.epoch)
@@ -79,15 +79,15 @@ class ReadLog:
         self._producer_sequences: dict[int, int] = {}
 
     def restore(
-        self, table: BranchTable, branches: Mapping[Branch, tuple[int, Sequence[Indexed]]], *, is_led: bool
+        self, table: EpochTree, branches: Mapping[LeaderAndEpoch, tuple[int, Sequence[Indexed]]], *, is_led: bool
     ) -> None:
         """Read the index of the log from those of its branches, as `restore_log` does."""
-        self._table.restore(self.state, RestartEntry())
+        self._table.restore(self.state, IndexRewriteEntry())
         row = table.rows[self.branch]
         chain = [*(table.chain(row.parent) or [])][::-1]
         rows = table.rows
         self.state.epochs = [
-            (each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, Tip(self.branch, 0))
+            (each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, EpochEnd(self.branch, 0))
         ]
         self.state.branch_count = len(chain) + 1
         for each in chain:
@@ -98,7 +98,7 @@ class ReadLog:
         start, records = branches.get(self.branch, (row.parent.end_offset, ()))
         self.end = start
         if is_led:
-            self._read(self.branch, records, 0, None, own=OWN)
+            self._read(self.branch, records, 0, None, own=LEADER)
             self.end, self._next_sequence = start + len(records), sum(each.is_commit is None for each in records)
             self._order.finish_branch(self.state, {}, {})
         else:
@@ -110,7 +110,12 @@ class ReadLog:
         self.end = start + len(records)
 
     def _read(
-        self, branch: Branch, records: Iterable[Indexed], sequence: int, end_offset: int | None, own: str | None = None
+        self,
+        branch: LeaderAndEpoch,
+        records: Iterable[Indexed],
+        sequence: int,
+        end_offset: int | None,
+        own: str | None = None,
     ) -> None:
         address = own_partition(branch.leader, TOPIC, 0, branch.epoch).address if own is None else own
         for number, each in enumerate(records, sequence):

@@ -151,7 +151,7 @@ def _is_joining(world: World) -> bool:
     """Return whether replicas still join a log, or a leader has just let them count for majorities."""
     for log in world.histories:
         latest = {broker.logs[log].replica.latest for broker in world.brokers.values() if broker.is_up}
-        if len(latest) > 1 or any(row.joining for row in latest):
+        if len(latest) > 1 or any(row.learners for row in latest):
             return True
     return False
 
@@ -248,10 +248,10 @@ class Faults:
         return self.draw.choice(self._brokers())
 
     def _draw_leader(self) -> Broker:
-        leading = [
+        led_epoch = [
             each for each in self._brokers() if each.is_up and any(kept.led is not None for kept in each.logs.values())
         ]
-        return self.draw.choice(leading or self._brokers())
+        return self.draw.choice(led_epoch or self._brokers())
 
     def _stop(self, broker: Broker) -> None:
         if broker.is_up:

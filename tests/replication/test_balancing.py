@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, PlacedLog, Reason
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, LogPlacement, Reason
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.protocol.rendezvous import rank_nodes
 
-SETTINGS = BalancerSettings(mend_after_s=60, full_bytes=100, moves_max=2)
+SETTINGS = BalancerSettings(replace_replicas_after_s=60, full_bytes=100, moves_max=2)
 
 
 class Cluster:
@@ -27,10 +27,10 @@ class Cluster:
         self.draw = random.Random(seed)
         self.now = 0.0
         self.copy_s = copy_s
-        self.brokers: dict[str, BrokerDescription] = {}
+        self.brokers: dict[str, BrokerRegistration] = {}
         self.alive: set[str] = set()
         self.balancers: dict[str, Balancer] = {}
-        self.logs: dict[str, PlacedLog] = {}
+        self.logs: dict[str, LogPlacement] = {}
         self.copied: dict[tuple[str, str], float] = {}
         self.changes = 0
         for _ in range(broker_count):
@@ -41,7 +41,7 @@ class Cluster:
 
     def add_broker(self, rack: str = "", free_bytes: int = 1000) -> str:
         name = f"b{len(self.brokers)}"
-        self.brokers[name] = BrokerDescription(address=name, rack=rack, free_bytes=free_bytes, awaits_share=True)
+        self.brokers[name] = BrokerRegistration(address=name, rack=rack, free_bytes=free_bytes, awaits_share=True)
         self.alive.add(name)
         self.balancers[name] = Balancer(name, SETTINGS)
         return name
@@ -50,7 +50,7 @@ class Cluster:
         self.brokers[name] = attrs.evolve(self.brokers[name], **changes)  # type: ignore[arg-type]
 
     def add_log(self, name: str, replicas: tuple[str, ...], wanted: int) -> None:
-        self.logs[name] = PlacedLog(name, rank_nodes(name, replicas)[0], replicas, wanted, replicas)
+        self.logs[name] = LogPlacement(name, rank_nodes(name, replicas)[0], replicas, wanted, replicas)
 
     def create(self, *topics: tuple[str, int, int]) -> None:
         """Create topics at any broker, each with a name, a number of logs, and of replicas."""
@@ -69,7 +69,7 @@ class Cluster:
             synced = [each for each in log.replicas if self.copied.get((name, each), 0) <= self.now]
             in_sync = tuple(each for each in synced if each in self.alive or each in log.in_sync)
             living = [each for each in rank_nodes(name, synced) if each in self.alive]
-            living.sort(key=lambda each: each in self.balancers[each].unfit(name))
+            living.sort(key=lambda each: each in self.balancers[each].ineligible_leaders(name))
             self.logs[name] = attrs.evolve(log, leader=living[0] if living else "", in_sync=in_sync)
         made = []
         seen = list(self.logs.values())
@@ -264,9 +264,9 @@ def test_racks_remain_spread_when_replicas_move() -> None:
 
 
 def test_a_change_that_fails_is_asked_for_again_and_not_before_some_time_has_passed() -> None:
-    brokers = [BrokerDescription(address=f"b{number}", free_bytes=1000) for number in range(4)]
+    brokers = [BrokerRegistration(address=f"b{number}", free_bytes=1000) for number in range(4)]
     balancer = Balancer("b0", SETTINGS)
-    log = PlacedLog("log", "b0", ("b0", "b1"), 3, ("b0", "b1"))
+    log = LogPlacement("log", "b0", ("b0", "b1"), 3, ("b0", "b1"))
     asked = [
         now for now in range(30) if balancer.advance(brokers, {each.address for each in brokers}, [log], float(now))
     ]

@@ -6,21 +6,28 @@ from collections import defaultdict
 
 import pytest
 
-from dafka.broker.core.log.entries import BranchEntry, Entry, RestartEntry, RunEntry, StartEntry, encode_entries
-from dafka.broker.core.log.log import OWN
+from dafka.broker.core.log.entries import (
+    Entry,
+    EpochStartEntry,
+    IndexRewriteEntry,
+    LogStartEntry,
+    RunEntry,
+    encode_entries,
+)
+from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.partition_address import BranchAddress
 from dafka.broker.core.replication.checkpoints import decode_checkpoint, encode_checkpoint
-from dafka.broker.core.replication.local_log import CHECKPOINT_RECORDS, REWRITE_RECORDS, HeldLog
-from dafka.broker.core.replication.records import Branch
+from dafka.broker.core.replication.local_log import CHECKPOINT_RECORDS, REWRITE_RECORDS, LocalLog
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.errors import StorageFormatError
 from dafka.records import Partition
 
-BRANCH, LATER = Branch(1024, "leader"), Branch(2048, "other")
+BRANCH, LATER = LeaderAndEpoch(1024, "leader"), LeaderAndEpoch(2048, "other")
 OWN_PARTITION = Partition("orders", str(BranchAddress("leader", "id", 0, 1024)))
 PRODUCER = Partition("orders", "producer")
 
 
-class Held(HeldLog):
+class Held(LocalLog):
     """A log of which parts are stored."""
 
     def __init__(self) -> None:
@@ -35,8 +42,8 @@ class Held(HeldLog):
 
 def test_an_index_record_is_held_when_all_that_it_names_is() -> None:
     held = Held()
-    held.write(BranchEntry(5, 1024))
-    held.write(RunEntry(5, OWN, 0, 3), RunEntry(8, "producer", 10, 2))
+    held.write(EpochStartEntry(5, 1024))
+    held.write(RunEntry(5, LEADER, 0, 3), RunEntry(8, "producer", 10, 2))
     assert list(held.advance()) == [(BRANCH, 5)]
     assert set(held.missing()) == {OWN_PARTITION, PRODUCER}
     held.ends_of[OWN_PARTITION] = 3
@@ -50,7 +57,7 @@ def test_an_index_record_is_held_when_all_that_it_names_is() -> None:
 
 def test_the_end_of_an_open_run_is_known_when_another_one_begins() -> None:
     held = Held()
-    held.write(RunEntry(0, OWN, 0, 0))
+    held.write(RunEntry(0, LEADER, 0, 0))
     held.write(RunEntry(7, "producer", 0, 1))
     held.ends_of[PRODUCER] = 1
     assert list(held.advance()) == [(BRANCH, 0)]
@@ -61,8 +68,8 @@ def test_the_end_of_an_open_run_is_known_when_another_one_begins() -> None:
 
 def test_what_all_index_records_name_is_missing_at_once_until_it_is_held() -> None:
     held = Held()
-    held.write(RunEntry(0, OWN, 0, 3))
-    held.write(RunEntry(3, OWN, 3, 4), RunEntry(7, "producer", 10, 2))
+    held.write(RunEntry(0, LEADER, 0, 3))
+    held.write(RunEntry(3, LEADER, 3, 4), RunEntry(7, "producer", 10, 2))
     assert list(held.advance()) == []
     assert held.missing() == {OWN_PARTITION: 7, PRODUCER: 12}
     held.ends_of[PRODUCER] = 12
@@ -77,67 +84,67 @@ def test_what_all_index_records_name_is_missing_at_once_until_it_is_held() -> No
 def test_acknowledgements_stand_for_offsets() -> None:
     held = Held()
     for number in range(3):
-        held.write(RunEntry(number * 10, OWN, number * 10, 10))
+        held.write(RunEntry(number * 10, LEADER, number * 10, 10))
     assert [held.offset_at(BRANCH, end) for end in range(4)] == [None, 10, 20, 30]
-    assert held.offset_at(Branch(1, "other"), 1) is None
+    assert held.offset_at(LeaderAndEpoch(1, "other"), 1) is None
 
 
 def test_what_was_written_again_need_not_be_kept_once_much_follows() -> None:
     held = Held()
-    held.write(RunEntry(0, OWN, 0, 10))
-    held.write(RestartEntry(), RunEntry(0, OWN, 0, 10))
+    held.write(RunEntry(0, LEADER, 0, 10))
+    held.write(IndexRewriteEntry(), RunEntry(0, LEADER, 0, 10))
     held.ends_of[OWN_PARTITION] = 10**6
     list(held.advance())
     assert held.needed_from() == {}
     for number in range(1, REWRITE_RECORDS):
-        held.write(RunEntry(number * 10, OWN, number * 10, 10))
+        held.write(RunEntry(number * 10, LEADER, number * 10, 10))
     list(held.advance())
     assert held.needed_from() == {BRANCH: 1}
 
 
 def test_branches_may_come_while_what_was_written_again_is_dropped() -> None:
     held = Held()
-    held.write(RestartEntry())
+    held.write(IndexRewriteEntry())
     for _ in range(REWRITE_RECORDS):
-        held.write(StartEntry(0))
+        held.write(LogStartEntry(0))
     list(held.advance())
     seen = []
     for branch in held.needed_from():
-        held.add_index(LATER, 0, [encode_entries([StartEntry(0)])])
+        held.add_index(LATER, 0, [encode_entries([LogStartEntry(0)])])
         seen.append(branch)
     assert seen == [BRANCH]
 
 
 def test_where_an_index_was_last_written_again_is_known_when_that_is_held() -> None:
     held = Held()
-    held.write(BranchEntry(5, 1024))
-    held.write(RunEntry(5, OWN, 0, 10))
-    held.write(RestartEntry(), RunEntry(5, OWN, 0, 20))
+    held.write(EpochStartEntry(5, 1024))
+    held.write(RunEntry(5, LEADER, 0, 10))
+    held.write(IndexRewriteEntry(), RunEntry(5, LEADER, 0, 20))
     held.ends_of[OWN_PARTITION] = 10
     list(held.advance())
     assert held.restart(BRANCH) is None
     held.ends_of[OWN_PARTITION] = 20
     list(held.advance())
     assert held.restart(BRANCH) == (2, 15)
-    assert held.restart(Branch(1, "other")) is None
+    assert held.restart(LeaderAndEpoch(1, "other")) is None
 
 
 def test_index_records_that_are_known_are_passed_over() -> None:
     held = Held()
-    held.write(BranchEntry(5, 1024))
-    held.write(RunEntry(5, OWN, 0, 10))
+    held.write(EpochStartEntry(5, 1024))
+    held.write(RunEntry(5, LEADER, 0, 10))
     held.ends_of[OWN_PARTITION] = 20
     list(held.advance())
-    again = [encode_entries([RunEntry(5, OWN, 0, 10)]), encode_entries([RunEntry(15, OWN, 10, 10)])]
+    again = [encode_entries([RunEntry(5, LEADER, 0, 10)]), encode_entries([RunEntry(15, LEADER, 10, 10)])]
     held.add_index(BRANCH, 1, again)
     assert list(held.advance()) == [(BRANCH, 25)]
     assert [held.offset_at(BRANCH, end) for end in range(1, 4)] == [5, 15, 25]
 
 
 def write_some(held: Held) -> None:
-    held.write(BranchEntry(5, 1024), StartEntry(3))
-    held.write(RunEntry(5, OWN, 0, 10))
-    held.write(RestartEntry(), RunEntry(5, OWN, 0, 10), RunEntry(15, "producer", 4, 2))
+    held.write(EpochStartEntry(5, 1024), LogStartEntry(3))
+    held.write(RunEntry(5, LEADER, 0, 10))
+    held.write(IndexRewriteEntry(), RunEntry(5, LEADER, 0, 10), RunEntry(15, "producer", 4, 2))
     held.ends_of[OWN_PARTITION] = held.ends_of[PRODUCER] = 100
     list(held.advance())
 
@@ -151,7 +158,7 @@ def test_a_log_is_the_same_after_it_was_restored_from_checkpoints() -> None:
     again.index_end = held.index_end
     again.ends_of.update(held.ends_of)
     for each in (held, again):
-        each.write(RunEntry(17, OWN, 10, 3))
+        each.write(RunEntry(17, LEADER, 10, 3))
         assert list(each.advance()) == [(BRANCH, 20)]
         assert each.ends() == each.known_ends() == {BRANCH: 20}
         assert (each.start_offset, each.restart(BRANCH), each.acknowledged_end(BRANCH)) == (3, (2, 15), 4)
@@ -163,7 +170,7 @@ def test_the_latest_branch_gets_a_checkpoint_only_after_many_records() -> None:
     held = Held()
     for number in range(CHECKPOINT_RECORDS):
         assert list(held.take_checkpoints(BRANCH)) == []
-        held.write(RunEntry(number, OWN, number, 1))
+        held.write(RunEntry(number, LEADER, number, 1))
         held.ends_of[OWN_PARTITION] = number + 1
         list(held.advance())
     ((_, checkpoint),) = held.take_checkpoints(BRANCH)
@@ -173,7 +180,7 @@ def test_the_latest_branch_gets_a_checkpoint_only_after_many_records() -> None:
 
 def test_what_is_not_held_gets_no_checkpoint() -> None:
     held = Held()
-    held.write(RunEntry(0, OWN, 0, 5))
+    held.write(RunEntry(0, LEADER, 0, 5))
     held.write(RunEntry(5, PRODUCER.address, 0, 5))
     held.ends_of[OWN_PARTITION] = 5
     list(held.advance())
@@ -185,7 +192,7 @@ def test_what_is_not_held_gets_no_checkpoint() -> None:
 
 def test_a_run_without_an_end_gets_no_checkpoint() -> None:
     held = Held()
-    held.write(RunEntry(0, OWN, 0, 0))
+    held.write(RunEntry(0, LEADER, 0, 0))
     list(held.advance())
     assert list(held.take_checkpoints(LATER)) == []
 

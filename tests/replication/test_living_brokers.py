@@ -6,13 +6,13 @@ import itertools
 
 import attrs
 
-from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 
 
 def know_two() -> Brokers:
-    brokers = Brokers(BrokerDescription(address="a"), timeout_s=1.0)
+    brokers = Brokers(BrokerRegistration(address="a"), timeout_s=1.0)
     for each in ("b", "c"):
-        brokers.note(BrokerDescription(address=each, number=1 + (each == "c")))
+        brokers.note(BrokerRegistration(address=each, number=1 + (each == "c")))
     return brokers
 
 
@@ -27,21 +27,21 @@ def test_a_broker_without_signs_of_life_is_dead() -> None:
 
 
 def test_a_broker_that_is_cut_off_goes_on_listing_the_others() -> None:
-    brokers = Brokers(BrokerDescription(address="a"), timeout_s=1.0)
+    brokers = Brokers(BrokerRegistration(address="a"), timeout_s=1.0)
     for number, each in enumerate(("b", "c", "d"), 1):
-        brokers.note(BrokerDescription(address=each, number=number))
+        brokers.note(BrokerRegistration(address=each, number=number))
         brokers.heard(each, 10.0)
     brokers.check_alive(10.1)
     for each in ("b", "c"):
         brokers.heard(each, 11.0)
     brokers.check_alive(11.5)
-    assert [each.address for each in brokers.listed()] == ["a", "b", "c"]  # d has died
+    assert [each.address for each in brokers.advertised()] == ["a", "b", "c"]  # d has died
     brokers.check_alive(13.0)
     assert brokers.alive == {"a"}
-    assert [each.address for each in brokers.listed()] == ["a", "b", "c"]  # a is cut off
+    assert [each.address for each in brokers.advertised()] == ["a", "b", "c"]  # a is cut off
     brokers.heard("b", 13.0)
     brokers.check_alive(13.1)
-    assert [each.address for each in brokers.listed()] == ["a", "b"]
+    assert [each.address for each in brokers.advertised()] == ["a", "b"]
 
 
 def test_nobody_is_dead_because_this_broker_was_held_up() -> None:
@@ -58,7 +58,7 @@ def test_nobody_is_dead_because_this_broker_was_held_up() -> None:
 def test_of_two_brokers_with_a_number_one_gives_it_up() -> None:
     """The one that was there keeps it, then the one whose number is a setting."""
     kinds = [
-        BrokerDescription(address=address, number=1, is_starting=is_starting, has_set_number=has_set_number)
+        BrokerRegistration(address=address, number=1, is_starting=is_starting, has_set_number=has_set_number)
         for address, is_starting, has_set_number in itertools.product("ab", (False, True), (False, True))
     ]
     for one, other in itertools.permutations(kinds, 2):
@@ -72,7 +72,7 @@ def test_of_two_brokers_with_a_number_one_gives_it_up() -> None:
 
 def test_a_broker_that_has_left_is_no_rival_and_not_listed() -> None:
     brokers = know_two()
-    rival = BrokerDescription(address="d", number=0)
+    rival = BrokerRegistration(address="d", number=0)
     brokers.note(rival)
     for each in ("b", "d"):
         brokers.heard(each, 10.0)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.broker.core.replication.records import (
-    Branch,
-    BranchRow,
-    Claim,
-    Promise,
-    Tip,
+    EpochEnd,
+    EpochStart,
+    LeaderAndEpoch,
+    Vote,
+    VoteRequest,
     decode_control,
     encode_control,
     next_epoch,
@@ -19,18 +19,18 @@ from dafka.broker.core.replication.records import (
 from dafka.errors import StorageFormatError
 
 NAMES = st.text(max_size=20)
-BRANCHES = st.builds(Branch, st.integers(-1, 2**31 - 1), NAMES)
-TIPS = st.builds(Tip, BRANCHES, st.integers(0, 2**63 - 1))
+BRANCHES = st.builds(LeaderAndEpoch, st.integers(-1, 2**31 - 1), NAMES)
+TIPS = st.builds(EpochEnd, BRANCHES, st.integers(0, 2**63 - 1))
 REPLICAS = st.lists(NAMES, max_size=5).map(tuple)
 RECORDS = st.one_of(
-    st.builds(Claim, NAMES, BRANCHES, REPLICAS, REPLICAS),
-    st.builds(Promise, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple)),
-    st.builds(BranchRow, NAMES, BRANCHES, TIPS, REPLICAS, REPLICAS),
+    st.builds(VoteRequest, NAMES, BRANCHES, REPLICAS, REPLICAS),
+    st.builds(Vote, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple)),
+    st.builds(EpochStart, NAMES, BRANCHES, TIPS, REPLICAS, REPLICAS),
 )
 
 
 @given(RECORDS)
-def test_a_record_is_read_as_it_was_written(record: Claim | Promise | BranchRow) -> None:
+def test_a_record_is_read_as_it_was_written(record: VoteRequest | Vote | EpochStart) -> None:
     assert decode_control(encode_control(record)) == record
 
 
@@ -55,7 +55,7 @@ def test_a_malformed_record_is_refused(value: bytes) -> None:
 
 def test_a_later_version_is_refused_with_what_to_do() -> None:
     with pytest.raises(StorageFormatError, match="newer version"):
-        decode_control(encode_control(Claim("log", Branch(1, "a"), ("a",))).replace(b":1,", b":2,", 1))
+        decode_control(encode_control(VoteRequest("log", LeaderAndEpoch(1, "a"), ("a",))).replace(b":1,", b":2,", 1))
 
 
 @given(st.integers(-1, 10**6), st.integers(0, 1023), st.integers(0, 1023))
@@ -65,7 +65,7 @@ def test_epochs_increase_and_differ_between_brokers(latest: int, one: int, other
 
 
 def test_a_record_of_an_earlier_version_names_no_joining_replicas() -> None:
-    row = BranchRow("log", Branch(1, "a"), Tip(Branch(0, "b"), 7), ("a", "b"))
+    row = EpochStart("log", LeaderAndEpoch(1, "a"), EpochEnd(LeaderAndEpoch(0, "b"), 7), ("a", "b"))
     assert decode_control(b'{"version":1,"row":["log",[1,"a"],[[0,"b"],7],["a","b"]]}') == row
-    claim = Claim("log", Branch(1, "a"), ("a", "b"))
-    assert decode_control(b'{"version":1,"claim":["log",[1,"a"],["a","b"]]}') == claim
+    vote_request = VoteRequest("log", LeaderAndEpoch(1, "a"), ("a", "b"))
+    assert decode_control(b'{"version":1,"claim":["log",[1,"a"],["a","b"]]}') == vote_request

@@ -7,13 +7,21 @@ from itertools import pairwise
 import pytest
 
 from dafka.broker.core.replication.effects import Acknowledge, Lead, MoveHighWatermark, ReplicaAction, WriteControl
-from dafka.broker.core.replication.records import Branch, BranchRow, Claim, ControlRecord, Promise, Tip, next_epoch
+from dafka.broker.core.replication.records import (
+    ControlRecord,
+    EpochEnd,
+    EpochStart,
+    LeaderAndEpoch,
+    Vote,
+    VoteRequest,
+    next_epoch,
+)
 from dafka.broker.core.replication.replica import JOINED_S, Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.protocol.rendezvous import rank_nodes
 
 REPLICAS = ("b0", "b1", "b2")
-SETTINGS = ReplicaSettings(claim_timeout_s=0.5, move_after_s=30.0)
+SETTINGS = ReplicaSettings(election_timeout_s=0.5, preferred_leader_after_s=30.0)
 
 
 def make_replica(broker: str, replicas: tuple[str, ...] = REPLICAS) -> Replica:
@@ -62,9 +70,9 @@ def test_a_preferred_replica_takes_over_after_some_time() -> None:
 
 def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
     first, second, third = rank_nodes("log", REPLICAS)
-    row = BranchRow("log", Branch(next_epoch(0, 2), third), Tip(Branch(0, third), 10), REPLICAS)
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 2), third), EpochEnd(LeaderAndEpoch(0, third), 10), REPLICAS)
 
-    def claims_at(broker: str, held: dict[Branch, int]) -> float:
+    def claims_at(broker: str, held: dict[LeaderAndEpoch, int]) -> float:
         """Return when a replica claims the log whose leader has died."""
         replica = make_replica(broker, (third, first, second))
         replica.set_alive(REPLICAS, 0.0)
@@ -73,25 +81,25 @@ def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
         replica.set_alive(REPLICAS, 9.0)
         for now in (10 + each / 4 for each in range(100)):
             actions = replica.set_alive({first, second}, now)
-            if any(isinstance(each, WriteControl) and isinstance(each.record, Claim) for each in actions):
+            if any(isinstance(each, WriteControl) and isinstance(each.record, VoteRequest) for each in actions):
                 return now
         raise AssertionError("it has not claimed the log")
 
-    whole = {Branch(0, third): 10, row.branch: 10}
+    whole = {LeaderAndEpoch(0, third): 10, row.branch: 10}
     assert claims_at(first, whole) < claims_at(second, whole)
-    assert claims_at(second, whole) < claims_at(first, {Branch(0, third): 5})
+    assert claims_at(second, whole) < claims_at(first, {LeaderAndEpoch(0, third): 5})
 
 
 def test_a_new_replica_joins_until_it_has_all_before_the_branch_that_it_belongs_to() -> None:
     replica = make_replica("b2", ("b0", "b1"))
-    row = BranchRow("log", Branch(next_epoch(0, 0), "b0"), Tip(Branch(0, "b0"), 10), REPLICAS)
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS)
     replica.receive("b0", row)
     replica.set_alive(REPLICAS, 0.0)
     assert replica.is_joining
     replica.set_alive(("b0", "b2"), 1.0)
     assert not replica.is_joining, "it is needed for a majority"
     replica.set_alive(REPLICAS, 2.0)
-    replica.stored(Branch(0, "b0"), 10)
+    replica.stored(LeaderAndEpoch(0, "b0"), 10)
     assert replica.is_joining
     replica.stored(row.branch, 10)
     assert not replica.is_joining
@@ -101,16 +109,16 @@ def test_a_leader_that_cannot_write_is_replaced() -> None:
     leader, other, last = rank_nodes("log", REPLICAS)
     replicas = (leader, other, last)
 
-    def claims(broker: str, unwritable: set[str]) -> bool:
+    def vote_requests(broker: str, unwritable: set[str]) -> bool:
         replica = make_replica(broker, replicas)
         times = (each / 4 for each in range(8))
         found = [each for now in times for each in replica.set_alive(REPLICAS, now, frozenset(unwritable))]
-        return any(isinstance(each, WriteControl) and isinstance(each.record, Claim) for each in found)
+        return any(isinstance(each, WriteControl) and isinstance(each.record, VoteRequest) for each in found)
 
-    assert not claims(other, set())
-    assert claims(other, {leader})
-    assert not claims(leader, {leader})
-    assert not claims(other, {leader, last})
+    assert not vote_requests(other, set())
+    assert vote_requests(other, {leader})
+    assert not vote_requests(leader, {leader})
+    assert not vote_requests(other, {leader, last})
 
 
 def test_a_leader_that_cannot_write_serves_only_while_others_cannot_either() -> None:
@@ -145,7 +153,9 @@ def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
         actions += replica.set_alive(others, now)
     [action] = actions
     assert isinstance(action, WriteControl)
-    assert action.record == Claim("log", Branch(action.record.branch.epoch, others[0]), (preferred, *others))
+    assert action.record == VoteRequest(
+        "log", LeaderAndEpoch(action.record.branch.epoch, others[0]), (preferred, *others)
+    )
 
 
 class Group:
@@ -171,7 +181,7 @@ class Group:
                 for other in sorted(self.listening - {broker}):
                     self.act(other, self.replicas[other].receive(broker, action.record))
 
-    def store(self, branch: Branch, end_offset: int, *brokers: str) -> None:
+    def store(self, branch: LeaderAndEpoch, end_offset: int, *brokers: str) -> None:
         """Let brokers store a branch up to an offset, and all that listen know."""
         for broker in brokers:
             self.act(broker, self.replicas[broker].stored(branch, end_offset))
@@ -179,13 +189,13 @@ class Group:
             for other in sorted(self.listening):
                 self.act(other, self.replicas[other].acknowledged(broker, branch, end_offset))
 
-    def claim(self, broker: str, *alive: str) -> None:
+    def vote_request(self, broker: str, *alive: str) -> None:
         """Let a broker claim the log until it has done so."""
         for now in range(100, 105):
             self.act(broker, self.replicas[broker].set_alive(alive, now))
 
 
-FIRST = Branch(0, "b0")
+FIRST = LeaderAndEpoch(0, "b0")
 
 
 def test_readers_may_read_from_each_replica_what_it_holds_of_what_most_have_acknowledged() -> None:
@@ -203,8 +213,8 @@ def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
     group = Group(*REPLICAS)
     group.store(FIRST, 5, *REPLICAS)
     group.listening = {"b1", "b2"}
-    group.claim("b1", "b1", "b2")
-    branch = group.replicas["b1"].leading
+    group.vote_request("b1", "b1", "b2")
+    branch = group.replicas["b1"].led_epoch
     assert branch is not None
     group.store(branch, 9, "b1")
     group.act("b1", group.replicas["b1"].acknowledged("b2", FIRST, 9))
@@ -233,9 +243,9 @@ def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> No
     assert leader.heard_since(asked.__getitem__) == 9.0
     assert leader.heard_since({"b1": 7.0, "b2": float("-inf")}.__getitem__) == 7.0
     assert leader.heard_since(lambda _broker: float("-inf")) == float("-inf")
-    leader.receive("b2", Promise("log", Branch(2048, "b1"), Tip(FIRST, 7), (), FIRST))
+    leader.receive("b2", Vote("log", LeaderAndEpoch(2048, "b1"), EpochEnd(FIRST, 7), (), FIRST))
     assert leader.heard_since(asked.__getitem__) == 7.0, "b2 may follow another leader"
-    leader.receive("b1", Promise("log", Branch(2048, "b1"), Tip(FIRST, 7), (), FIRST))
+    leader.receive("b1", Vote("log", LeaderAndEpoch(2048, "b1"), EpochEnd(FIRST, 7), (), FIRST))
     assert leader.heard_since(asked.__getitem__) == float("-inf")
 
 
@@ -244,15 +254,15 @@ def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to
     group.store(FIRST, 5, "b0", "b2")
     assert group.replicas["b0"].high_watermark == 5
     group.listening = {"b0", "b1", "b3"}
-    group.claim("b0", "b0", "b1", "b3")
+    group.vote_request("b0", "b0", "b1", "b3")
     group.act("b0", group.replicas["b0"].change_replicas(("b0", "b1", "b3")))
-    changed = group.replicas["b0"].leading
+    changed = group.replicas["b0"].led_epoch
     assert changed is not None
     assert changed.epoch > 0
     # Of those that have the record, b0 dies before anybody copies it, and b2 is no replica any more.
     group.listening = {"b1", "b3"}
-    group.claim("b1", "b1", "b3")
-    assert group.replicas["b1"].leading is None
+    group.vote_request("b1", "b1", "b3")
+    assert group.replicas["b1"].led_epoch is None
     for name in ("b0", "b2"):
         for other in ("b1", "b3"):
             for action in group.actions[other]:
@@ -262,10 +272,10 @@ def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to
         if isinstance(action, WriteControl):
             group.act("b2", group.replicas["b2"].receive("b0", action.record))
     group.listening = {"b1", "b2", "b3"}
-    group.claim("b1", "b1", "b2", "b3")
-    leading = group.replicas["b1"].leading
-    assert leading is not None
-    assert group.replicas["b1"].table.rows[leading].parent.end_offset == 5
+    group.vote_request("b1", "b1", "b2", "b3")
+    led_epoch = group.replicas["b1"].led_epoch
+    assert led_epoch is not None
+    assert group.replicas["b1"].table.rows[led_epoch].parent.end_offset == 5
 
 
 def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have_them() -> None:
@@ -273,7 +283,7 @@ def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have
     group.store(FIRST, 5, *REPLICAS)
     group.act("b0", group.replicas["b0"].set_alive((*REPLICAS, "b3"), 0.0))
     group.act("b0", group.replicas["b0"].change_replicas(("b0", "b1", "b3")))
-    branch = group.replicas["b0"].leading
+    branch = group.replicas["b0"].led_epoch
     assert branch is not None
     assert not group.replicas["b2"].may_drop
     group.store(branch, 5, "b0")
@@ -298,28 +308,28 @@ def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
     replicas = (leader, other, preferred)
     replica = make_replica(preferred, replicas)
     alive = (preferred, other)
-    claims: list[float] = []
+    vote_requests: list[float] = []
     for number in range(400):
         now = number / 100
         for action in replica.set_alive(alive, now):
             assert isinstance(action, WriteControl)
-            claims.append(now)
+            vote_requests.append(now)
             replica.written(action.record)
-    assert claims == [0.0, 0.5, 1.5, 3.5]
+    assert vote_requests == [0.0, 0.5, 1.5, 3.5]
 
 
 def test_brokers_that_come_and_go_do_not_make_a_replica_claim_again_and_again() -> None:
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
-    claims: list[float] = []
+    vote_requests: list[float] = []
     for number in range(2000):
         now = number / 100
         alive = (preferred, other) if number // 30 % 2 else (preferred,)
         for action in replica.set_alive(alive, now):
             assert isinstance(action, WriteControl)
-            claims.append(now)
+            vote_requests.append(now)
             replica.written(action.record)
-    waits = [after - before for before, after in pairwise(claims)]
+    waits = [after - before for before, after in pairwise(vote_requests)]
     assert waits[0] < 1.0
     assert min(waits[-3:]) > 1.9
 
@@ -328,9 +338,9 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
     replica.set_alive(REPLICAS, 10.0)
-    claim = Claim("log", Branch(1024, other), REPLICAS, is_move=True)
-    replica.receive(other, claim)
-    replica.receive(leader, Promise("log", claim.branch, Tip(Branch(0, leader), 0), (REPLICAS,)))
+    vote_request = VoteRequest("log", LeaderAndEpoch(1024, other), REPLICAS, is_transfer=True)
+    replica.receive(other, vote_request)
+    replica.receive(leader, Vote("log", vote_request.branch, EpochEnd(LeaderAndEpoch(0, leader), 0), (REPLICAS,)))
     found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
     assert found[0] == 10.5
 
@@ -338,18 +348,18 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
 def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
-    before = BranchRow("log", Branch(1024, leader), Tip(replica.latest.branch, 0), REPLICAS)
+    before = EpochStart("log", LeaderAndEpoch(1024, leader), EpochEnd(replica.latest.branch, 0), REPLICAS)
     replica.receive(leader, before)
     (action,) = replica.set_alive((preferred, other), 10.0)
     assert isinstance(action, WriteControl)
     replica.written(action.record)
     replica.set_alive((preferred, other), 10.4)
     branch = action.record.branch
-    (own,) = replica.receive(other, Promise("log", branch, Tip(before.branch, 5), (REPLICAS,), before.branch))
+    (own,) = replica.receive(other, Vote("log", branch, EpochEnd(before.branch, 5), (REPLICAS,), before.branch))
     assert isinstance(own, WriteControl)
     (row,) = replica.written(own.record)
     assert isinstance(row, WriteControl)
-    assert isinstance(row.record, BranchRow)
+    assert isinstance(row.record, EpochStart)
     assert replica.written(row.record) == [Lead(row.record)]
     assert not replica.may_append
     times = (11.1, 12.3, 12.5)
@@ -379,19 +389,19 @@ def test_the_branch_of_more_replicas_goes_on_when_two_sides_meet(cut_off: str, p
     group.store(FIRST, 5, *first_side)
     group.listening = others
     claimer = sorted(others)[-1]
-    group.claim(claimer, *others)
-    branch = group.replicas[claimer].leading
+    group.vote_request(claimer, *others)
+    branch = group.replicas[claimer].led_epoch
     assert branch is not None
     group.store(branch, 9, *others)
     meet((first_side, others), group)
     group.store(branch, 9, *first_side)
-    group.claim(claimer, *REPLICAS)
+    group.vote_request(claimer, *REPLICAS)
     latest = group.replicas[claimer].latest
     assert latest.branch.leader == claimer
     if parent == "the first":
-        assert latest.parent == Tip(FIRST, 5)
+        assert latest.parent == EpochEnd(FIRST, 5)
     else:
-        assert latest.branch == branch or latest.parent == Tip(branch, 9)
+        assert latest.branch == branch or latest.parent == EpochEnd(branch, 9)
 
 
 def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> None:
@@ -401,16 +411,16 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     leader.set_alive(alive, 0.0)
     [write] = leader.change_replicas(alive)
     assert isinstance(write, WriteControl)
-    claim = write.record
-    assert isinstance(claim, Claim)
-    assert (claim.replicas, claim.joining, claim.voters) == (alive, ("b3",), REPLICAS)
-    assert leader.written(claim) == []
-    branch = claim.branch
-    assert leader.receive("b3", Promise("log", branch, Tip(FIRST, 0), (REPLICAS,), FIRST)) == []
-    *_, promise = leader.receive("b1", Promise("log", branch, Tip(FIRST, 10), (REPLICAS,), FIRST))
-    assert isinstance(promise, WriteControl)
-    row = BranchRow("log", branch, Tip(FIRST, 10), alive, ("b3",))
-    assert leader.written(promise.record) == [WriteControl(row)]
+    vote_request = write.record
+    assert isinstance(vote_request, VoteRequest)
+    assert (vote_request.replicas, vote_request.learners, vote_request.voters) == (alive, ("b3",), REPLICAS)
+    assert leader.written(vote_request) == []
+    branch = vote_request.branch
+    assert leader.receive("b3", Vote("log", branch, EpochEnd(FIRST, 0), (REPLICAS,), FIRST)) == []
+    *_, vote = leader.receive("b1", Vote("log", branch, EpochEnd(FIRST, 10), (REPLICAS,), FIRST))
+    assert isinstance(vote, WriteControl)
+    row = EpochStart("log", branch, EpochEnd(FIRST, 10), alive, ("b3",))
+    assert leader.written(vote.record) == [WriteControl(row)]
     assert leader.written(row) == [Lead(row)]
     leader.stored(branch, 12)
     assert leader.acknowledged("b3", branch, 11) == []
@@ -421,98 +431,100 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     assert made[:2] == [[], []]
     [[promoted]] = made[2:]
     assert isinstance(promoted, WriteControl)
-    assert isinstance(promoted.record, Claim)
-    assert (promoted.record.replicas, promoted.record.joining) == (alive, ())
+    assert isinstance(promoted.record, VoteRequest)
+    assert (promoted.record.replicas, promoted.record.learners) == (alive, ())
 
 
 def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
-    joining = make_replica("b2")
-    row = BranchRow("log", Branch(next_epoch(0, 0), "b0"), Tip(FIRST, 0), REPLICAS, ("b2",))
-    joining.receive("b0", row)
-    joining.stored(row.branch, 5)
+    learners = make_replica("b2")
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), EpochEnd(FIRST, 0), REPLICAS, ("b2",))
+    learners.receive("b0", row)
+    learners.stored(row.branch, 5)
     for now in range(60):
         assert not any(
-            isinstance(each, WriteControl) and isinstance(each.record, Claim)
-            for each in joining.set_alive(("b1", "b2"), float(now))
+            isinstance(each, WriteControl) and isinstance(each.record, VoteRequest)
+            for each in learners.set_alive(("b1", "b2"), float(now))
         )
-    assert joining.rank_replicas() == rank_nodes("log", ("b0", "b1"))
+    assert learners.rank_replicas() == rank_nodes("log", ("b0", "b1"))
 
 
 def follow(leader: str, broker: str) -> Replica:
     """Return a replica that gets the records of a leader."""
     replica = make_replica(broker, (leader, *(each for each in REPLICAS if each != leader)))
     replica.set_alive(REPLICAS, 0.0)
-    replica.stored(Branch(0, leader), 10)
+    replica.stored(LeaderAndEpoch(0, leader), 10)
     return replica
 
 
-def promises(actions: list[ReplicaAction]) -> list[Branch]:
+def votes(actions: list[ReplicaAction]) -> list[LeaderAndEpoch]:
     """Return which branches a replica promises to follow."""
     records = [each.record for each in actions if isinstance(each, WriteControl)]
-    return [each.branch for each in records if isinstance(each, Promise)]
+    return [each.branch for each in records if isinstance(each, Vote)]
 
 
 def test_a_replica_that_follows_a_living_leader_refuses_those_that_do_not_hear_it() -> None:
-    claim = Claim("log", Branch(1024, "b2"), REPLICAS)
-    assert promises(follow("b0", "b1").receive("b2", claim)) == []
+    vote_request = VoteRequest("log", LeaderAndEpoch(1024, "b2"), REPLICAS)
+    assert votes(follow("b0", "b1").receive("b2", vote_request)) == []
     lonely = follow("b0", "b1")
     lonely.set_alive(("b1", "b2"), 5.0)
-    assert promises(lonely.receive("b2", claim)) == [claim.branch]
+    assert votes(lonely.receive("b2", vote_request)) == [vote_request.branch]
     behind = make_replica("b1")
-    behind.receive("b0", BranchRow("log", Branch(1000, "b0"), Tip(Branch(0, "b0"), 10), REPLICAS))
+    behind.receive("b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS))
     behind.set_alive(REPLICAS, 0.0)
-    assert promises(behind.receive("b2", claim)) == [claim.branch]
+    assert votes(behind.receive("b2", vote_request)) == [vote_request.branch]
 
 
 def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not() -> None:
-    claim = Claim("log", Branch(1024, "b2"), REPLICAS)
+    vote_request = VoteRequest("log", LeaderAndEpoch(1024, "b2"), REPLICAS)
     leader = make_replica("b0")
     leader.resume()
     leader.set_alive(REPLICAS, 0.0)
-    assert leader.receive("b2", claim) == []
-    found = leader.receive("b1", Promise("log", claim.branch, Tip(Branch(0, "b0"), 0), (REPLICAS,)))
-    assert promises(found) == [claim.branch], "others do not hear it either"
-    assert leader.leading is None
+    assert leader.receive("b2", vote_request) == []
+    found = leader.receive("b1", Vote("log", vote_request.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,)))
+    assert votes(found) == [vote_request.branch], "others do not hear it either"
+    assert leader.led_epoch is None
 
 
 def test_a_replica_that_copies_the_log_refuses_those_that_do_not_hear_its_leader() -> None:
     copying = make_replica("b1")
-    copying.receive("b0", BranchRow("log", Branch(1000, "b0"), Tip(Branch(0, "b0"), 10), REPLICAS, ("b1",)))
+    copying.receive(
+        "b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS, ("b1",))
+    )
     copying.set_alive(REPLICAS, 0.0)
-    claim = Claim("log", Branch(2048, "b2"), REPLICAS, ("b1",))
-    assert promises(copying.receive("b2", claim)) == []
+    vote_request = VoteRequest("log", LeaderAndEpoch(2048, "b2"), REPLICAS, ("b1",))
+    assert votes(copying.receive("b2", vote_request)) == []
     copying.set_alive(("b1", "b2"), 5.0)
-    assert promises(copying.receive("b2", claim)) == [claim.branch]
+    assert votes(copying.receive("b2", vote_request)) == [vote_request.branch]
 
 
 def test_a_leader_refuses_a_broker_that_has_come_back_and_knows_no_later_branch_than_its_own() -> None:
     leader = make_replica("b0")
     leader.resume()
     leader.set_alive(REPLICAS, 0.0)
-    leader.receive("b2", Promise("log", Branch(1024, "b2"), Tip(Branch(0, "b0"), 0), (REPLICAS,)))
-    assert leader.receive("b2", Claim("log", Branch(2048, "b2"), REPLICAS)) == []
-    assert leader.leading == Branch(0, "b0")
+    leader.receive("b2", Vote("log", LeaderAndEpoch(1024, "b2"), EpochEnd(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,)))
+    assert leader.receive("b2", VoteRequest("log", LeaderAndEpoch(2048, "b2"), REPLICAS)) == []
+    assert leader.led_epoch == LeaderAndEpoch(0, "b0")
 
 
 def test_a_leader_promises_first_when_its_log_moves() -> None:
-    claim = Claim("log", Branch(1024, "b2"), REPLICAS, is_move=True)
+    vote_request = VoteRequest("log", LeaderAndEpoch(1024, "b2"), REPLICAS, is_transfer=True)
     leader, replica = make_replica("b0"), follow("b0", "b1")
     leader.resume()
     leader.set_alive(REPLICAS, 0.0)
-    assert promises(replica.receive("b2", claim)) == []
-    (_, written) = leader.receive("b2", claim)
+    assert votes(replica.receive("b2", vote_request)) == []
+    (_, written) = leader.receive("b2", vote_request)
     assert isinstance(written, WriteControl)
-    assert promises([written]) == [claim.branch]
-    assert leader.leading is None
-    assert promises(replica.receive("b0", written.record)) == [claim.branch]
+    assert votes([written]) == [vote_request.branch]
+    assert leader.led_epoch is None
+    assert votes(replica.receive("b0", written.record)) == [vote_request.branch]
 
 
 def test_a_refused_claim_is_followed_when_the_leader_follows_it() -> None:
-    claim = Claim("log", Branch(1024, "b2"), REPLICAS)
+    vote_request = VoteRequest("log", LeaderAndEpoch(1024, "b2"), REPLICAS)
     replica = follow("b0", "b1")
-    assert promises(replica.receive("b2", claim)) == []
-    promise = Promise("log", claim.branch, Tip(Branch(0, "b0"), 10), (REPLICAS,))
-    assert promises(replica.receive("b0", promise)) == [claim.branch]
+    assert votes(replica.receive("b2", vote_request)) == []
+    vote = Vote("log", vote_request.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
+    assert votes(replica.receive("b0", vote)) == [vote_request.branch]
 
 
 def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
@@ -520,55 +532,55 @@ def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
     replica = follow(leader, broker)
     for now in (5.0, 6.0):
         actions = replica.set_alive(set(REPLICAS) - {leader}, now)
-    (claim,) = actions
-    assert isinstance(claim, WriteControl)
-    return replica, claim
+    (vote_request,) = actions
+    assert isinstance(vote_request, WriteControl)
+    return replica, vote_request
 
 
 def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
-    replica, claim = claim_after("b0", "b1")
-    assert replica.written(claim.record) == []
-    assert replica.acknowledged_tip == Tip(Branch(0, "b0"), 10)
-    replica.stored(Branch(0, "b0"), 12)
-    assert replica.acknowledged_tip == Tip(Branch(0, "b0"), 12), "it follows the leader still"
-    promise = Promise("log", claim.record.branch, Tip(Branch(0, "b0"), 12), (REPLICAS,))
-    assert promises(replica.receive("b2", promise)) == [claim.record.branch]
+    replica, vote_request = claim_after("b0", "b1")
+    assert replica.written(vote_request.record) == []
+    assert replica.acknowledged_tip == EpochEnd(LeaderAndEpoch(0, "b0"), 10)
+    replica.stored(LeaderAndEpoch(0, "b0"), 12)
+    assert replica.acknowledged_tip == EpochEnd(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
+    vote = Vote("log", vote_request.record.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 12), (REPLICAS,))
+    assert votes(replica.receive("b2", vote)) == [vote_request.record.branch]
 
 
 def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
-    replica, claim = claim_after("b0", "b1")
-    replica.written(claim.record)
-    latest = Branch(1024, "b0")
-    replica.receive("b0", BranchRow("log", latest, Tip(FIRST, 4), REPLICAS))
-    promised = replica.receive("b2", Promise("log", claim.record.branch, Tip(latest, 5), (REPLICAS,), latest))
-    (promise,) = [each for each in promised if isinstance(each, WriteControl)]
-    rows = [each.record for each in replica.written(promise.record) if isinstance(each, WriteControl)]
-    assert rows == [BranchRow("log", claim.record.branch, Tip(latest, 5), REPLICAS)]
+    replica, vote_request = claim_after("b0", "b1")
+    replica.written(vote_request.record)
+    latest = LeaderAndEpoch(1024, "b0")
+    replica.receive("b0", EpochStart("log", latest, EpochEnd(FIRST, 4), REPLICAS))
+    voted = replica.receive("b2", Vote("log", vote_request.record.branch, EpochEnd(latest, 5), (REPLICAS,), latest))
+    (vote,) = [each for each in voted if isinstance(each, WriteControl)]
+    rows = [each.record for each in replica.written(vote.record) if isinstance(each, WriteControl)]
+    assert rows == [EpochStart("log", vote_request.record.branch, EpochEnd(latest, 5), REPLICAS)]
 
 
 def test_a_promise_names_the_voters_of_every_branch_that_may_have_begun() -> None:
     replica = follow("b0", "b1")
     replica.set_alive(("b1", "b2", "b3"), 5.0)
-    replica.receive("b2", Claim("log", Branch(1026, "b2"), ("b1", "b2", "b3")))
-    (written,) = replica.receive("b3", Claim("log", Branch(2051, "b3"), REPLICAS))
+    replica.receive("b2", VoteRequest("log", LeaderAndEpoch(1026, "b2"), ("b1", "b2", "b3")))
+    (written,) = replica.receive("b3", VoteRequest("log", LeaderAndEpoch(2051, "b3"), REPLICAS))
     assert isinstance(written, WriteControl)
-    assert isinstance(written.record, Promise)
+    assert isinstance(written.record, Vote)
     assert set(written.record.replica_sets) == {REPLICAS, ("b1", "b2", "b3")}
 
 
 def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
-    replica, claim = claim_after("b0", "b1")
-    replica.written(claim.record)
+    replica, vote_request = claim_after("b0", "b1")
+    replica.written(vote_request.record)
     replica.set_alive(REPLICAS, 6.1)
-    promise = Promise("log", claim.record.branch, Tip(Branch(0, "b0"), 10), (REPLICAS,))
-    assert promises(replica.receive("b2", promise)) == []
+    vote = Vote("log", vote_request.record.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
+    assert votes(replica.receive("b2", vote)) == []
 
 
 def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_others() -> None:
     stuck, other, last = rank_nodes("log", REPLICAS)
-    row = BranchRow("log", Branch(next_epoch(0, 0), stuck), Tip(Branch(0, last), 10), REPLICAS)
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), stuck), EpochEnd(LeaderAndEpoch(0, last), 10), REPLICAS)
 
-    def records_of(broker: str, held: dict[Branch, int]) -> list[tuple[float, ControlRecord]]:
+    def records_of(broker: str, held: dict[LeaderAndEpoch, int]) -> list[tuple[float, ControlRecord]]:
         """Return what a replica writes when the leader has begun a branch, and appends nothing."""
         replica = make_replica(broker, (last, stuck, other))
         replica.restore_held(held)
@@ -581,27 +593,27 @@ def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_other
                 replica.written(action.record)
         return found
 
-    (_, resignation), *later = records_of(stuck, {Branch(0, last): 4})
-    assert isinstance(resignation, Promise)
+    (_, resignation), *later = records_of(stuck, {LeaderAndEpoch(0, last): 4})
+    assert isinstance(resignation, Vote)
     assert resignation.branch > row.branch
-    ((claimed_again_at, claim), *_) = later
-    assert isinstance(claim, Claim)
+    ((claimed_again_at, vote_request), *_) = later
+    assert isinstance(vote_request, VoteRequest)
     replica = make_replica(other, (last, stuck, other))
-    replica.restore_held({Branch(0, last): 10})
+    replica.restore_held({LeaderAndEpoch(0, last): 10})
     replica.receive(stuck, row)
     replica.set_alive(REPLICAS, 0.0)
     replica.receive(stuck, resignation)
-    claims = [now for now in (each / 4 for each in range(40)) if replica.set_alive(REPLICAS, now)]
-    assert claims[0] < claimed_again_at
+    vote_requests = [now for now in (each / 4 for each in range(40)) if replica.set_alive(REPLICAS, now)]
+    assert vote_requests[0] < claimed_again_at
 
 
 def test_repeated_acknowledgements_do_not_make_a_replica_claim_sooner() -> None:
-    claims: dict[bool, list[float]] = {}
+    vote_requests: dict[bool, list[float]] = {}
     for repeats in (False, True):
         replica = follow("b0", "b1")
-        claims[repeats] = []
+        vote_requests[repeats] = []
         for now in (5 + each / 4 for each in range(80)):
-            claims[repeats] += [now for _ in replica.set_alive(("b1", "b2"), now)]
+            vote_requests[repeats] += [now for _ in replica.set_alive(("b1", "b2"), now)]
             if repeats:
-                assert replica.repeat_acknowledgement() == [Acknowledge(Branch(0, "b0"), 10)]
-    assert claims[True] == claims[False]
+                assert replica.repeat_acknowledgement() == [Acknowledge(LeaderAndEpoch(0, "b0"), 10)]
+    assert vote_requests[True] == vote_requests[False]

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from dafka.broker.core.log.entries import RunEntry, encode_entries
-from dafka.broker.core.log.log import OWN
+from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.replication.records import Branch, BranchRow, Tip, next_epoch
+from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch, next_epoch
 from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.records import Partition, RecordBatch
 
 REPLICAS = ("a", "b", "c")
-FIRST = Branch(0, "a")
-SECOND = Branch(next_epoch(0, 1), "b")
+FIRST = LeaderAndEpoch(0, "a")
+SECOND = LeaderAndEpoch(next_epoch(0, 1), "b")
 RECORDS = 10
 
 
@@ -26,7 +26,7 @@ class Kept:
         self.ends: defaultdict[Partition, int] = defaultdict(int)
         self.logs = ReplicatedLogs("c", lambda: 2, self.ends.__getitem__, ReplicaSettings())
         self.log: ReplicatedLog = self.logs.add(Topic("orders", "f" * 32), 0, replicas, [])
-        self.row = BranchRow(self.log.name, SECOND, Tip(FIRST, RECORDS), replicas)
+        self.row = EpochStart(self.log.name, SECOND, EpochEnd(FIRST, RECORDS), replicas)
 
     def store(self, batch: RecordBatch) -> list[FetchRecords]:
         self.ends[batch.partition] = batch.end_sequence
@@ -34,7 +34,7 @@ class Kept:
 
     def store_index(self) -> list[FetchRecords]:
         """Store the index of the first branch, which names ten records of its leader's clients."""
-        index = RecordBatch(self.log.index_partition(FIRST), 0, [encode_entries([RunEntry(0, OWN, 0, RECORDS)])])
+        index = RecordBatch(self.log.index_partition(FIRST), 0, [encode_entries([RunEntry(0, LEADER, 0, RECORDS)])])
         return self.store(index)
 
     def store_records(self) -> list[FetchRecords]:

@@ -1,12 +1,12 @@
-"""Rounds: when a broker is known to hear another one, and to have promised nobody else to follow."""
+"""LeaseRounds: when a broker is known to hear another one, and to have promised nobody else to follow."""
 
 from __future__ import annotations
 
-from dafka.broker.core.replication.leader_lease import ROUNDS_MAX, RoundAnswer, Rounds
+from dafka.broker.core.replication.leader_lease import ROUNDS_MAX, LeaseRounds, RoundAnswer
 
 
 def test_an_answer_counts_from_when_the_round_began() -> None:
-    rounds = Rounds(100)
+    rounds = LeaseRounds(100)
     first, second = rounds.begin(1.0, is_replaceable=False), rounds.begin(2.0, is_replaceable=False)
     assert rounds.heard_since("b") == float("-inf")
     assert rounds.answered("b", RoundAnswer(second, 0), 0)
@@ -15,7 +15,7 @@ def test_an_answer_counts_from_when_the_round_began() -> None:
 
 
 def test_an_answer_waits_for_the_control_records_that_were_made_before_it() -> None:
-    rounds = Rounds(0)
+    rounds = LeaseRounds(0)
     number = rounds.begin(1.0, is_replaceable=False)
     assert not rounds.answered("b", RoundAnswer(number, 7), 5)
     assert not rounds.learned("b", 6)
@@ -26,7 +26,7 @@ def test_an_answer_waits_for_the_control_records_that_were_made_before_it() -> N
 
 
 def test_answers_to_unknown_rounds_count_for_nothing() -> None:
-    rounds = Rounds(10)
+    rounds = LeaseRounds(10)
     assert not rounds.answered("b", RoundAnswer(3, 0), 0), "a round before a restart"
     first = rounds.begin(1.0, is_replaceable=False)
     for number in range(ROUNDS_MAX):
@@ -35,7 +35,7 @@ def test_answers_to_unknown_rounds_count_for_nothing() -> None:
 
 
 def test_no_answer_counts_when_others_may_elect_another_leader() -> None:
-    rounds = Rounds(0)
+    rounds = LeaseRounds(0)
     first, second = rounds.begin(1.0, is_replaceable=False), rounds.begin(2.0, is_replaceable=False)
     rounds.answered("b", RoundAnswer(first, 0), 0)
     rounds.answered("c", RoundAnswer(second, 5), 4)

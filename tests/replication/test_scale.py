@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka.broker.core.metadata.brokers import BrokerDescription, Brokers
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.replication.effects import Acknowledge, Lead, ReplicaAction, WriteControl
-from dafka.broker.core.replication.records import Branch
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import ReplicaSettings
 
 TICK_S = 0.2
 ALIVE_S = 0.7
 LOGS = 12
-SETTINGS = ReplicaSettings(claim_timeout_s=0.5, stagger_s=0.25)
+SETTINGS = ReplicaSettings(election_timeout_s=0.5, stagger_s=0.25)
 
 
 class Cluster:
@@ -31,9 +31,9 @@ class Cluster:
         self.brokers = {}
         self.logs: dict[str, dict[str, Replica]] = {}
         for number, name in enumerate(self.names):
-            self.brokers[name] = brokers = Brokers(BrokerDescription(address=name, number=number), ALIVE_S)
+            self.brokers[name] = brokers = Brokers(BrokerRegistration(address=name, number=number), ALIVE_S)
             for other in self.names:
-                brokers.note(BrokerDescription(address=other))
+                brokers.note(BrokerRegistration(address=other))
         for log in range(LOGS):
             replicas = tuple(self.names[(log * 3 + place) % count] for place in range(3))
             for number, name in enumerate(self.names):
@@ -69,7 +69,7 @@ class Cluster:
         self.act(broker, log, self.logs[broker][log].written(action.record))
         self.publish(broker, lambda name: self.act(name, log, self.logs[name][log].receive(broker, action.record)))
 
-    def _store(self, broker: str, log: str, branch: Branch, end_offset: int) -> None:
+    def _store(self, broker: str, log: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Store index records, and let the replicas have them."""
         replica = self.logs[broker][log]
         self.act(broker, log, replica.stored(branch, end_offset))
@@ -78,7 +78,7 @@ class Cluster:
                 self.messages[broker] += 1
                 self.act(name, log, self.logs[name][log].stored(branch, end_offset))
 
-    def _acknowledge(self, broker: str, log: str, branch: Branch, end_offset: int) -> None:
+    def _acknowledge(self, broker: str, log: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         self.publish(
             broker, lambda name: self.act(name, log, self.logs[name][log].acknowledged(broker, branch, end_offset))
         )

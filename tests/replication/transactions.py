@@ -7,7 +7,7 @@ from itertools import count
 
 import attrs
 
-from dafka.broker.core.replication.records import Branch
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from tests.replication.read_log import Indexed
 
 PRODUCERS = 3
@@ -27,7 +27,7 @@ class Transaction:
     number: int
     producer_id: int
     records: list[Indexed] = attrs.field(factory=list)
-    markers: dict[Branch, Indexed] = attrs.field(factory=dict)
+    markers: dict[LeaderAndEpoch, Indexed] = attrs.field(factory=dict)
 
 
 class Transactions:
@@ -70,7 +70,7 @@ class Transactions:
             if each.number not in self.decisions and (all_of_them or self._draw.random() < 0.1):
                 self.decisions[each.number] = acknowledged.issuperset(each.records) and self._draw.random() < 0.5
 
-    def end(self, branch: Branch, acknowledged: set[str]) -> list[Indexed]:
+    def end(self, branch: LeaderAndEpoch, acknowledged: set[str]) -> list[Indexed]:
         """Return the markers of decided transactions that the leader of a branch is to append."""
         found: list[Indexed] = []
         for producer_id, each in list(self._running.items()):

@@ -49,7 +49,7 @@ class World:
         self.now = 0.0
         self.make_replica = make_replica
         self.availability = availability
-        self.settings = ReplicaSettings(availability=availability, move_after_s=3.0)
+        self.settings = ReplicaSettings(availability=availability, preferred_leader_after_s=3.0)
         self.balances = balances
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()

@@ -12,7 +12,7 @@ from dafka import Store, serve_store
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
 from dafka.errors import StorageBusyError, StorageLostError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.protocol import StorageLost
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
@@ -27,7 +27,7 @@ def remove(path: Path) -> None:
 
 async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[None]]) -> None:
     """Run a store until it ends by itself."""
-    with single_exception(), trio.fail_after(DEADLINE_S):
+    with unwrap_group(), trio.fail_after(DEADLINE_S):
         async with open_store(cluster.config, url) as store:
             await use(store)
             await trio.sleep_forever()
@@ -122,7 +122,7 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
 async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
     async with open_storage(f"sqlite:{tmp_path}/store"):
         config = Config().with_store(storage=f"sqlite:{tmp_path}/store").with_node(bind="tcp://127.0.0.1:*")
-        with pytest.raises(StorageBusyError), single_exception():
+        with pytest.raises(StorageBusyError), unwrap_group():
             async with trio.open_nursery() as nursery:
                 await nursery.start(serve_store_with_restarts, config, noting([]))
 

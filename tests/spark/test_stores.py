@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.errors import StorageError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.records import Partition
 from dafka.spark.offsets import EARLIEST, PartitionName
 from dafka.spark.options import Options
@@ -27,7 +27,7 @@ from tests.spark.stores import A, B, batch, fill, trim
 
 def stored_in(*urls: str) -> dict[PartitionName, StoredPartition]:
     async def program() -> dict[PartitionName, StoredPartition]:
-        with single_exception():
+        with unwrap_group():
             async with open_stores(urls) as storages:
                 return await list_partitions(storages)
 

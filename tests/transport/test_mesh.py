@@ -13,7 +13,7 @@ from dafka.config import NodeConfig
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import AddressInUseError
 from dafka.transport import Mesh, Socket, open_context, open_mesh
-from dafka.transport.plain_subscriber import PlainSubscriber
+from dafka.transport.plain_subscriber import PlaintextSubscriber
 from dafka.wire.batch import iter_frames
 
 pytestmark = pytest.mark.usefixtures("either_loops")
@@ -185,6 +185,6 @@ async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_rece
 async def test_tcp_and_not_zmtp_keeps_connections_alive() -> None:
     """libzmq aborts a process that has to send a heartbeat on a broken connection while its messages wait."""
     async with open_mesh(CONFIG, 1000) as mesh:
-        assert isinstance(mesh.subscriber, PlainSubscriber)
+        assert isinstance(mesh.subscriber, PlaintextSubscriber)
         socket = mesh.subscriber._main.socket._socket
         assert (socket.getsockopt(zmq.HEARTBEAT_IVL), socket.getsockopt(zmq.TCP_KEEPALIVE)) == (0, 1)

@@ -14,7 +14,7 @@ from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
 from dafka.transport import Socket, open_context, probations
 from dafka.transport import plain_subscriber as module
-from dafka.transport.plain_subscriber import PlainSubscriber
+from dafka.transport.plain_subscriber import PlaintextSubscriber
 from dafka.transport.subscribers import UNKNOWN_PEER, Messages
 
 DEADLINE_S = 60
@@ -24,7 +24,7 @@ DEADLINE_S = 60
 class Receiver:
     """A subscriber, and the messages that it has received from each peer, by the method that returned them."""
 
-    subscriber: PlainSubscriber
+    subscriber: PlaintextSubscriber
     context: zmq.Context[zmq.Socket[bytes]]
     normal: list[tuple[Messages, PeerEndpoint]] = attrs.field(factory=list)
     restricted: list[tuple[Messages, PeerEndpoint]] = attrs.field(factory=list)
@@ -70,7 +70,7 @@ async def wait_subscribed(publisher: Socket) -> None:
 @asynccontextmanager
 async def open_receiver() -> AsyncIterator[Receiver]:
     async with open_context(0) as context:
-        subscriber = PlainSubscriber(context, {"rcvhwm": 10_000})
+        subscriber = PlaintextSubscriber(context, {"rcvhwm": 10_000})
         receiver = Receiver(subscriber, context)
         subscriber.subscribe(b"t")
 

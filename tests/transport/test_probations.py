@@ -8,14 +8,14 @@ from dafka.transport.probations import (
     NEWCOMER_MAX_S,
     PROBATION_S,
     PROBATION_TOLERATED_BURST,
-    Probations,
+    SuspectPeers,
 )
 
 A, B, C, OTHER = "tcp://h:1", "tcp://h:2", "tcp://h:3", "tcp://other:1"
 
 
 def test_probation_ends_when_no_discards_come() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     assert not probations.begin_newcomer(A, 0.0)
     assert len(probations) == 0
     probations.begin_offender(A, 0.0)
@@ -26,7 +26,7 @@ def test_probation_ends_when_no_discards_come() -> None:
 
 
 def test_discards_beyond_those_tolerated_begin_probation_again() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     probations.begin_offender(A, 0.0)
     probations.report_discards(A, 0, 4.0)
     probations.report_discards(A, PROBATION_TOLERATED_BURST - 1, 4.0)
@@ -38,7 +38,7 @@ def test_discards_beyond_those_tolerated_begin_probation_again() -> None:
 
 
 def test_probation_doubles_with_every_offender_of_a_host_up_to_a_limit() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     for seconds in (5, 10, 20, 40, 80, 160, 300, 300):
         probations.begin_offender(A, 0.0)
         assert probations.end_due(seconds - 0.1) == []
@@ -48,7 +48,7 @@ def test_probation_doubles_with_every_offender_of_a_host_up_to_a_limit() -> None
 
 
 def test_new_peers_of_a_misbehaving_host_begin_on_probation_for_a_limited_time() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     probations.begin_offender(A, 0.0)
     assert probations.begin_newcomer(B, 1.0)
     assert not probations.begin_newcomer(OTHER, 1.0)
@@ -64,7 +64,7 @@ def test_new_peers_of_a_misbehaving_host_begin_on_probation_for_a_limited_time()
 
 
 def test_a_host_is_forgiven_when_its_peers_have_behaved_for_a_while() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     probations.begin_offender(A, 0.0)
     assert probations.begin_newcomer(B, 2 * PROBATION_S - 0.1)
     assert not probations.begin_newcomer(C, 2 * PROBATION_S)
@@ -78,7 +78,7 @@ def test_a_host_is_forgiven_when_its_peers_have_behaved_for_a_while() -> None:
 
 
 def test_if_many_hosts_misbehave_every_new_peer_begins_on_probation() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     for number in range(HOSTS_MANY):
         assert not probations.begin_newcomer(OTHER, 0.0)
         probations.begin_offender(f"tcp://10.0.0.{number}:1", 0.0)
@@ -89,7 +89,7 @@ def test_if_many_hosts_misbehave_every_new_peer_begins_on_probation() -> None:
 
 
 def test_the_number_of_remembered_hosts_is_limited() -> None:
-    probations = Probations()
+    probations = SuspectPeers()
     for number in range(HOSTS_MAX + 10):
         probations.begin_offender(f"tcp://{number}:1", 0.0)
     assert len(probations._hosts) == HOSTS_MAX

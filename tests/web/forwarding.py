@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from tests.web.running import RunningWeb, open_web
 
 TOPIC = "orders"
@@ -35,21 +35,21 @@ class Leaderships:
             assert number >= 0
             broker.brokers.check_alive(trio.current_time())
 
-    async def _wait(self, _log: LogState) -> None:
+    async def _wait(self, _log: Log) -> None:
         await self._moved.wait()
 
     def lead(self, number: int, leader: RunningWeb | None, *, epoch: int = 1) -> None:
         """Let a broker lead a log. Nobody leads it if there is none."""
         address = "" if leader is None else leader.broker.broker.address
         for web in self.webs:
-            leadership = Leadership(address, epoch, is_led=web is leader)
+            leadership = LeaderAndIsr(address, epoch, is_led=web is leader)
             log_of(web, number).leadership = leadership
             web.broker.broker.watchers.notify(log_of(web, number))
         self._moved.set()
         self._moved = trio.Event()
 
 
-def log_of(web: RunningWeb, number: int = 0) -> LogState:
+def log_of(web: RunningWeb, number: int = 0) -> Log:
     return web.broker.broker.order.logs(TOPIC)[number]
 
 

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.server import ListeningBroker, serve_listeners
+from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60
@@ -42,7 +42,7 @@ class Answer:
 class RunningWeb:
     """A running broker that listens to HTTP."""
 
-    broker: ListeningBroker
+    broker: ServingBroker
     config: Config
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
@@ -111,7 +111,7 @@ async def open_web(storage: str = "memory:", config: Config | None = None) -> As
     async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
         listening = cluster.config.with_store(storage=storage).with_kafka(listen="127.0.0.1:0")
         http_listen = listening.http.listen or "127.0.0.1:0"
-        broker: ListeningBroker = await nursery.start(serve_listeners, listening.with_http(listen=http_listen))
+        broker: ServingBroker = await nursery.start(serve_listeners, listening.with_http(listen=http_listen))
         yield RunningWeb(broker, cluster.config)
         nursery.cancel_scope.cancel()
 
@@ -125,7 +125,7 @@ async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[l
         webs = []
         for _ in range(count):
             scope = trio.CancelScope()
-            broker: ListeningBroker = await nursery.start(_serve_in_scope, scope, listening)
+            broker: ServingBroker = await nursery.start(_serve_in_scope, scope, listening)
             webs.append(RunningWeb(broker, cluster.config, scope))
         with trio.fail_after(DEADLINE_S):
             while not all(_knows_all(web, count) for web in webs):  # noqa: ASYNC110 (nothing else tells)
@@ -135,7 +135,7 @@ async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[l
 
 
 async def _serve_in_scope(
-    scope: trio.CancelScope, config: Config, *, task_status: trio.TaskStatus[ListeningBroker]
+    scope: trio.CancelScope, config: Config, *, task_status: trio.TaskStatus[ServingBroker]
 ) -> None:
     with scope:
         await serve_listeners(config, task_status=task_status)

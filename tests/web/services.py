@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dafka import Config
-from dafka.broker.broker import Service, open_service
+from dafka.broker.broker import Broker, open_broker
 from dafka.broker.connections.security import ListenerSecurity
 from dafka.testing.cluster import open_cluster
 
@@ -14,9 +14,9 @@ STORAGES = ["memory:", "sqlite:{}/broker.db", "filelog:{}/log"]
 
 
 @asynccontextmanager
-async def open_broker_service(storage: str = "memory:", config: Config | None = None) -> AsyncIterator[Service]:
+async def open_broker_service(storage: str = "memory:", config: Config | None = None) -> AsyncIterator[Broker]:
     """Run a tower, and a broker with its coordinators, during the block."""
     async with open_cluster(config, storage=None) as cluster:
         settings = cluster.config.with_store(storage=storage)
-        async with open_service(settings, ListenerSecurity(settings.clients)) as service:
+        async with open_broker(settings, ListenerSecurity(settings.clients)) as service:
             yield service

@@ -8,30 +8,30 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.broker.core.log.offset_assigner import LogOrder
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
-from dafka.http.logs.divergences import BranchFollower
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.http.logs.divergences import DivergenceTracker
 
-BRANCHES = [Branch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]
+BRANCHES = [LeaderAndEpoch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]
 
 
-def make_rows(parents: list[tuple[int, int]]) -> list[BranchRow]:
+def make_rows(parents: list[tuple[int, int]]) -> list[EpochStart]:
     """Return rows, of which each continues an earlier branch somewhere."""
-    rows = [BranchRow("", BRANCHES[0], NO_TIP, ())]
+    rows = [EpochStart("", BRANCHES[0], NO_EPOCH_END, ())]
     for branch, (parent, length) in zip(BRANCHES[1:], parents, strict=True):
         row = rows[parent % len(rows)]
-        rows.append(BranchRow("", branch, Tip(row.branch, row.parent.end_offset + length), ()))
+        rows.append(EpochStart("", branch, EpochEnd(row.branch, row.parent.end_offset + length), ()))
     return rows
 
 
-def make_follower(availability: str, rows: list[BranchRow], known: list[int]) -> tuple[Any, BranchFollower]:
+def make_follower(availability: str, rows: list[EpochStart], known: list[int]) -> tuple[Any, DivergenceTracker]:
     """Return a log and the follower of one client. `known` has the number of rows that the broker knows at present."""
-    order = LogOrder("here")
+    order = OffsetAssigner("here")
     order.add_topic(Topic("orders", "id", 1, {"availability": availability}))
     broker: Any = SimpleNamespace(order=order, branches=lambda _topic: [rows[: known[0]]])
-    return order.logs("orders")[0], BranchFollower(broker)
+    return order.logs("orders")[0], DivergenceTracker(broker)
 
 
 @given(
@@ -39,13 +39,13 @@ def make_follower(availability: str, rows: list[BranchRow], known: list[int]) ->
     st.lists(st.tuples(st.sampled_from(BRANCHES), st.integers(1, 7), st.integers(0, 30)), max_size=20),
 )
 def test_clients_of_logs_with_majorities_never_go_back(
-    parents: list[tuple[int, int]], steps: list[tuple[Branch, int, int]]
+    parents: list[tuple[int, int]], steps: list[tuple[LeaderAndEpoch, int, int]]
 ) -> None:
     known = [7]
     log, follower = make_follower("majority", make_rows(parents), known)
     offset = 0
     for branch, known[0], read in steps:  # rows may come later than the records that were read
-        log.leadership = Leadership(branch.leader, branch.epoch, is_led=False)
+        log.leadership = LeaderAndIsr(branch.leader, branch.epoch, is_led=False)
         found = follower.check(log, offset)
         assert found == offset
         offset = found + read
@@ -54,13 +54,13 @@ def test_clients_of_logs_with_majorities_never_go_back(
 def test_clients_of_logs_with_branches_go_back_to_where_these_part() -> None:
     first, second, third = BRANCHES[:3]
     rows = [
-        BranchRow("", first, NO_TIP, ()),
-        BranchRow("", second, Tip(first, 5), ()),
-        BranchRow("", third, Tip(first, 7), ()),
+        EpochStart("", first, NO_EPOCH_END, ()),
+        EpochStart("", second, EpochEnd(first, 5), ()),
+        EpochStart("", third, EpochEnd(first, 7), ()),
     ]
     log, follower = make_follower("branch", rows, [3])
     found = []
     for branch, offset in ((first, 4), (second, 9), (third, 9)):
-        log.leadership = Leadership(branch.leader, branch.epoch, is_led=False)
+        log.leadership = LeaderAndIsr(branch.leader, branch.epoch, is_led=False)
         found.append(follower.check(log, offset))
     assert found == [4, 5, 5]

@@ -20,13 +20,13 @@ from dafka.batches import check_crc, encode_batch
 from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.brokers import BrokerDescription
-from dafka.broker.core.metadata.leader_and_isr import Leadership
-from dafka.broker.core.replication.records import NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.log import appending
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
@@ -35,7 +35,7 @@ from dafka.http.forwarding.leaders import LEADER_WAIT_S, Leaders
 from dafka.http.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
 from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
 from dafka.http.server.errors import WebError
-from dafka.http.server.http_server import WebListener
+from dafka.http.server.http_server import HttpServer
 from dafka.http.websocket.binary import encode_publish
 from dafka.records import Partition
 from tests.web.forwarding import TOPIC, Pair, log_of, open_pair
@@ -111,7 +111,7 @@ async def test_waiting_clients_get_records_when_they_come(monkeypatch: pytest.Mo
     begun = trio.Event()
     begin = RemoteReads.begin
 
-    def begin_and_tell(reads: RemoteReads, log: LogState, offset: int) -> RemoteRead:
+    def begin_and_tell(reads: RemoteReads, log: Log, offset: int) -> RemoteRead:
         begun.set()
         return begin(reads, log, offset)
 
@@ -168,8 +168,11 @@ async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: py
             await publish(pair, *values)
         await client.subscribe(TOPIC)
         assert await client.values(4) == ["a", "b", "c", "d"]
-        second, first = (Branch(1, pair.second.broker.broker.address), Branch(2, pair.first.broker.broker.address))
-        rows = [BranchRow("", second, NO_TIP, ()), BranchRow("", first, Tip(second, 2), ())]
+        second, first = (
+            LeaderAndEpoch(1, pair.second.broker.broker.address),
+            LeaderAndEpoch(2, pair.first.broker.broker.address),
+        )
+        rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, EpochEnd(second, 2), ())]
         monkeypatch.setattr(pair.first.broker.broker, "branches", lambda _topic: [rows])
         pair.leaderships.lead(0, pair.first, epoch=2)
         (record,) = await client.take(1)
@@ -335,8 +338,8 @@ async def test_records_are_stored_once_wherever_the_link_breaks(
         assert len(producers) <= LANES_MAX
 
 
-def web_of(running: RunningWeb) -> WebListener:
-    return next(each for each in running.broker.service.listeners if isinstance(each, WebListener))
+def web_of(running: RunningWeb) -> HttpServer:
+    return next(each for each in running.broker.service.listeners if isinstance(each, HttpServer))
 
 
 class BrokenLink:
@@ -425,10 +428,12 @@ class SlowLeader:
         self._answer_s = answer_s
         self._nursery = nursery
 
-    def is_deleted(self, _log: LogState) -> bool:
+    def is_deleted(self, _log: Log) -> bool:
         return False
 
-    async def until_moved(self, _log: LogState, call: Callable[[SlowLeader], Awaitable[None]], deadline: float) -> None:
+    async def retry_on_leader_change(
+        self, _log: Log, call: Callable[[SlowLeader], Awaitable[None]], deadline: float
+    ) -> None:
         with trio.move_on_at(deadline):
             await call(self)
 
@@ -447,8 +452,8 @@ async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Records are always under way, so that no moment comes at which nothing waits for an answer."""
-    log = LogState(TOPIC, 0, Partition(TOPIC, "a" * 32), Partition(TOPIC, "a" * 32))
-    log.leadership = Leadership("b" * 32, 1, is_led=False)
+    log = Log(TOPIC, 0, Partition(TOPIC, "a" * 32), Partition(TOPIC, "a" * 32))
+    log.leadership = LeaderAndIsr("b" * 32, 1, is_led=False)
     batch = encode_batch(0, [b"a"], timestamps=5)
     gone: list[RemoteAppend] = []
     async with trio.open_nursery() as nursery:
@@ -465,10 +470,10 @@ async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for
 
 async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader has too few replicas at first."""
-    refused: list[LogState] = []
+    refused: list[Log] = []
     check = appending._check_replicas
 
-    def refuse(service: Service, log: LogState) -> None:
+    def refuse(service: Broker, log: Log) -> None:
         if service is pair.second.broker.service and len(refused) < 3:
             refused.append(log)
             raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 3 replicas are alive, which is no majority")
@@ -484,7 +489,7 @@ async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.Monk
         assert "1 of 3 replicas are alive" in answer.document["error"]["message"]
 
 
-def client_of(pair: Pair) -> tuple[BrokerClient, BrokerDescription]:
+def client_of(pair: Pair) -> tuple[BrokerClient, BrokerRegistration]:
     """Return what the second broker asks the first one with, and the description of the first one."""
     first, second = (each.broker.broker for each in (pair.first, pair.second))
     description = second.brokers.find(first.address)
@@ -617,7 +622,7 @@ def coordinate_elsewhere(pair: Pair) -> None:
     """Let the second broker coordinate all groups."""
     other = pair.second.broker.broker.address
     for log in pair.first.broker.broker.order.logs(COORDINATORS_TOPIC):
-        log.leadership = Leadership(other, 1, is_led=False)
+        log.leadership = LeaderAndIsr(other, 1, is_led=False)
 
 
 async def test_groups_are_reached_at_the_broker_that_coordinates_them() -> None:

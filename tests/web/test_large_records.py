@@ -11,9 +11,9 @@ import trio.testing
 
 from dafka import Config
 from dafka.batches import Compression, check_crc, encode_batch
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import AppendRefusedError, append_batches, unpacked
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.reading import UNPACKED_BYTES, find_logs, read_committed
@@ -36,7 +36,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
 
-async def append(service: Service, log: LogState, *values: bytes, key: bytes | None = None) -> None:
+async def append(service: Broker, log: Log, *values: bytes, key: bytes | None = None) -> None:
     data = encode_batch(
         0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
     )

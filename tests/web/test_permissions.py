@@ -17,7 +17,7 @@ from dafka.broker.access.credentials import MECHANISMS, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.tokens import create_token
 from dafka.broker.access.users_file import read_users, write_users
-from dafka.http.api import ROUTES, Needs
+from dafka.http.api import ROUTES, RequiredPermission
 from tests.listener.secured import EVERYTHING, PASSWORD, write_user_file
 from tests.web.running import DEADLINE_S, Answer, RunningWeb, open_web
 
@@ -31,14 +31,14 @@ USERS = {
 }
 
 PERMITTED = {
-    Needs.NOTHING: {"anonymous", *USERS},
-    Needs.USER: {*USERS},
-    Needs.SEE: {"reader", "writer", "owner", "admin"},
-    Needs.READ: {"reader", "admin"},
-    Needs.WRITE: {"writer", "admin"},
-    Needs.ADMIN: {"owner", "admin"},
-    Needs.GROUP: {"reader", "admin"},
-    Needs.ADMINISTRATOR: {"admin"},
+    RequiredPermission.NOTHING: {"anonymous", *USERS},
+    RequiredPermission.USER: {*USERS},
+    RequiredPermission.SEE: {"reader", "writer", "owner", "admin"},
+    RequiredPermission.READ: {"reader", "admin"},
+    RequiredPermission.WRITE: {"writer", "admin"},
+    RequiredPermission.ADMIN: {"owner", "admin"},
+    RequiredPermission.GROUP: {"reader", "admin"},
+    RequiredPermission.ADMINISTRATOR: {"admin"},
 }
 """Who may use the routes that need a permission. Everybody is a user, or nobody that is known."""
 
@@ -104,7 +104,7 @@ async def test_every_route_is_open_to_those_who_may_use_it(user: str, tmp_path: 
             if not is_permitted:
                 assert answer.code == ("unauthenticated" if user == "anonymous" else "forbidden")
         left = [each["name"] for each in (await web.get("/topics", Authorization=basic("admin"))).document["topics"]]
-        assert ("orders" in left) == (user not in PERMITTED[Needs.ADMIN])
+        assert ("orders" in left) == (user not in PERMITTED[RequiredPermission.ADMIN])
         assert ("new" in left) == (user == "admin")
 
 

@@ -10,8 +10,8 @@ import trio
 
 from dafka import Config
 from dafka.batches import RecordColumns, encode_batch
-from dafka.broker.broker import Service
-from dafka.broker.core.log.log import LogState
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
@@ -31,7 +31,7 @@ def texts(*values: str, keys: Sequence[str | None] | None = None) -> RecordColum
     return RecordColumns([value.encode() for value in values], encoded, None, Repeated(5, len(values)))
 
 
-async def values_of(service: Service, log: LogState) -> list[str]:
+async def values_of(service: Broker, log: Log) -> list[str]:
     found = []
     offset = log.index.start_offset
     while (read := await read_committed(service, log, offset)).next_offset > offset:

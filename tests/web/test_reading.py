@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.transaction_markers import Marker
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.logs.log_access import LogAccess
@@ -42,13 +42,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
 
-async def publish(service: Service, *values: str, topic: str = "orders", time_ms: int = 1000) -> LogState:
+async def publish(service: Broker, *values: str, topic: str = "orders", time_ms: int = 1000) -> Log:
     records = parse_records([{"value": value} for value in values], time_ms)
     await Publisher(LogAccess(service)).publish(topic, records, log=0)
     return find_logs(service, topic)[0]
 
 
-def append_in_transaction(service: Service, log: LogState, producer_id: int, sequence: int, *values: str) -> None:
+def append_in_transaction(service: Broker, log: Log, producer_id: int, sequence: int, *values: str) -> None:
     data = encode_batch(
         0,
         [value.encode() for value in values],
@@ -64,13 +64,11 @@ def append_in_transaction(service: Service, log: LogState, producer_id: int, seq
     service.producers.of(log).add_batch(attrs.evolve(header, base_offset=at), now_ms())
 
 
-async def end(service: Service, log: LogState, producer_id: int, *, is_commit: bool) -> None:
+async def end(service: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:
     await service.participants.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
 
 
-async def read_all(
-    service: Service, log: LogState, offset: int = 0, bytes_max: int = BYTES_MAX
-) -> list[tuple[int, str]]:
+async def read_all(service: Broker, log: Log, offset: int = 0, bytes_max: int = BYTES_MAX) -> list[tuple[int, str]]:
     found = []
     while (read := await read_committed(service, log, offset, bytes_max=bytes_max)).next_offset > offset:
         found += [(each["offset"], each["value"]) for each in read.objects()]

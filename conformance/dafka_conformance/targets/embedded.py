@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 import dafka
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.records import decode_text
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets.base import Ability, Delivery, Node, Request, Reset, Target, TargetError
@@ -51,7 +51,7 @@ class EmbeddedTarget(Target):
         """Run a role. A tower or store is listening when the block begins; a producer or consumer is still joining."""
         node = EmbeddedNode()
         role = self._role(request, node)
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(node.run, role)
                 try:
@@ -125,7 +125,7 @@ class EmbeddedNode(Node):
     async def run(self, role: Callable[[], Any]) -> None:
         """Run the role to its end. An error becomes the exit reason."""
         try:
-            with self._scope, single_exception():
+            with self._scope, unwrap_group():
                 await role()
         except Exception as error:  # any error of a role is a finding, not a failure of the suite
             self.exit_reason = str(error) if isinstance(error, dafka.DafkaError) else repr(error)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 import attrs
 import trio
 
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka_conformance.targets.base import Delivery, Node, TargetError
 from dafka_conformance.targets.fork_server import ForkedProcess, ForkServer
 from dafka_conformance.targets.line_formats import InputFormat, LineParser
@@ -86,7 +86,7 @@ async def run_process(command: ProcessCommand) -> AsyncIterator[Node]:
         process, streams = await _open(command)
         node = ProcessNode(command, process, streams)
     try:
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(node.run)
                 try:

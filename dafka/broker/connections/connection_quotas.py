@@ -7,7 +7,7 @@ from collections import Counter
 import trio
 
 
-class Crowd:
+class ConnectionQuotas:
     """All connections of a listener.
 
     Args:

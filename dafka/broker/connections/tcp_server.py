@@ -13,7 +13,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 import attrs
 import trio
 
-from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ListenerSecurity, is_loopback
 from dafka.broker.connections.stopping import Stopping
 from dafka.config import split_listen_address
@@ -126,7 +126,7 @@ async def _bind(host: str, port: int, stack: ExitStack) -> list[socket.socket]:
 
 async def accept_clients(
     sockets: list[socket.socket],
-    crowd: Crowd,
+    crowd: ConnectionQuotas,
     stopping: Stopping,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     *,
@@ -163,7 +163,7 @@ async def accept_clients(
 
 async def _accept(
     listener: socket.socket,
-    crowd: Crowd,
+    crowd: ConnectionQuotas,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     nursery: trio.Nursery,
 ) -> None:

@@ -18,9 +18,9 @@ import trio
 
 from dafka.batches import decode_records, encode_records, read_header
 from dafka.broker.core.coordination.state_records import SLOT_KIND, StateRecord, encode_state
-from dafka.broker.core.log.log import LogState
-from dafka.broker.log.pending_append import Appended
-from dafka.broker.node import Broker
+from dafka.broker.core.log.log import Log
+from dafka.broker.log.pending_append import PendingAppend
+from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.records import Record, RecordBatch
 from dafka.storage.plugin_helpers import now_ms
@@ -49,12 +49,12 @@ class _Write:
         is_rewrite: Whether they are everything that counts.
     """
 
-    appended: Appended
+    appended: PendingAppend
     count: int
     is_rewrite: bool = False
 
 
-class SlotLog:
+class CoordinatorLog:
     """Keys and values, of which each change is a record of a log that this broker leads.
 
     Args:
@@ -65,7 +65,7 @@ class SlotLog:
         values: The values by key, with all changes, written or not.
     """
 
-    def __init__(self, broker: Broker, log: LogState) -> None:
+    def __init__(self, broker: BrokerNode, log: Log) -> None:
         self.values: dict[bytes, bytes] = {}
         self._broker = broker
         self._log = log
@@ -153,7 +153,7 @@ class SlotLog:
                 self._writes.append(_Write(self._append(list(self.values.items())), 0, is_rewrite=True))
             self._has_written.set()
 
-    def _append(self, records: Sequence[tuple[bytes, bytes | None]]) -> Appended:
+    def _append(self, records: Sequence[tuple[bytes, bytes | None]]) -> PendingAppend:
         batch = RecordBatch(
             self._log.own,
             0,
@@ -164,7 +164,7 @@ class SlotLog:
         )
         return self._broker.append(self._log, [(read_header(data), data) for data in encode_records(batch)])
 
-    async def _wait(self, appended: Appended) -> int:
+    async def _wait(self, appended: PendingAppend) -> int:
         try:
             return await appended.wait_offset()
         except TopicDeletedError:  # another broker had created the topic before

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 import trio
 
-from dafka.broker.coordinator.coordinator_log import SlotLog
+from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.core.coordination.effects import Action, Answer, Token, WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import (
     SLOT_KIND,
@@ -25,10 +25,10 @@ from dafka.broker.core.coordination.state_records import (
 )
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import GroupCoordinator
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from dafka.broker.log.durable_waits import DURABLE_S
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.errors import DafkaError, StorageError
 from dafka.storage.plugin_helpers import now_ms
 
@@ -67,7 +67,7 @@ class _Answer:
     is_lost: bool = False
 
 
-class Slot:
+class CoordinatorShard:
     """One slot, from when this broker begins to lead its log until it no longer does.
 
     Args:
@@ -75,7 +75,7 @@ class Slot:
         log: The log, which this broker leads.
         groups: A coordinator of groups, without any.
         transactions: A coordinator of transactions, without any.
-        end_transaction: Writes the markers of a transaction, and calls `carry_out` when that is done.
+        end_transaction: Writes the markers of a transaction, and calls `execute` when that is done.
 
     Attributes:
         log: The log.
@@ -87,11 +87,11 @@ class Slot:
 
     def __init__(
         self,
-        broker: Broker,
-        log: LogState,
+        broker: BrokerNode,
+        log: Log,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
-        end_transaction: Callable[[Slot, WriteMarkers], Awaitable[None]],
+        end_transaction: Callable[[CoordinatorShard, WriteMarkers], Awaitable[None]],
     ) -> None:
         self.log = log
         self.epoch = log.leadership.epoch
@@ -101,7 +101,7 @@ class Slot:
         self._end_transaction = end_transaction
         self._deleted_ids = broker.cluster.topic_table.deleted_ids
         self._broker = broker
-        self._state = SlotLog(broker, log)
+        self._state = CoordinatorLog(broker, log)
         self._waits = broker.waits
         self._answers: dict[Token, _Answer] = {}
         self._waiting: deque[tuple[int, Step]] = deque()
@@ -140,8 +140,8 @@ class Slot:
                     owner.restore(record)
             self.groups.start(now_ms())
             self.loaded.set()
-            self.carry_out(self.groups.delete_topics(self._deleted_ids))
-            self.carry_out(self.transactions.start())
+            self.execute(self.groups.delete_topics(self._deleted_ids))
+            self.execute(self.transactions.start())
             nursery.start_soon(self._keep_time)
             if not waits_for_others:
                 task_status.started()
@@ -173,7 +173,7 @@ class Slot:
         token, answer = object(), _Answer()
         self._answers[token] = answer
         try:
-            self.carry_out(call(token))
+            self.execute(call(token))
             with self._waits.bounded(wait_s):
                 await answer.arrived.wait()
         except StorageError as error:
@@ -184,7 +184,7 @@ class Slot:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return answer.result
 
-    async def settle(self) -> None:
+    async def wait_committed(self) -> None:
         """Wait until everything is durable that the coordinators know.
 
         Raises:
@@ -201,14 +201,14 @@ class Slot:
         if not self._broker.holds_lease(self.log):
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
-    def carry_out(self, steps: Iterable[Step]) -> None:
+    def execute(self, steps: Iterable[Step]) -> None:
         """Carry out actions in order. What follows a write waits until it is durable."""
         for action in steps:
             if isinstance(action, WriteState):
                 self._written += len(action.records)
                 self._state.put(action.records)
             elif self.is_settled:
-                self._carry_out(action)
+                self._execute(action)
             else:
                 self._waiting.append((self._written, action))
         self._changed.set()
@@ -220,12 +220,12 @@ class Slot:
         if not former or is_other or _IMPORTED.key in known:
             return
         records = [StateRecord(_IMPORTED.topic, key, value) for key, value in former.items()]
-        self.carry_out([WriteState((*records, _IMPORTED))])
+        self.execute([WriteState((*records, _IMPORTED))])
         while not self.is_settled:
             with suppress(CoordinatorError):  # the storage takes it later
-                await self.settle()
+                await self.wait_committed()
 
-    def _carry_out(self, action: Step) -> None:
+    def _execute(self, action: Step) -> None:
         if isinstance(action, Answer):
             answer = self._answers.get(action.token)
             if answer is not None:
@@ -240,7 +240,7 @@ class Slot:
         """Note that records are durable, and carry out what has waited for them."""
         self._durable += count
         while self._waiting and self._waiting[0][0] <= self._durable:
-            self._carry_out(self._waiting.popleft()[1])
+            self._execute(self._waiting.popleft()[1])
 
     async def _keep_time(self) -> None:
         """Let sessions, rebalances and transactions expire."""
@@ -254,5 +254,5 @@ class Slot:
             time_ms = now_ms()
             actions = self.groups.advance(time_ms) + self.transactions.advance(time_ms)
             if actions:
-                self.carry_out(actions)
+                self.execute(actions)
             await trio.lowlevel.checkpoint()

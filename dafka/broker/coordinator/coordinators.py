@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Slot
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
     GROUPS_TOPIC,
@@ -20,9 +20,9 @@ from dafka.broker.core.coordination.state_records import (
     slot_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.brokers import BrokerDescription
-from dafka.broker.node import Broker
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.node import BrokerNode
 from dafka.errors import BatchError, NotLeaderError, StorageError
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -43,17 +43,17 @@ class Coordinators:
         make_slot: Makes a slot of a log that this broker leads.
     """
 
-    def __init__(self, broker: Broker, make_slot: Callable[[LogState], Slot]) -> None:
+    def __init__(self, broker: BrokerNode, make_slot: Callable[[Log], CoordinatorShard]) -> None:
         self._broker = broker
         self._make_slot = make_slot
-        self._slots: list[Slot | None] = [None] * SLOTS
+        self._slots: list[CoordinatorShard | None] = [None] * SLOTS
 
     @property
     def has_all(self) -> bool:
         """Whether this broker serves all slots."""
         return len(self.served()) == SLOTS
 
-    def find(self, name: str) -> Slot:
+    def find(self, name: str) -> CoordinatorShard:
         """Return the slot of a group or transactional id, which this broker serves.
 
         Args:
@@ -72,7 +72,7 @@ class Coordinators:
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return slot
 
-    def any(self) -> Slot:
+    def any(self) -> CoordinatorShard:
         """Return any slot that this broker serves.
 
         Returns:
@@ -88,11 +88,11 @@ class Coordinators:
             raise CoordinatorError(loading if is_loading else missing)
         return served[0]
 
-    def served(self) -> list[Slot]:
+    def served(self) -> list[CoordinatorShard]:
         """Return the slots that this broker serves."""
         return [slot for slot in self._slots if slot is not None and slot.loaded.is_set()]
 
-    async def read(self, read: Callable[[Slot], list[_T]]) -> list[_T]:
+    async def read(self, read: Callable[[CoordinatorShard], list[_T]]) -> list[_T]:
         """Return what all slots here say, when it is durable.
 
         Args:
@@ -105,9 +105,9 @@ class Coordinators:
             CoordinatorError: The storage fails.
         """
 
-        async def settle(slot: Slot) -> list[_T]:
+        async def settle(slot: CoordinatorShard) -> list[_T]:
             said = read(slot)
-            await slot.settle()
+            await slot.wait_committed()
             return said
 
         found: list[_T] = []
@@ -118,9 +118,9 @@ class Coordinators:
                 raise CoordinatorError(said)
         return found
 
-    def sort(self, names: Iterable[str]) -> tuple[dict[Slot, list[str]], dict[str, ErrorCode]]:
+    def sort(self, names: Iterable[str]) -> tuple[dict[CoordinatorShard, list[str]], dict[str, ErrorCode]]:
         """Return groups or transactional ids by their slots, and why this broker does not serve the others."""
-        served: dict[Slot, list[str]] = {}
+        served: dict[CoordinatorShard, list[str]] = {}
         refused: dict[str, ErrorCode] = {}
         for name in dict.fromkeys(names):
             try:
@@ -134,11 +134,11 @@ class Coordinators:
         leaders = (log.leadership.leader for log in self._broker.order.logs(COORDINATORS_TOPIC))
         return next(filter(self._broker.brokers.is_alive, leaders), "")
 
-    def log_of(self, name: str) -> LogState | None:
+    def log_of(self, name: str) -> Log | None:
         """Return the log of a group or transactional id; None if it is not known yet."""
         return self._broker.order.find_log(COORDINATORS_TOPIC, slot_of(name))
 
-    def broker_of(self, name: str) -> BrokerDescription | None:
+    def broker_of(self, name: str) -> BrokerRegistration | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""
         log, brokers = self.log_of(name), self._broker.brokers
         return None if log is None else brokers.find(brokers.leader_of(log.leadership))
@@ -176,7 +176,7 @@ class Coordinators:
                 await self._broker.wait_leadership(log)
             status = trio.TASK_STATUS_IGNORED
 
-    async def _serve_epoch(self, log: LogState, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
+    async def _serve_epoch(self, log: Log, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
         """Serve a slot until this broker leads its log no more, or in another epoch."""
         slot = self._slots[log.number] = self._make_slot(log)
         try:
@@ -197,7 +197,7 @@ class Coordinators:
         if slot.epoch == log.leadership.epoch and log.leadership.is_led:
             await trio.sleep(_RETRY_S)
 
-    async def _wait_loss(self, slot: Slot, scope: trio.CancelScope) -> None:
+    async def _wait_loss(self, slot: CoordinatorShard, scope: trio.CancelScope) -> None:
         log = slot.log
         while log.leadership.is_led and log.leadership.epoch == slot.epoch:
             await self._broker.wait_leadership(log)
@@ -219,7 +219,9 @@ class Coordinators:
             self._broker.write_state(topic, [(key, None) for key in list(self._broker.state(topic))])
 
 
-async def ask_slots(ask: Callable[[Slot], Awaitable[_T]], slots: Collection[Slot]) -> dict[Slot, _T | ErrorCode]:
+async def ask_slots(
+    ask: Callable[[CoordinatorShard], Awaitable[_T]], slots: Collection[CoordinatorShard]
+) -> dict[CoordinatorShard, _T | ErrorCode]:
     """Ask several slots at once, which takes no longer than for one.
 
     Args:
@@ -229,9 +231,9 @@ async def ask_slots(ask: Callable[[Slot], Awaitable[_T]], slots: Collection[Slot
     Returns:
         What each has answered; the error code if it does not.
     """
-    answers: dict[Slot, _T | ErrorCode] = {}
+    answers: dict[CoordinatorShard, _T | ErrorCode] = {}
 
-    async def note(slot: Slot) -> None:
+    async def note(slot: CoordinatorShard) -> None:
         try:
             answers[slot] = await ask(slot)
         except CoordinatorError as error:

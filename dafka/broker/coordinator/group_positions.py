@@ -10,14 +10,14 @@ from __future__ import annotations
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.partition_address import name_log
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import Tip
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import EpochEnd
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.records import SEQUENCE_MAX
 
 
-def name_branch(broker: Broker, place: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
+def name_branch(broker: BrokerNode, place: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
     """Return a position with the leader epoch of the branch in which it counts, if the client does not say it.
 
     The clients of this broker's side of a split read the latest branch that this broker knows.
@@ -28,7 +28,7 @@ def name_branch(broker: Broker, place: TopicPartition, offset: OffsetToCommit) -
     return offset._replace(leader_epoch=table.epoch_at(table.latest.branch, offset.offset))
 
 
-def follow_branches(broker: Broker, place: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
+def follow_branches(broker: BrokerNode, place: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
     """Return a position; the place where the branches part if the one in which it counts has lost."""
     table = _find_table(broker, place)
     if table is None or table.latest is None or fetched.leader_epoch < 0:
@@ -36,13 +36,13 @@ def follow_branches(broker: Broker, place: TopicPartition, fetched: FetchedOffse
     read = next((branch for branch in table.rows if branch.epoch == fetched.leader_epoch), None)
     if read is None:
         return fetched
-    fork = table.fork(Tip(read, fetched.offset), Tip(table.latest.branch, SEQUENCE_MAX))
+    fork = table.fork(EpochEnd(read, fetched.offset), EpochEnd(table.latest.branch, SEQUENCE_MAX))
     if fork is None or fork.end_offset >= fetched.offset:
         return fetched
     return fetched._replace(leader_epoch=max(fork.branch.epoch, 0), offset=fork.end_offset)
 
 
-def _find_table(broker: Broker, place: TopicPartition) -> BranchTable | None:
+def _find_table(broker: BrokerNode, place: TopicPartition) -> EpochTree | None:
     """Return the branches of a log; None if it has none, or if nobody reads anything but what all of them have."""
     topic = broker.order.topics.get(place.topic)
     if topic is None or availability_of(topic) == MAJORITY:

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import attrs
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Slot
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators, ask_slots
 from dafka.broker.coordinator.group_positions import follow_branches, name_branch
-from dafka.broker.coordinator.participants import Participants
+from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsResult, FetchedOffset, GroupCoordinator
 from dafka.broker.core.groups.group import GroupState
@@ -27,7 +27,7 @@ from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.durable_waits import DURABLE_S
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.storage.plugin_helpers import now_ms
 
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
@@ -45,7 +45,7 @@ class Groups:
         participants: The logs and groups that take part in transactions.
     """
 
-    def __init__(self, broker: Broker, coordinators: Coordinators, participants: Participants) -> None:
+    def __init__(self, broker: BrokerNode, coordinators: Coordinators, participants: TransactionParticipants) -> None:
         self._broker = broker
         self._coordinators = coordinators
         self._participants = participants
@@ -84,7 +84,7 @@ class Groups:
         try:
             slot = self._coordinators.find(group_id)
             error = slot.groups.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms())
-            await slot.settle()
+            await slot.wait_committed()
         except CoordinatorError as lost:
             return lost.error_code
         return error
@@ -119,7 +119,7 @@ class Groups:
             slot = self._coordinators.find(request.group_id)
             refused = self._participants.check_group(slot, transactional_id, producer, request.group_id)
             if refused:
-                await slot.settle()
+                await slot.wait_committed()
                 return dict.fromkeys(request.offsets, refused)
             named = self._name_topics(request)
             errors: dict[TopicPartition, ErrorCode] = await slot.ask(
@@ -149,7 +149,7 @@ class Groups:
         """
         slot = self._coordinators.find(group_id)
         found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
-        await slot.settle()
+        await slot.wait_committed()
         slot.check_lease()
         if logs is None:
             found = {place: each for place, each in found.items() if not self._is_of_other_topic(place, each)}
@@ -188,9 +188,9 @@ class Groups:
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, DescribedGroup]:
         """Return everything about groups, by their names."""
 
-        async def describe(slot: Slot) -> list[DescribedGroup]:
+        async def describe(slot: CoordinatorShard) -> list[DescribedGroup]:
             found = [slot.groups.describe_group(each) for each in served[slot]]
-            await slot.settle()
+            await slot.wait_committed()
             slot.check_lease()
             return found
 
@@ -208,7 +208,7 @@ class Groups:
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Delete groups that have no members."""
 
-        async def delete(slot: Slot) -> dict[str, ErrorCode]:
+        async def delete(slot: CoordinatorShard) -> dict[str, ErrorCode]:
             errors: dict[str, ErrorCode] = await slot.ask(lambda token: slot.groups.delete_groups(token, served[slot]))
             return errors
 
@@ -217,7 +217,7 @@ class Groups:
             errors.update(dict.fromkeys(served[slot], found) if isinstance(found, ErrorCode) else found)
         return errors
 
-    async def settle(self) -> None:
+    async def wait_committed(self) -> None:
         """Wait until everything is durable that the groups here know, or the storage fails."""
         with suppress(CoordinatorError):
             await self._coordinators.read(lambda _slot: [])
@@ -225,7 +225,7 @@ class Groups:
     def forget_topic(self, topic: Topic) -> None:
         """Begin to delete the offsets of a topic that is deleted."""
         for slot in self._coordinators.served():
-            slot.carry_out(slot.groups.delete_topics({topic.topic_id}, topic.name))
+            slot.execute(slot.groups.delete_topics({topic.topic_id}, topic.name))
 
     def _id_of(self, name: str) -> str:
         topic = self._broker.find_topic(name)

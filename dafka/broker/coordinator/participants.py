@@ -19,18 +19,18 @@ from typing import NamedTuple
 import attrs
 import trio
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Slot
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.core.coordination.effects import WriteMarkers
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.entries import MarkerEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.log.transaction_markers import Marker
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.interbroker.messenger import Message, Post
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.producer_table import ProducerTable
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError
 from dafka.storage.plugin_helpers import now_ms
 
@@ -44,7 +44,7 @@ REFUSED_MAX = 10_000
 """How many refusals wait for producers that try again."""
 
 
-class Place(NamedTuple):
+class TransactionParticipant(NamedTuple):
     """What takes part in a transaction.
 
     Attributes:
@@ -73,7 +73,7 @@ class _OfCoordinator(Message):
     slot: int
     slot_epoch: int
     producer: Producer
-    place: Place
+    place: TransactionParticipant
     place_epoch: int
 
 
@@ -116,11 +116,11 @@ class Ask(Message):
     KIND = "ask"
     transactional_id: str
     producer: Producer
-    place: Place
+    place: TransactionParticipant
     place_epoch: int
 
 
-class _Begun:
+class KnownTransactions:
     """Which producers' transactions a log or group takes part in, as far as this leader was told.
 
     Args:
@@ -129,12 +129,12 @@ class _Begun:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.epochs: dict[tuple[Place, int], int] = {}
-        self.asked: dict[tuple[Place, Producer], float] = {}
-        self.refused: dict[tuple[Place, Producer], tuple[ErrorCode, float]] = {}
+        self.epochs: dict[tuple[TransactionParticipant, int], int] = {}
+        self.asked: dict[tuple[TransactionParticipant, Producer], float] = {}
+        self.refused: dict[tuple[TransactionParticipant, Producer], tuple[ErrorCode, float]] = {}
 
 
-class Participants:
+class TransactionParticipants:
     """The logs and groups that take part in transactions.
 
     Args:
@@ -144,12 +144,14 @@ class Participants:
         post: The messages to and from other brokers.
     """
 
-    def __init__(self, broker: Broker, coordinators: Coordinators, producers: ProducerTable, post: Post) -> None:
+    def __init__(
+        self, broker: BrokerNode, coordinators: Coordinators, producers: ProducerTable, post: BrokerMessenger
+    ) -> None:
         self._broker = broker
         self._coordinators = coordinators
         self._producers = producers
         self._post = post
-        self._begun: dict[LogState, _Begun] = {}
+        self._begun: dict[Log, KnownTransactions] = {}
         self._slot_epochs: dict[int, int] = {}
         self._ended: dict[int, trio.Event] = {}
         self._requests = itertools.count()
@@ -167,7 +169,12 @@ class Participants:
             await trio.sleep_forever()
 
     def begin(
-        self, slot: Slot, producer: Producer, *, logs: Sequence[TopicPartition] = (), groups: Sequence[str] = ()
+        self,
+        slot: CoordinatorShard,
+        producer: Producer,
+        *,
+        logs: Sequence[TopicPartition] = (),
+        groups: Sequence[str] = (),
     ) -> None:
         """Tell the leaders of logs and groups that these take part in a transaction."""
         for place in _places(logs, groups):
@@ -180,14 +187,14 @@ class Participants:
                 begin = Begin(slot.log.number, slot.epoch, producer, place, log.leadership.epoch)
                 self._post.send(log.leadership.leader, begin)
 
-    async def end(self, slot: Slot, ending: WriteMarkers) -> None:
+    async def end(self, slot: CoordinatorShard, ending: WriteMarkers) -> None:
         """End a transaction in all logs and groups that take part, whoever leads them, and tell the coordinator."""
         async with trio.open_nursery() as nursery:
             for place in _places(ending.partitions, ending.groups):
                 nursery.start_soon(self._end_at, slot, place, ending)
-        slot.carry_out(slot.transactions.markers_written(ending.transactional_id, now_ms()))
+        slot.execute(slot.transactions.markers_written(ending.transactional_id, now_ms()))
 
-    def check_log(self, log: LogState, transactional_id: str, producer: Producer) -> ErrorCode:
+    def check_log(self, log: Log, transactional_id: str, producer: Producer) -> ErrorCode:
         """Return what is wrong with a transactional batch for a log that this broker leads.
 
         Ask this before the batch is checked by the log's `LogProducers` and appended, in the same step.
@@ -209,10 +216,14 @@ class Participants:
         known = self._producers.of(log)
         is_open = producer.producer_id in known.open_transactions
         epoch = known.producers[producer.producer_id].producer_epoch if is_open else -1
-        error = self._check(slot, log, Place(log.topic, number=log.number), transactional_id, producer, epoch)
+        error = self._check(
+            slot, log, TransactionParticipant(log.topic, number=log.number), transactional_id, producer, epoch
+        )
         return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
 
-    def check_group(self, group_slot: Slot, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
+    def check_group(
+        self, group_slot: CoordinatorShard, transactional_id: str, producer: Producer, group_id: str
+    ) -> ErrorCode:
         """Return what is wrong with a TxnOffsetCommit for a group that this broker coordinates.
 
         Ask this before the offsets are added, in the same step.
@@ -231,10 +242,10 @@ class Participants:
             error = slot.transactions.check_group(transactional_id, producer, group_id)
             if error:
                 return error
-        error = self._check(slot, group_slot.log, Place(name=group_id), transactional_id, producer, -1)
+        error = self._check(slot, group_slot.log, TransactionParticipant(name=group_id), transactional_id, producer, -1)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NOT_ENOUGH_REPLICAS else error
 
-    def forget(self, log: LogState) -> None:
+    def forget(self, log: Log) -> None:
         """Forget a log that is deleted."""
         self._begun.pop(log, None)
 
@@ -253,7 +264,13 @@ class Participants:
                 self.append_marker(log, Marker(producer_id, epoch, is_commit=False))
 
     def _check(
-        self, slot: Slot | None, log: LogState, place: Place, name: str, producer: Producer, open_epoch: int
+        self,
+        slot: CoordinatorShard | None,
+        log: Log,
+        place: TransactionParticipant,
+        name: str,
+        producer: Producer,
+        open_epoch: int,
     ) -> ErrorCode:
         """Return whether a place is known to take part in a transaction; ask the coordinator if it is not."""
         begun = self._begun_in(log)
@@ -278,7 +295,7 @@ class Participants:
             self._post.send(coordinator.leadership.leader, Ask(name, producer, place, begun.epoch))
         return ErrorCode.NOT_ENOUGH_REPLICAS
 
-    async def _end_at(self, slot: Slot, place: Place, ending: WriteMarkers) -> None:
+    async def _end_at(self, slot: CoordinatorShard, place: TransactionParticipant, ending: WriteMarkers) -> None:
         """End a transaction in one log or group."""
         producer = Producer(ending.producer_id, ending.producer_epoch)
         while (log := self._log_of(place)) is not None:
@@ -293,7 +310,9 @@ class Participants:
             if await self._ask_end(slot, place, log, producer, is_commit=ending.is_commit):
                 return
 
-    async def _ask_end(self, slot: Slot, place: Place, log: LogState, producer: Producer, *, is_commit: bool) -> bool:
+    async def _ask_end(
+        self, slot: CoordinatorShard, place: TransactionParticipant, log: Log, producer: Producer, *, is_commit: bool
+    ) -> bool:
         """Have another broker end a transaction. Return whether it has, before another one leads the log."""
         request, ended = next(self._requests), trio.Event()
         self._ended[request] = ended
@@ -310,12 +329,12 @@ class Participants:
             del self._ended[request]
         return ended.is_set()
 
-    async def _wait_change(self, log: LogState, scope: trio.CancelScope) -> None:
+    async def _wait_change(self, log: Log, scope: trio.CancelScope) -> None:
         await self._broker.wait_leadership(log)
         scope.cancel()
 
     def _begin_end(
-        self, log: LogState, place: Place, producer: Producer, *, is_commit: bool
+        self, log: Log, place: TransactionParticipant, producer: Producer, *, is_commit: bool
     ) -> Callable[[], Awaitable[None]]:
         """End a transaction here, behind what was said of it before. The function returned waits until it is ended.
 
@@ -324,8 +343,8 @@ class Participants:
         self._begun_in(log).epochs.pop((place, producer.producer_id), None)
         if place.name:
             slot = self._coordinators.find(place.name)
-            slot.carry_out(slot.groups.end_transaction(place.name, producer.producer_id, is_commit))
-            return slot.settle
+            slot.execute(slot.groups.end_transaction(place.name, producer.producer_id, is_commit))
+            return slot.wait_committed
         epoch = log.leadership.epoch
         written = self.append_marker(log, Marker(*producer, is_commit))
 
@@ -343,7 +362,7 @@ class Participants:
 
         return wait
 
-    def append_marker(self, log: LogState, marker: Marker) -> trio.Event:
+    def append_marker(self, log: Log, marker: Marker) -> trio.Event:
         """Append the end of a transaction to a log. The event returned is set when it is durable here."""
         time_ms, producers = now_ms(), self._producers.of(log)
         first = producers.open_transactions.get(marker.producer_id)
@@ -371,7 +390,7 @@ class Participants:
         else:
             error = slot.transactions.check_partition(name, producer, TopicPartition(place.topic, place.number))
         about = slot.log.number, slot.epoch, producer, place, message.place_epoch
-        slot.carry_out([partial(self._post.send, sender, Refuse(*about, error) if error else Begin(*about))])
+        slot.execute([partial(self._post.send, sender, Refuse(*about, error) if error else Begin(*about))])
 
     def _on_refuse(self, _sender: str, message: Refuse) -> None:
         log = self._log_of(message.place)
@@ -404,37 +423,40 @@ class Participants:
         if ended is not None:
             ended.set()
 
-    def _is_current(self, log: LogState, message: _OfCoordinator) -> bool:
+    def _is_current(self, log: Log, message: _OfCoordinator) -> bool:
         """Return whether a coordinator's message is of the present leaders of both logs."""
         slot, epoch = message.slot, message.slot_epoch
         latest = self._slot_epochs[slot] = max(self._slot_epochs.get(slot, epoch), epoch)
         is_led = log.leadership.is_led and log.leadership.epoch == message.place_epoch
         return is_led and epoch == latest
 
-    def _note_begun(self, log: LogState, place: Place, producer: Producer) -> None:
+    def _note_begun(self, log: Log, place: TransactionParticipant, producer: Producer) -> None:
         begun, key = self._begun_in(log), (place, producer.producer_id)
         begun.epochs[key] = max(begun.epochs.get(key, -1), producer.producer_epoch)
         begun.asked.pop((place, producer), None)
         begun.refused.pop((place, producer), None)
 
-    def _begun_in(self, log: LogState) -> _Begun:
+    def _begun_in(self, log: Log) -> KnownTransactions:
         found, epoch = self._begun.get(log), log.leadership.epoch
         if found is None or found.epoch != epoch:
-            found = self._begun[log] = _Begun(epoch)
+            found = self._begun[log] = KnownTransactions(epoch)
         return found
 
-    def _log_of(self, place: Place) -> LogState | None:
+    def _log_of(self, place: TransactionParticipant) -> Log | None:
         """Return the log of a place; None if it does not exist, or not yet."""
         if place.name:
             return self._coordinators.log_of(place.name)
         return self._broker.find_log(place.topic, place.number)
 
-    def _slot_of(self, transactional_id: str) -> Slot | None:
+    def _slot_of(self, transactional_id: str) -> CoordinatorShard | None:
         try:
             return self._coordinators.find(transactional_id)
         except CoordinatorError:
             return None
 
 
-def _places(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[Place]:
-    return [*(Place(log.topic, number=log.partition) for log in logs), *(Place(name=group) for group in groups)]
+def _places(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[TransactionParticipant]:
+    return [
+        *(TransactionParticipant(log.topic, number=log.partition) for log in logs),
+        *(TransactionParticipant(name=group) for group in groups),
+    ]

@@ -12,14 +12,14 @@ import trio
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Step
 from dafka.broker.coordinator.coordinators import Coordinators
-from dafka.broker.coordinator.participants import Participants
+from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.core.coordination.effects import Action, Answer
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import InitProducerResult
 from dafka.broker.core.transactions.transaction import Transaction
-from dafka.broker.interbroker.messenger import Message, Post
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.storage.plugin_helpers import now_ms
 
 ID_WAIT_S = 1.0
@@ -55,7 +55,9 @@ class Transactions:
         post: The messages to and from other brokers.
     """
 
-    def __init__(self, coordinators: Coordinators, participants: Participants, post: Post) -> None:
+    def __init__(
+        self, coordinators: Coordinators, participants: TransactionParticipants, post: BrokerMessenger
+    ) -> None:
         self._coordinators = coordinators
         self._participants = participants
         self._post = post
@@ -141,7 +143,7 @@ class Transactions:
         """
         slot = self._coordinators.find(transactional_id)
         found = slot.transactions.describe_transaction(transactional_id)
-        await slot.settle()
+        await slot.wait_committed()
         slot.check_lease()
         return found
 
@@ -178,7 +180,7 @@ class Transactions:
                     steps.append(partial(self._post.send, sender, given))
                 else:
                     steps.append(action)
-            slot.carry_out(steps)
+            slot.execute(steps)
 
     def _on_id_given(self, _sender: str, message: IdGiven) -> None:
         given = self._given.get(message.request)
@@ -187,7 +189,7 @@ class Transactions:
             given.set()
 
     def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:
-        """Return the steps of actions. Participants begin before the producer hears that they take part."""
+        """Return the steps of actions. TransactionParticipants begin before the producer hears that they take part."""
         steps = list[Step]()
         for action in actions:
             if isinstance(action, Answer) and action.result is ErrorCode.NONE:

@@ -99,7 +99,7 @@ LEFT_FETCHES_MAX = 10_000
 """FETCHes that are remembered because they were left to a leader: one for each requestor and partition."""
 
 
-class LeftFetches:
+class DelegatedFetches:
     """The FETCHes that a broker has left to the leaders of logs. Nodes repeat those that are not answered."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class BrokerMachine(StoreMachine):
         self._keeps = keeps
         self._has_index = has_index
         self._leader_of = leader_of
-        self._left_fetches = LeftFetches()
+        self._left_fetches = DelegatedFetches()
         self._hidden = set(hidden)
         self._returning: set[Partition] = set()
 

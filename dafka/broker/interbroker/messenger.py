@@ -68,7 +68,7 @@ class _Peer:
     waiting: list[Message] = attrs.field(factory=list)
 
 
-class Post:
+class BrokerMessenger:
     """The messages that a broker sends and receives. It does no I/O.
 
     Args:

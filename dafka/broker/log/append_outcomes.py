@@ -15,11 +15,11 @@ from typing import NamedTuple
 import attrs
 import trio
 
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.partition_address import name_log
-from dafka.broker.interbroker.messenger import Message, Post
-from dafka.broker.log.pending_append import Appended
-from dafka.broker.node import Broker
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.log.pending_append import PendingAppend
+from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 
 ASK_S = 0.1
@@ -84,7 +84,7 @@ class _Search:
         answered: Set when there is an answer.
     """
 
-    log: LogState
+    log: Log
     wanted: defaultdict[int, int] = attrs.field(factory=lambda: defaultdict(int))
     end: int = 0
     found: dict[int, Run] = attrs.field(factory=dict)
@@ -107,7 +107,7 @@ class Outcomes:
         post: The messages to and from other brokers.
     """
 
-    def __init__(self, broker: Broker, post: Post) -> None:
+    def __init__(self, broker: BrokerNode, post: BrokerMessenger) -> None:
         self._broker = broker
         self._post = post
         self._searches: dict[tuple[str, str], _Search] = {}
@@ -115,7 +115,7 @@ class Outcomes:
         post.on(FindRecords, self._on_question)
         post.on(FoundRecords, self._on_answer)
 
-    async def find(self, appended: Appended, *, all_replicas: bool = True) -> int:
+    async def find(self, appended: PendingAppend, *, all_replicas: bool = True) -> int:
         """Return the offset of records, when it is known that enough replicas have them.
 
         Args:
@@ -150,7 +150,7 @@ class Outcomes:
         raise OutcomeUnknownError(f"no leader of the log {log.number} of {log.topic} has said whether it has records")
 
     @contextmanager
-    def _searching(self, appended: Appended) -> Iterator[_Search]:
+    def _searching(self, appended: PendingAppend) -> Iterator[_Search]:
         """Ask for records during the block."""
         log, first = appended.log, appended.first_sequence
         topic = self._broker.order.topics.get(log.topic)

@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from dafka.batches import BatchHeader, Compression, check_crc, decode_run, iter_batches
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import AppendedBatch, LogProducers, Producer
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of, replicas_min_of
 from dafka.errors import (
@@ -87,20 +87,20 @@ class AppendedBatches:
         wait_offset: Waits until they are durable.
     """
 
-    log: LogState
+    log: Log
     record_count: int
     is_duplicate: bool
     is_durable: Callable[[], bool]
     wait_offset: WaitOffset
 
 
-def message_bytes_max(service: Service, log: LogState) -> int:
+def message_bytes_max(service: Broker, log: Log) -> int:
     """Return the size of the largest batch that clients may append to a log, in bytes."""
     topic = service.broker.order.topics[log.topic]
     return int(topic.settings.get("max.message.bytes", service.config.kafka.message_bytes_max))
 
 
-def check_size(service: Service, log: LogState, size: int) -> None:
+def check_size(service: Broker, log: Log, size: int) -> None:
     """Raise `AppendRefusedError` if a client may not append so many bytes of batches to a log at once."""
     size_max = message_bytes_max(service, log)
     if size > size_max:
@@ -109,7 +109,7 @@ def check_size(service: Service, log: LogState, size: int) -> None:
         )
 
 
-def decompressed_bytes_max(service: Service, log: LogState) -> int:
+def decompressed_bytes_max(service: Broker, log: Log) -> int:
     """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
     topic = service.broker.order.topics[log.topic]
     return int(topic.settings.get("max.decompressed.message.bytes", service.config.kafka.batch_bytes_max))
@@ -142,7 +142,7 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
 
 @asynccontextmanager
 async def unpacked(
-    service: Service, log: LogState, batches: Sequence[Batch], source: str
+    service: Broker, log: Log, batches: Sequence[Batch], source: str
 ) -> AsyncIterator[RecordBatch | None]:
     """Unpack compressed record batches of a client, much of it in a thread, so that others are served meanwhile.
 
@@ -176,7 +176,7 @@ async def unpacked(
         return
     async with service.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
         with _refusing():
-            await service.broker.wait_room()  # what was unpacked and is not durable yet counts there
+            await service.broker.wait_capacity()  # what was unpacked and is not durable yet counts there
             records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
         if log.is_gone:
             raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -202,8 +202,8 @@ def too_large(error: BatchTooLargeError) -> AppendRefusedError:
 
 
 def append_batches(
-    service: Service,
-    log: LogState,
+    service: Broker,
+    log: Log,
     batches: Sequence[Batch],
     transactional_id: str = "",
     *,
@@ -254,9 +254,7 @@ def append_batches(
     return appended
 
 
-def _find_earlier(
-    service: Service, log: LogState, producers: LogProducers, header: BatchHeader
-) -> AppendedBatch | None:
+def _find_earlier(service: Broker, log: Log, producers: LogProducers, header: BatchHeader) -> AppendedBatch | None:
     """Return a batch as it was appended before; None if it is to be appended. Raises `AppendRefusedError`."""
     check = producers.check_batch(header)
     if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
@@ -271,12 +269,12 @@ def _find_earlier(
     return check.duplicate_of
 
 
-def not_leader(log: LogState) -> NotLeaderError:
+def not_leader(log: Log) -> NotLeaderError:
     """Return the error of who wants from this broker what only the leader of a log does."""
     return NotLeaderError(f"another broker leads log {log.number} of the topic {log.topic!r}", log.leadership.leader)
 
 
-def _check_replicas(service: Service, log: LogState) -> None:
+def _check_replicas(service: Broker, log: Log) -> None:
     """Refuse records that would not reach enough replicas at present."""
     leadership, brokers = log.leadership, service.broker.brokers
     topic = service.broker.order.topics[log.topic]
@@ -295,7 +293,7 @@ def _check_replicas(service: Service, log: LogState) -> None:
         )
 
 
-def _append(service: Service, log: LogState, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
+def _append(service: Broker, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
     bytes_max = decompressed_bytes_max(service, log)
     with _refusing():
         appended = service.broker.append(log, batches, records=records, bytes_max=bytes_max)
@@ -313,13 +311,13 @@ def _append(service: Service, log: LogState, batches: Sequence[Batch], records: 
     return AppendedBatches(log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset)
 
 
-def _find_duplicate(service: Service, log: LogState, position: int | None, header: BatchHeader) -> AppendedBatches:
+def _find_duplicate(service: Broker, log: Log, position: int | None, header: BatchHeader) -> AppendedBatches:
     """Return records that were appended before.
 
     Args:
         service: The broker and its coordinators.
         log: The log.
-        position: Their position in the log, see `LogState.find_offset`; None if they came from another branch.
+        position: Their position in the log, see `Log.find_offset`; None if they came from another branch.
         header: The header of their batch.
 
     Returns:

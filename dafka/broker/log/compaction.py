@@ -17,11 +17,11 @@ import attrs
 import trio
 
 from dafka.batches import decode_batch, decode_held, read_header
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topic_settings import is_compacted
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.log.read_committed import split_committed
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.config import Config
 from dafka.errors import BatchError, StorageError
 from dafka.records import Partition, RecordBatch
@@ -167,10 +167,10 @@ class LogCompaction:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerNode,
         config: Config,
-        last_stable_offset: Callable[[LogState], int],
-        aborted_between: Callable[[LogState, int, int], list[tuple[int, int]]],
+        last_stable_offset: Callable[[Log], int],
+        aborted_between: Callable[[Log, int, int], list[tuple[int, int]]],
     ) -> None:
         self._broker = broker
         self._config = config
@@ -189,7 +189,7 @@ class LogCompaction:
                         await compactor.attempt(log.own, partial(self.compact_log, log, policy))
             await trio.sleep(self._config.store.compaction_interval_ms / 1000)
 
-    async def compact_log(self, log: LogState, policy: CompactionPolicy) -> None:
+    async def compact_log(self, log: Log, policy: CompactionPolicy) -> None:
         """Compact a log if enough of it is new.
 
         Args:
@@ -209,7 +209,7 @@ class LogCompaction:
         for each in parts:
             await self._compact_part(log, each, superseded)
 
-    async def _find_parts(self, log: LogState) -> list[_Part]:
+    async def _find_parts(self, log: Log) -> list[_Part]:
         storage = self._broker.storage
         assert isinstance(storage, CompactsPartitions)
         parts = []
@@ -221,7 +221,7 @@ class LogCompaction:
                 parts.append(_Part(address, partition, clean_end, found))
         return parts
 
-    async def _note(self, log: LogState, offset: int, policy: CompactionPolicy) -> Superseded:
+    async def _note(self, log: Log, offset: int, policy: CompactionPolicy) -> Superseded:
         """Note the keys of a log from an offset on, as far as they fit."""
         superseded = Superseded(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = self._last_stable_offset(log)
@@ -242,7 +242,7 @@ class LogCompaction:
             await self._broker.compactor.throttle(sum(map(len, batches)))
         return superseded
 
-    async def _compact_part(self, log: LogState, part: _Part, superseded: Superseded) -> None:
+    async def _compact_part(self, log: Log, part: _Part, superseded: Superseded) -> None:
         storage, compactor = self._broker.storage, self._broker.compactor
         assert isinstance(storage, CompactsPartitions)
         runs = list(find_runs(log, part.address, part.found.end_sequence))
@@ -257,7 +257,7 @@ class LogCompaction:
             await compactor.save_clean_end(part.partition, clean_end, _name(log))
 
 
-def find_runs(log: LogState, address: str, end_sequence: int) -> Iterator[Run]:
+def find_runs(log: Log, address: str, end_sequence: int) -> Iterator[Run]:
     """Yield the runs of a partition in a log, up to a sequence."""
     index = log.index
     sequence = index.sequence_from(address, index.start_offset)
@@ -270,7 +270,7 @@ def find_runs(log: LogState, address: str, end_sequence: int) -> Iterator[Run]:
         sequence = index.sequence_from(address, offset + location.record_count)
 
 
-def _name(log: LogState) -> str:
+def _name(log: Log) -> str:
     """Return the name under which the storage keeps up to where the partitions of a log are compacted."""
     return f"{CLEAN_ENDS} {log.number}"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import attrs
 import trio
 
-from dafka.broker.core.log.log import OWN, LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.log.waiters import LogWatchers
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition
 
 
 @attrs.frozen(eq=False)
-class Appended:
+class PendingAppend:
     """Records that a client has appended.
 
     Attributes:
@@ -28,8 +28,8 @@ class Appended:
     """
 
     watchers: LogWatchers
-    order: LogOrder
-    log: LogState
+    order: OffsetAssigner
+    log: Log
     own: Partition
     first_sequence: int
     count: int
@@ -68,7 +68,7 @@ class Appended:
     def find_offset(self) -> int | None:
         """Return the offset of the first record; None if it has none. Raises what `wait_offset` raises."""
         self._check_log()
-        return self.log.index.find(OWN, self.first_sequence)
+        return self.log.index.find(LEADER, self.first_sequence)
 
     def withdraw(self) -> bool:
         """Return whether the records never become part of the log: they have no offset there, and get none."""
@@ -85,7 +85,7 @@ class Appended:
         """
         log = self.log
         if log.own == self.own:
-            address, is_enough = OWN, not all_replicas and self.durable.is_set()
+            address, is_enough = LEADER, not all_replicas and self.durable.is_set()
         elif log.leadership.is_led:
             address, is_enough = self.own.address, False
         else:

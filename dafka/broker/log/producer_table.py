@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from dafka.batches import BatchHeader, Compression, TimestampType
-from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry, ProducerEntry, RestartEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, IndexRewriteEntry, MarkerEntry, ProducerEntry
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import LogProducers, ProducerStateSettings
 from dafka.broker.core.log.transaction_markers import Marker
 
@@ -15,13 +15,13 @@ _BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, Fa
 
 
 class ProducerTable:
-    """What each log knows of its producers. Offsets in it are positions: see `LogState.find_offset`."""
+    """What each log knows of its producers. Offsets in it are positions: see `Log.find_offset`."""
 
     def __init__(self, settings: ProducerStateSettings) -> None:
         self._settings = settings
-        self._producers: dict[LogState, LogProducers] = {}
+        self._producers: dict[Log, LogProducers] = {}
 
-    def of(self, log: LogState) -> LogProducers:
+    def of(self, log: Log) -> LogProducers:
         """Return what a log knows of its producers."""
         found = self._producers.get(log)
         if found is None:
@@ -30,11 +30,11 @@ class ProducerTable:
                 self._producers[log] = found
         return found
 
-    def forget(self, log: LogState) -> None:
+    def forget(self, log: Log) -> None:
         """Forget a log that is deleted."""
         self._producers.pop(log, None)
 
-    def items(self) -> list[tuple[LogState, LogProducers]]:
+    def items(self) -> list[tuple[Log, LogProducers]]:
         """Return all logs that know any producers."""
         return list(self._producers.items())
 
@@ -43,9 +43,9 @@ class ProducerTable:
         for producers in self._producers.values():
             producers.expire(time_ms)
 
-    def restore(self, log: LogState, entry: ProducerEntry) -> None:
+    def restore(self, log: Log, entry: ProducerEntry) -> None:
         """Note what a producer has done, as it was found in the index of a log."""
-        if isinstance(entry, RestartEntry):
+        if isinstance(entry, IndexRewriteEntry):
             self.forget(log)
             return
         if isinstance(entry, MarkerEntry):
@@ -54,7 +54,7 @@ class ProducerTable:
             return
         self.of(log).add_batch(_header_of(entry), entry.timestamp_ms)
 
-    def admit(self, log: LogState, entry: BatchEntry) -> bool:
+    def admit(self, log: Log, entry: BatchEntry) -> bool:
         """Note a batch of another branch of a log, and return whether the log lacks it."""
         producers = self.of(log)
         header = attrs.evolve(_header_of(entry), is_transactional=False)

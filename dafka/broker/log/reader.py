@@ -10,7 +10,7 @@ import attrs
 
 from dafka.batches import encode_batch, encode_marker, encode_records, read_header, with_base_offset
 from dafka.broker.core.log.entries import CONTROL, MarkerEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 from dafka.storage import READ_BYTES, Storage
@@ -57,7 +57,7 @@ class LogReader:
 
     async def read(
         self,
-        log: LogState,
+        log: Log,
         offset: int,
         end_offset: int,
         bytes_max: int,
@@ -82,7 +82,7 @@ class LogReader:
         return found
 
     async def read_measured(
-        self, log: LogState, offset: int, end_offset: int, bytes_max: int, unpacked_bytes_max: int
+        self, log: Log, offset: int, end_offset: int, bytes_max: int, unpacked_bytes_max: int
     ) -> tuple[list[bytes], int]:
         """Return record batches of a log, and the size of their records, uncompressed. See `read`."""
         found: list[bytes] = []
@@ -110,7 +110,7 @@ class LogReader:
             del part  # its records are not kept while the next ones are waited for
         return found, unpacked
 
-    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> tuple[int, int] | None:
+    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> tuple[int, int] | None:
         """Return the offset and the timestamp of the first record that was made at a time or later.
 
         Args:
@@ -137,7 +137,7 @@ class LogReader:
                         return at + number, timestamp
         return None
 
-    async def find_latest_time(self, log: LogState) -> tuple[int, int] | None:
+    async def find_latest_time(self, log: Log) -> tuple[int, int] | None:
         """Return the offset and the timestamp of the record with the latest timestamp. Raises `StorageError`."""
         found: tuple[int, int] | None = None
         async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
@@ -147,7 +147,7 @@ class LogReader:
                     found = at + list(batch.timestamps or ()).index(latest), latest
         return found
 
-    async def find_last_timestamp(self, log: LogState) -> int | None:
+    async def find_last_timestamp(self, log: Log) -> int | None:
         """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""
         end = log.high_watermark
         for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
@@ -157,7 +157,7 @@ class LogReader:
                         return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
         return None
 
-    def _encode(self, log: LogState, batch: RecordBatch, offset: int) -> Iterable[bytes]:
+    def _encode(self, log: Log, batch: RecordBatch, offset: int) -> Iterable[bytes]:
         """Return the records at an offset as record batches, which say whether the records belong to a transaction."""
         if not len(log.transaction_runs):
             return encode_records(batch)
@@ -175,9 +175,7 @@ class LogReader:
             return count
         return info.earliest_sequence - sequence
 
-    async def _records_from(
-        self, log: LogState, offset: int, end_offset: int
-    ) -> AsyncGenerator[tuple[int, RecordBatch]]:
+    async def _records_from(self, log: Log, offset: int, end_offset: int) -> AsyncGenerator[tuple[int, RecordBatch]]:
         """Yield the records in a range of offsets, each batch with its offset."""
         while offset < end_offset and (part := await self._read_part(log, offset, end_offset)) is not None:
             if part.batch is not None:
@@ -185,9 +183,7 @@ class LogReader:
             offset = part.end_offset
             del part
 
-    async def _read_part(
-        self, log: LogState, offset: int, end_offset: int, bytes_max: int = READ_BYTES
-    ) -> _LogPart | None:
+    async def _read_part(self, log: Log, offset: int, end_offset: int, bytes_max: int = READ_BYTES) -> _LogPart | None:
         """Return what a log has from an offset on, up to another partition's records; None if it ends there."""
         location = log.index.locate(offset)
         if location is None:
@@ -205,7 +201,7 @@ class LogReader:
         return _LogPart(offset + len(batch), batch=batch)
 
 
-def _epoch_at(log: LogState, offset: int) -> tuple[int, int]:
+def _epoch_at(log: Log, offset: int) -> tuple[int, int]:
     """Return the leader epoch of an offset, and the offset at which the next epoch begins."""
     number = bisect_right(log.epochs, offset, key=lambda each: each[1])
     end = log.epochs[number][1] if number < len(log.epochs) else log.index.end_offset

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dafka.broker.core.log.entries import ProducerEntry
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
-from dafka.broker.local_state import StateLogs
+from dafka.broker.local_state import LocalState
 from dafka.broker.replication.index_reader import restore_log
 from dafka.config import StoreConfig
 from dafka.internal_topics import is_system_topic
@@ -40,9 +40,9 @@ class BrokerRetention:
         self,
         storage: Storage,
         stored: StoredPartitions,
-        order: LogOrder,
+        order: OffsetAssigner,
         logs: Iterable[ReplicatedLog],
-        state: StateLogs,
+        state: LocalState,
         config: StoreConfig,
         address: str,
     ) -> None:
@@ -114,21 +114,21 @@ class BrokerRetention:
     async def _find_starts(self, log: ReplicatedLog) -> dict[Partition, int]:
         """Return the sequence of the first record of each partition that a log still has, or of the next one."""
         branch = log.replica.latest.branch
-        state = LogState(log.topic, log.number, log.own_partition(branch), log.index_partition(branch))
+        state = Log(log.topic, log.number, log.own_partition(branch), log.index_partition(branch))
         await restore_log(self._storage, log, state, branch, _ignore, is_led=False)
         index, topic = state.index, self._order.topics.get(log.topic)
         found = {}
         for address in index.addresses():
             partition = Partition(log.topic, address)
             # Records of other producers' partitions may be in several logs, of which this broker may not keep all.
-            if topic is None or (self._order.is_native(partition) and topic.log_count > 1):
+            if topic is None or (self._order.is_producer_partition(partition) and topic.log_count > 1):
                 continue
             first = index.sequence_from(address, index.start_offset)
             found[partition] = index.end_sequence(address) if first is None else first
         return found
 
 
-def _ignore(_log: LogState, _entry: ProducerEntry) -> None:
+def _ignore(_log: Log, _entry: ProducerEntry) -> None:
     pass
 
 

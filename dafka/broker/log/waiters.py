@@ -7,21 +7,21 @@ from contextlib import contextmanager
 
 import trio
 
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 
 
 class LogWatchers:
     """Those who wait for something to happen to logs of a broker."""
 
     def __init__(self) -> None:
-        self._advanced: dict[LogState, set[trio.Event]] = {}
+        self._advanced: dict[Log, set[trio.Event]] = {}
 
     def __len__(self) -> int:
         """Return the number of logs that are watched."""
         return len(self._advanced)
 
     @contextmanager
-    def watching(self, logs: Iterable[LogState]) -> Iterator[trio.Event]:
+    def watching(self, logs: Iterable[Log]) -> Iterator[trio.Event]:
         """Give the block an event that is set when one of these logs gets further records, or is deleted."""
         advanced = trio.Event()
         watched = list(logs)
@@ -36,7 +36,7 @@ class LogWatchers:
                 if not waiting:
                     del self._advanced[log]
 
-    def notify(self, log: LogState) -> None:
+    def notify(self, log: Log) -> None:
         """Wake up those who watch a log."""
         for advanced in self._advanced.get(log, ()):
             advanced.set()

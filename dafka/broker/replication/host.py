@@ -8,8 +8,8 @@ from typing import Protocol
 import trio
 
 from dafka import wire
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.log.offset_assigner import LogOrder
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Deletion, Topic
 from dafka.broker.log.waiters import LogWatchers
 from dafka.records import Partition, RecordBatch
@@ -28,10 +28,10 @@ class Host(Protocol):
     """
 
     address: str
-    order: LogOrder
+    order: OffsetAssigner
     storage: Storage
     watchers: LogWatchers
-    on_removed: Callable[[Topic, Sequence[LogState]], None]
+    on_removed: Callable[[Topic, Sequence[Log]], None]
 
     @property
     def can_write(self) -> bool:
@@ -73,22 +73,22 @@ class Host(Protocol):
     async def wait_durable(self) -> None:
         """Wait until all that waits now is durable."""
 
-    async def place(self, log: LogState, batch: RecordBatch) -> None:
+    async def place(self, log: Log, batch: RecordBatch) -> None:
         """Give stored records their offsets in a log, and wait until these are durable."""
 
-    async def drop_topic(self, deletion: Deletion, logs: Iterable[LogState]) -> None:
+    async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
         """Drop the partitions of a topic, once its deletion is durable."""
 
-    def lead(self, log: LogState) -> None:
+    def lead(self, log: Log) -> None:
         """Note that this broker leads a log, whose index others read."""
 
-    def show(self, partition: Partition) -> None:
+    def announce(self, partition: Partition) -> None:
         """Let other nodes know of a partition of this broker's own that it has kept for itself."""
 
-    def show_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
+    def announce_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
         """Let other nodes have a partition of this broker's own up to a sequence, and know of it."""
 
-    def show_control(self) -> None:
+    def announce_control(self) -> None:
         """Let other nodes know of this broker's control records."""
 
     def may_create(self, topic: str) -> bool:

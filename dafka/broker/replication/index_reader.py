@@ -8,15 +8,15 @@ from typing import TypeGuard
 from dafka.broker.core.log.entries import (
     BatchEntry,
     Entry,
+    IndexRewriteEntry,
     ProducerEntry,
-    RestartEntry,
     RunEntry,
     begins_again,
     decode_entries,
     names_offset,
 )
-from dafka.broker.core.log.log import OWN, LogState
-from dafka.broker.core.replication.records import Branch, Tip
+from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.storage import KeepsRecordBatches, Storage
@@ -37,9 +37,9 @@ async def read_index(
 async def restore_log(
     storage: Storage,
     log: ReplicatedLog,
-    state: LogState,
-    branch: Branch,
-    restore_producer: Callable[[LogState, ProducerEntry], None],
+    state: Log,
+    branch: LeaderAndEpoch,
+    restore_producer: Callable[[Log, ProducerEntry], None],
     *,
     is_led: bool,
 ) -> None:
@@ -58,9 +58,9 @@ async def restore_log(
     """
     rows = log.replica.table.rows
     chain = (log.replica.table.chain(rows[branch].parent) or [])[::-1]
-    restore_producer(state, RestartEntry())
-    state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, Tip(branch, 0))]
-    begun_in, sequence = _find_begin(log, [*chain, Tip(branch, SEQUENCE_MAX)])
+    restore_producer(state, IndexRewriteEntry())
+    state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, EpochEnd(branch, 0))]
+    begun_in, sequence = _find_begin(log, [*chain, EpochEnd(branch, SEQUENCE_MAX)])
     state.branch_count = len(chain) + 1 - begun_in
     for each in chain[begun_in:]:
         sequences = (sequence, SEQUENCE_MAX)
@@ -73,13 +73,13 @@ async def restore_log(
     state.index_end = sequence
     if is_led:
         sequences = (sequence, SEQUENCE_MAX)
-        await _restore_branch(storage, log, state, branch, restore_producer, own=OWN, sequences=sequences)
+        await _restore_branch(storage, log, state, branch, restore_producer, own=LEADER, sequences=sequences)
         state.index_end = 0 if info is None else info.end_sequence
     else:
         await continue_log(storage, log, state, branch, restore_producer)
 
 
-def _find_begin(log: ReplicatedLog, chain: list[Tip]) -> tuple[int, int]:
+def _find_begin(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, int]:
     """Return where the last index record that replaces all before is: which branch of a log, and its sequence there."""
     for number, each in reversed(list(enumerate(chain))):
         restart = log.held.restart(each.branch)
@@ -91,9 +91,9 @@ def _find_begin(log: ReplicatedLog, chain: list[Tip]) -> tuple[int, int]:
 async def continue_log(
     storage: Storage,
     log: ReplicatedLog,
-    state: LogState,
-    branch: Branch,
-    restore_producer: Callable[[LogState, ProducerEntry], None],
+    state: Log,
+    branch: LeaderAndEpoch,
+    restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Add to an index what this broker holds of a branch since it was restored; see `restore_log`."""
     first, end = state.index_end, log.held.acknowledged_end(branch)
@@ -103,9 +103,9 @@ async def continue_log(
 async def _restore_branch(
     storage: Storage,
     log: ReplicatedLog,
-    state: LogState,
-    branch: Branch,
-    restore_producer: Callable[[LogState, ProducerEntry], None],
+    state: Log,
+    branch: LeaderAndEpoch,
+    restore_producer: Callable[[Log, ProducerEntry], None],
     end_offset: int | None = None,
     *,
     own: str | None = None,
@@ -118,7 +118,7 @@ async def _restore_branch(
         for sequence, value in enumerate(batch.values, batch.first_sequence):
             is_whole = end_offset is not None and state.index.end_offset >= end_offset
             is_read = is_read or (is_whole and begins_again(value or b""))
-            if is_read:  # the log forks before the index was written again
+            if is_read:  # the log diverges before the index was written again
                 break
             for entry in state.restore(
                 sequence,
@@ -131,7 +131,7 @@ async def _restore_branch(
 
 
 async def read_tail(
-    storage: Storage, log: ReplicatedLog, branch: Branch, from_offset: int, end_offset: int
+    storage: Storage, log: ReplicatedLog, branch: LeaderAndEpoch, from_offset: int, end_offset: int
 ) -> list[RunEntry | BatchEntry]:
     """Return what the clients of a branch's leader have appended to it in a range of offsets.
 
@@ -154,11 +154,11 @@ async def read_tail(
     async for batch in read_index(storage, log.index_partition(branch)):
         for value in batch.values:
             for entry in decode_entries(value or b""):
-                if isinstance(entry, RunEntry) and entry.address == OWN:
+                if isinstance(entry, RunEntry) and entry.address == LEADER:
                     run = _cut(entry, from_offset, end_offset)
                     if run.record_count > 0:
                         runs[run.first_sequence] = run._replace(address=address)
-                elif isinstance(entry, RestartEntry):
+                elif isinstance(entry, IndexRewriteEntry):
                     runs, batches = {}, {}
                 elif _is_own_batch(entry):
                     batches[entry.sequence] = entry

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 
 from dafka.broker.core.log.entries import BatchEntry, ProducerEntry, RunEntry
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
-from dafka.broker.core.replication.records import Branch, BranchRow
+from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.broker.replication.host import Host
 from dafka.broker.replication.index_reader import continue_log, read_tail, restore_log
@@ -51,11 +51,11 @@ class Leading:
         host: Host,
         brokers: Brokers,
         logs: ReplicatedLogs,
-        restore_producer: Callable[[LogState, ProducerEntry], None],
+        restore_producer: Callable[[Log, ProducerEntry], None],
         act: Callable[[Iterable[LogAction]], None],
         refresh: Callable[[ReplicatedLog], None],
     ) -> None:
-        self.admit_batch: Callable[[LogState, BatchEntry], bool] = lambda _log, _entry: True
+        self.admit_batch: Callable[[Log, BatchEntry], bool] = lambda _log, _entry: True
         self._host = host
         self._order = host.order
         self._brokers = brokers
@@ -64,13 +64,13 @@ class Leading:
         self._act = act
         self._refresh = refresh
         self._ready_from: dict[str, int] = {}
-        self._healed: dict[str, tuple[Branch, dict[Branch, int]]] = {}
+        self._healed: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, int]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._lacking: dict[str, trio.Event] = {}
         self._to_heal: dict[ReplicatedLog, None] = {}
         self._healable = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._followed: dict[str, Branch] = {}
+        self._followed: dict[str, LeaderAndEpoch] = {}
         self._to_follow: dict[str, None] = {}
         self._followable = trio.Event()
 
@@ -85,7 +85,7 @@ class Leading:
         """Return whether enough replicas hold all that was there when this broker began to lead a log."""
         return log.name in self._ready_from and log.replica.high_watermark >= self._ready_from[log.name]
 
-    def is_followed(self, log: ReplicatedLog, branch: Branch) -> bool:
+    def is_followed(self, log: ReplicatedLog, branch: LeaderAndEpoch) -> bool:
         """Return whether clients may read what this broker holds of a log that another one leads."""
         return self._followed.get(log.name) == branch
 
@@ -98,11 +98,11 @@ class Leading:
         if name in self._lacking:
             self._lacking.pop(name).set()
 
-    def keep_leading(self, log: ReplicatedLog, state: LogState) -> None:
+    def keep_leading(self, log: ReplicatedLog, state: Log) -> None:
         """Go on leading a log that other brokers keep from now on."""
         self._ready_from[log.name] = 0
         self._host.lead(state)
-        self._host.show(state.index_partition)
+        self._host.announce(state.index_partition)
 
     def note_held(self, logs: Iterable[ReplicatedLog]) -> None:
         """Note that more of logs is held than before."""
@@ -110,10 +110,10 @@ class Leading:
             if log.name in self._lacking:
                 self._lacking.pop(log.name).set()
 
-    def heal_later(self, logs: Iterable[ReplicatedLog]) -> None:
+    def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:
         """Look whether other branches of logs have something that the logs lack, which this broker leads."""
         for log in logs:
-            if log.replica.leading is not None:
+            if log.replica.led_epoch is not None:
                 self._to_heal[log] = None
                 self._healable.set()
 
@@ -122,19 +122,19 @@ class Leading:
         state = self._order.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
-        if log.replica.leading is None:  # readers get further when the index has been followed
+        if log.replica.led_epoch is None:  # readers get further when the index has been followed
             self._follow_later(log)
         else:
             self._show_high_watermark(state, offset)
 
-    def _show_high_watermark(self, state: LogState, offset: int) -> None:
+    def _show_high_watermark(self, state: Log, offset: int) -> None:
         if offset != state.high_watermark:
             state.high_watermark = offset
             self._host.watchers.notify(state)
 
     # Leading
 
-    async def lead(self, log: ReplicatedLog, row: BranchRow) -> None:
+    async def lead(self, log: ReplicatedLog, row: EpochStart) -> None:
         """Begin to lead a log, when all is here that is before the branch.
 
         Args:
@@ -143,13 +143,13 @@ class Leading:
         """
         async with self._locks[log.name]:
             while not self._holds(log, row):
-                if log.replica.leading != row.branch or self._logs.find(log.name) is not log:
+                if log.replica.led_epoch != row.branch or self._logs.find(log.name) is not log:
                     return
                 self._act(self._logs.fetch_lacking([log]))
                 with trio.move_on_after(HELD_S):
                     await self._lacking.setdefault(log.name, trio.Event()).wait()
             state = self._order.find_log(log.topic, log.number, log.topic_id)
-            if state is None or log.replica.leading != row.branch or self._order.leads(state):
+            if state is None or log.replica.led_epoch != row.branch or self._order.leads(state):
                 return
             try:
                 self._followed.pop(log.name, None)
@@ -158,7 +158,7 @@ class Leading:
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
-            if log.replica.leading != row.branch or state.is_gone:
+            if log.replica.led_epoch != row.branch or state.is_gone:
                 return
             self._order.finish_branch(state, self._host.ends(state.topic), self._host.earliest(state.topic))
             self._ready_from[log.name] = state.index.end_offset
@@ -166,29 +166,29 @@ class Leading:
             self._host.wake()
             if state.behind and self._nursery is not None:
                 self._nursery.start_soon(self.catch_up, state)
-            self._host.show(state.index_partition)
+            self._host.announce(state.index_partition)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self._refresh(log)
-            self.heal_later([log])
+            self.merge_later([log])
 
-    def _holds(self, log: ReplicatedLog, row: BranchRow) -> bool:
+    def _holds(self, log: ReplicatedLog, row: EpochStart) -> bool:
         chain = log.replica.table.chain(row.parent)
         if chain is None:
             return False
         ends = log.held.ends()
         return all(ends.get(each.branch, 0) >= each.end_offset for each in chain)
 
-    async def catch_up(self, state: LogState) -> None:
+    async def catch_up(self, state: Log) -> None:
         """Give offsets to records of producers that came before this broker led the log."""
         await self._host.wait_durable()  # some may be on their way to the storage
         while state.behind and self._order.leads(state):
-            for address, looked_at in list(state.behind.items()):
+            for address, scanned_until in list(state.behind.items()):
                 partition = Partition(state.topic, address)
                 end = self._host.durable_end_of(partition)
-                if looked_at >= end:
+                if scanned_until >= end:
                     state.behind.pop(address, None)
                     continue
-                batch = await self._host.storage.read(partition, looked_at, PLACED_RECORDS)
+                batch = await self._host.storage.read(partition, scanned_until, PLACED_RECORDS)
                 if batch is None:
                     state.behind[address] = end
                 elif self._order.leads(state):
@@ -198,7 +198,7 @@ class Leading:
 
     def _follow_later(self, log: ReplicatedLog) -> None:
         """Let clients read from this broker what it holds of a log that another one leads, if it is in a rack."""
-        if self._brokers.own.rack and log.replica.leading is None:
+        if self._brokers.own.rack and log.replica.led_epoch is None:
             self._to_follow[log.name] = None
             self._followable.set()
 
@@ -216,9 +216,9 @@ class Leading:
                             await self._follow_log(log, state)
             await trio.lowlevel.checkpoint()
 
-    async def _follow_log(self, log: ReplicatedLog, state: LogState) -> None:
+    async def _follow_log(self, log: ReplicatedLog, state: Log) -> None:
         branch = log.replica.latest.branch
-        if log.replica.leading is not None or not log.replica.branches.is_complete(branch):
+        if log.replica.led_epoch is not None or not log.replica.branches.is_complete(branch):
             return
         arguments = (self._host.storage, log, state, branch, self._restore_producer)
         try:
@@ -232,7 +232,7 @@ class Leading:
         except StorageError as error:
             _LOGGER.warning("cannot follow the log %s of %s: %s", log.number, log.topic, error)
             return
-        if not state.is_gone and log.replica.leading is None:
+        if not state.is_gone and log.replica.led_epoch is None:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
             self._refresh(log)
 
@@ -249,9 +249,9 @@ class Leading:
                     await self._heal_log(log, state)
             await trio.lowlevel.checkpoint()
 
-    async def _heal_log(self, log: ReplicatedLog, state: LogState) -> None:
+    async def _heal_log(self, log: ReplicatedLog, state: Log) -> None:
         replica = log.replica
-        leading = replica.leading
+        leading = replica.led_epoch
         if leading is None:
             return
         led, healed = self._healed.get(log.name, (leading, {}))
@@ -272,17 +272,17 @@ class Leading:
             except StorageError as error:
                 _LOGGER.warning("cannot heal the log %s of %s yet: %s", log.number, log.topic, error)
                 return
-            if replica.leading != leading or state.is_gone:
+            if replica.led_epoch != leading or state.is_gone:
                 return
             healed[branch] = ends[branch]
-            self._order.heal(state, self._admit(state, entries))
+            self._order.merge_divergent(state, self._admit(state, entries))
             self._host.wake()
 
-    def _has_ended(self, log: ReplicatedLog, branch: Branch, leading: Branch) -> bool:
+    def _has_ended(self, log: ReplicatedLog, branch: LeaderAndEpoch, leading: LeaderAndEpoch) -> bool:
         """Return whether the leader of a branch appends to it no more, as far as this broker knows."""
         return log.replica.has_promised(branch.leader, leading.epoch) or not self._brokers.is_alive(branch.leader)
 
-    def _admit(self, state: LogState, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
+    def _admit(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
         """Leave out batches that their producers have appended again."""
         found: list[RunEntry | BatchEntry] = []
         for entry in entries:

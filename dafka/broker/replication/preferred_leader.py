@@ -6,11 +6,11 @@ import attrs
 import trio
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
-from dafka.broker.interbroker.messenger import Message, Post
-from dafka.broker.node import Broker
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.node import BrokerNode
 
 ASK_AGAIN_S = 0.5
 """How long the preferred replica may take until it is asked again."""
@@ -32,12 +32,12 @@ class Elections:
         post: The messages to and from other brokers.
     """
 
-    def __init__(self, broker: Broker, post: Post) -> None:
+    def __init__(self, broker: BrokerNode, post: BrokerMessenger) -> None:
         self._broker = broker
         self._post = post
         post.on(TakeOver, lambda _sender, message: self._take_over(message.log))
 
-    async def elect_preferred(self, log: LogState, timeout_s: float) -> ErrorCode:
+    async def elect_preferred(self, log: Log, timeout_s: float) -> ErrorCode:
         """Have the preferred replica of a log lead it, and wait until it does.
 
         It claims the log as after a failover, so nothing that was acknowledged can be lost.
@@ -67,10 +67,10 @@ class Elections:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE if self._leads(log, preferred) else ErrorCode.REQUEST_TIMED_OUT
 
-    def _find(self, log: LogState) -> ReplicatedLog | None:
+    def _find(self, log: Log) -> ReplicatedLog | None:
         return self._broker.cluster.logs.find(name_log(self._broker.order.topics[log.topic].topic_id, log.number))
 
-    def _leads(self, log: LogState, address: str) -> bool:
+    def _leads(self, log: Log, address: str) -> bool:
         leadership = log.leadership
         return leadership.is_led if address == self._broker.address else leadership.leader == address
 
@@ -83,4 +83,4 @@ class Elections:
     def _take_over(self, name: str) -> None:
         log = self._broker.cluster.logs.find(name)
         if log is not None:
-            self._broker.cluster.act(self._broker.cluster.logs.take_over(log))
+            self._broker.cluster.act(self._broker.cluster.logs.transfer_leadership(log))

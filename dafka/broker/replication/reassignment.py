@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import trio
 
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, PlacedLog, Reason
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, LogPlacement, Reason
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
@@ -82,10 +82,13 @@ class Balancing:
         self._hear_acknowledgements = hear_acknowledgements
         self._balancer = Balancer(
             host.address,
-            BalancerSettings(mend_after_s=config.broker.mend_after_ms / 1000, full_bytes=config.broker.full_bytes),
+            BalancerSettings(
+                replace_replicas_after_s=config.broker.replace_replicas_after_ms / 1000,
+                full_bytes=config.broker.full_bytes,
+            ),
         )
         self._away_until = float("-inf")
-        self._placed: dict[str, tuple[Topic, PlacedLog]] = {}
+        self._placed: dict[str, tuple[Topic, LogPlacement]] = {}
 
     def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
@@ -98,15 +101,15 @@ class Balancing:
         placed += [tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)]
         return tuple(placed)
 
-    def _place_unknown(self) -> Iterator[PlacedLog]:
+    def _place_unknown(self) -> Iterator[LogPlacement]:
         """Yield the logs that this broker does not take part in yet: their topics have just been made."""
         for topic in self._order.topics.values():
             for number, replicas in enumerate(topic.placement[: topic.log_count]):
                 name = name_log(topic.topic_id, number)
                 if self._logs.find(name) is None:
-                    yield PlacedLog(name, "", replicas, len(replicas), is_fixed=True)
+                    yield LogPlacement(name, "", replicas, len(replicas), is_fixed=True)
 
-    def change_replicas(self, log: LogState, replicas: Sequence[str]) -> None:
+    def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log; see `Broker.change_replicas`."""
         unknown = [each for each in replicas if self._brokers.find(each) is None]
         if unknown or not replicas or len(set(replicas)) < len(replicas):
@@ -154,7 +157,7 @@ class Balancing:
         """Tell the machine of a log which brokers are meant to lead it."""
         self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
 
-    def _place_all(self) -> Iterator[PlacedLog]:
+    def _place_all(self) -> Iterator[LogPlacement]:
         """Yield all logs as balancing sees them; what has not changed is not looked at again."""
         for log in self._logs.take_changed():
             self._placed.pop(log.name, None)
@@ -170,7 +173,7 @@ class Balancing:
 
     def _note_away(self) -> None:
         """Note that this broker was stopped, or hears few of the others, so that these may replace it."""
-        self._away_until = trio.current_time() + max(self._settings.mend_after_ms / 1000, AWAY_S)
+        self._away_until = trio.current_time() + max(self._settings.replace_replicas_after_ms / 1000, AWAY_S)
 
     def explain(self, topic: str, number: int) -> Reason | None:
         """Return why a log is getting other replicas, or copied to one; None if it is not."""
@@ -179,14 +182,14 @@ class Balancing:
         if log is None:
             return None
         assigned = self._find_assigned(log)
-        copied = (Reason.ASKED if assigned else Reason.MISSING) if log.replica.latest.joining else None
+        copied = (Reason.ASKED if assigned else Reason.MISSING) if log.replica.latest.learners else None
         return self._balancer.explain(self._place_of(log), assigned) or copied
 
-    def _place_of(self, log: ReplicatedLog) -> PlacedLog:
+    def _place_of(self, log: ReplicatedLog) -> LogPlacement:
         replica, assigned = log.replica, self._find_assigned(log)
         in_sync = replica.in_sync(within_s=IN_SYNC_S)
         wanted = self._wanted(log.topic, log.number)
-        return PlacedLog(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
+        return LogPlacement(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
 
     def _wanted(self, name: str, number: int) -> int:
         """Return how many replicas a log is meant to have."""
@@ -203,9 +206,13 @@ class Balancing:
 
         Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
         """
-        unfit, assigned = self._balancer.unfit(log.name), self._find_assigned(log)
+        ineligible_leaders, assigned = self._balancer.ineligible_leaders(log.name), self._find_assigned(log)
         present = frozenset(log.replica.replicas) if assigned else frozenset()
-        return unfit | (present - set(assigned)) if assigned and present.issuperset(assigned) else unfit
+        return (
+            ineligible_leaders | (present - set(assigned))
+            if assigned and present.issuperset(assigned)
+            else ineligible_leaders
+        )
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
         """As the leader of a log, have the brokers keep it that an operator has named.
@@ -267,7 +274,7 @@ class Balancing:
         if count != self._brokers.own.under_replicated_logs:
             self._describe(under_replicated_logs=count)
 
-    def under_replicated(self) -> list[LogState]:
+    def under_replicated(self) -> list[Log]:
         """Return the logs that this broker leads and that fewer brokers have whole than should."""
         usable = sum(not each.is_draining for each in self._brokers.all())
         found = []

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import trio
 
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log
 from dafka.broker.core.replication.checkpoints import Checkpoint
@@ -41,7 +41,7 @@ class Adoption:
         logs: ReplicatedLogs,
         checkpoints: Checkpoints,
         indexes: Mapping[str, AbstractSet[Partition]],
-        take_part: Callable[[ReplicatedLog, LogState], None],
+        take_part: Callable[[ReplicatedLog, Log], None],
     ) -> None:
         self._host = host
         self._order = host.order
@@ -49,10 +49,10 @@ class Adoption:
         self._checkpoints = checkpoints
         self._indexes = indexes
         self._take_part = take_part
-        self._waiting: dict[LogState, None] = {}
+        self._waiting: dict[Log, None] = {}
         self._has_come = trio.Event()
 
-    def put(self, log: LogState) -> None:
+    def put(self, log: Log) -> None:
         """Have a log adopted soon."""
         self._waiting[log] = None
         self._has_come.set()
@@ -81,7 +81,7 @@ class Adoption:
                     await trio.lowlevel.checkpoint()
             self._host.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
 
-    async def _adopt(self, topic: Topic, state: LogState) -> None:
+    async def _adopt(self, topic: Topic, state: Log) -> None:
         number, name = state.number, name_log(topic.topic_id, state.number)
         if self._logs.find(name) is not None:
             return
@@ -120,7 +120,7 @@ class Adoption:
                     ends[partition] = max(ends[partition], batch.end_sequence)
         return found, ends
 
-    def _show_ended(self, state: LogState, log: ReplicatedLog, ends: Mapping[Partition, int]) -> None:
+    def _show_ended(self, state: Log, log: ReplicatedLog, ends: Mapping[Partition, int]) -> None:
         """Let other brokers have what they lack of branches that this one has led before it was restarted.
 
         With "majority", they know from the rows what they lack of all but the latest ones.
@@ -131,4 +131,4 @@ class Adoption:
         announces_all = log.replica.availability is Availability.BRANCH
         for partition, end in ends.items():
             if partition != led and self._host.is_own(partition):
-                self._host.show_until(partition, end, is_announced=announces_all or partition in latest)
+                self._host.announce_until(partition, end, is_announced=announces_all or partition in latest)

@@ -14,9 +14,9 @@ import trio
 
 from dafka import wire
 from dafka.broker.core.log.entries import ProducerEntry
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerDescription, Brokers, decode_broker, encode_broker
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, Brokers, decode_broker, encode_broker
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topic_table import TopicTable
 from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, TOPICS_TOPIC, Deletion, Topic, decode_topic, encode_topic
 from dafka.broker.core.node_machine import answer_round, ask_round
@@ -29,14 +29,15 @@ from dafka.broker.core.replication.effects import (
     StepDown,
     WriteControl,
 )
-from dafka.broker.core.replication.leader_lease import RoundAnswer, Rounds
+from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
 from dafka.broker.core.replication.records import (
     BRANCHES_TOPIC,
     EPOCH_STEP,
     ControlRecord,
-    Tip,
+    EpochEnd,
     decode_control,
     encode_control,
+    key_of,
     next_epoch,
 )
 from dafka.broker.core.replication.replicated_logs import (
@@ -93,12 +94,10 @@ class Cluster:
         checkpoints: What this broker need not read again of them when it is started.
     """
 
-    def __init__(
-        self, broker: Host, config: Config, restore_producer: Callable[[LogState, ProducerEntry], None]
-    ) -> None:
+    def __init__(self, broker: Host, config: Config, restore_producer: Callable[[Log, ProducerEntry], None]) -> None:
         settings = config.broker
         number = max(settings.number, 0)
-        own = BrokerDescription(
+        own = BrokerRegistration(
             address=broker.address,
             number=number,
             rack=settings.rack,
@@ -111,12 +110,12 @@ class Cluster:
             broker.address,
             lambda: self.brokers.own.number,
             broker.durable_end_of,
-            ReplicaSettings(move_after_s=settings.move_after_ms / 1000),
+            ReplicaSettings(preferred_leader_after_s=settings.preferred_leader_after_ms / 1000),
         )
         self._broker = broker
         self._order = broker.order
         self.topic_table = TopicTable()
-        self._order.native_starts = self.topic_table.native_starts
+        self._order.producer_starts = self.topic_table.producer_starts
         self._settings = settings
         self._indexes: defaultdict[str, set[Partition]] = defaultdict(set)
         self._control: list[ControlRecord] = []
@@ -125,7 +124,7 @@ class Cluster:
         self._shown_at = float("-inf")
         self._has_racks = bool(settings.rack)
         self._lease_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
-        self._rounds = Rounds(secrets.randbits(40))
+        self._rounds = LeaseRounds(secrets.randbits(40))
         self._round_answered = trio.Event()
         self._learned_ends: dict[Partition, int] = {}
         self._topic_ends: dict[str, int] = {}
@@ -149,7 +148,7 @@ class Cluster:
             self.describe,
             self._hear_acknowledgements,
         )
-        self._leaderships: dict[LogState, trio.Event] = {}
+        self._leaderships: dict[Log, trio.Event] = {}
         self._settled_number = trio.Event()
 
     @property
@@ -174,7 +173,7 @@ class Cluster:
                 continue
             if found is None:
                 self._own_control[name.partition("/")[2].rpartition("/")[0]].pop(name, None)
-            elif isinstance(found, BrokerDescription):
+            elif isinstance(found, BrokerRegistration):
                 self._learn_broker(found)
             elif isinstance(found, Topic | Deletion):
                 self._learn_topic(found, writer)
@@ -190,9 +189,9 @@ class Cluster:
         log = self.logs.find(record.log)
         if log is not None:
             self.leading.note_held([log])
-            self.leading.heal_later([log])
+            self.leading.merge_later([log])
 
-    def _learn_broker(self, broker: BrokerDescription) -> None:
+    def _learn_broker(self, broker: BrokerRegistration) -> None:
         own = self.brokers.own
         if broker.address == own.address:
             if self._nursery is None and self._settings.number < 0:
@@ -254,7 +253,7 @@ class Cluster:
 
         The partitions of deleted topics are dropped later, once the deletion is durable.
         """
-        removed: dict[str, list[LogState]] = {}
+        removed: dict[str, list[Log]] = {}
         for name in self.topic_table.take_changed():
             known, found = self._order.topics.get(name), self.topic_table.find(name)
             if known is not None and (found is None or found.topic_id != known.topic_id):
@@ -276,18 +275,18 @@ class Cluster:
             replicas = topic.placement[log.number] if log.number < len(topic.placement) else (own,)
             name = name_log(topic.topic_id, log.number)
             if replicas == (own,) and self.is_alone and not topic.first_epoch and not self.logs.has_control(name):
-                log.leadership = Leadership(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
+                log.leadership = LeaderAndIsr(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
                 if self._nursery is not None:
                     self._order.catch_up(log, self._broker.ends(topic.name), self._broker.earliest(topic.name))
                     self._nursery.start_soon(self.leading.catch_up, log)
             else:
                 self._order.end_branch(log)
-                log.leadership = Leadership("", 0, is_led=False, replicas=replicas)
+                log.leadership = LeaderAndIsr("", 0, is_led=False, replicas=replicas)
                 self._adoption.put(log)
         if added and self._nursery is not None and not self.is_alone:
             self._broker.ask_heads((topic.name, INDEX_TOPIC))
 
-    def _remove_topic(self, topic: Topic) -> list[LogState]:
+    def _remove_topic(self, topic: Topic) -> list[Log]:
         """Forget the logs of a topic that is deleted or hidden, and end what waits for them."""
         logs = self._order.remove_topic(topic.name)
         for log in logs:
@@ -352,9 +351,9 @@ class Cluster:
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
                 self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
                 self._refresh_all(self.logs)
-                self.leading.heal_later(self.logs)
+                self.leading.merge_later(self.logs)
             else:
-                advanced = self.logs.restless
+                advanced = self.logs.active
                 self.act(self.logs.advance(now))
                 self._refresh_all(advanced)
             await self._check_number()
@@ -463,7 +462,7 @@ class Cluster:
         answered, self._round_answered = self._round_answered, trio.Event()
         answered.set()
 
-    def lease_end(self, state: LogState) -> float:
+    def lease_end(self, state: Log) -> float:
         """Return until when no other broker can have begun to lead a log that this one leads; see `lease_time`."""
         topic = self._order.topics.get(state.topic)
         log = None if topic is None else self.logs.find(name_log(topic.topic_id, state.number))
@@ -506,7 +505,7 @@ class Cluster:
 
     def _join(self) -> None:
         """Show what this broker has kept for itself while it was alone."""
-        self._broker.show_control()
+        self._broker.announce_control()
         for log in self._order.all_logs():
             self._adoption.put(log)
 
@@ -533,7 +532,7 @@ class Cluster:
         topic = self._order.topics.get(partition.topic)
         if topic is None:  # what another broker has written waits until the topic is known
             return not is_of_broker and (not self._broker.may_create(partition.topic) or self.creates(partition.topic))
-        if not self._order.is_native(partition):
+        if not self._order.is_producer_partition(partition):
             return False
         names = (name_log(topic.topic_id, number) for number in range(topic.log_count))
         logs = (self.logs.find(name) for name in names)
@@ -561,7 +560,7 @@ class Cluster:
                 if address is not None:
                     self._indexes[address.log_name].add(partition)
 
-    def _take_part(self, log: ReplicatedLog, state: LogState) -> None:
+    def _take_part(self, log: ReplicatedLog, state: Log) -> None:
         self.balancing.prefer_leaders(log)
         if self._order.leads(state):
             self.leading.keep_leading(log, state)
@@ -584,7 +583,7 @@ class Cluster:
             self.act(actions)
             self.leading.note_held(changed)
             others = (self.logs.find_partition(each.partition) for each in batches if self._is_index_of_other(each))
-            self.leading.heal_later(found[0] for found in others if found is not None)
+            self.leading.merge_later(found[0] for found in others if found is not None)
 
     def _is_index_of_other(self, batch: RecordBatch) -> bool:
         return batch.partition.topic == INDEX_TOPIC and not self._broker.is_own(batch.partition)
@@ -622,7 +621,7 @@ class Cluster:
             if isinstance(action, Acknowledge):
                 held[log.index_partition(action.branch)] = log.held.acknowledged_end(action.branch)
             else:
-                self._carry_out(log, action)
+                self._execute(log, action)
             self._refresh(log)
             self._show_life_if_due()
         if held:
@@ -631,7 +630,7 @@ class Cluster:
             self._broker.expect_records(wanted)
             self._show_life_if_due()
 
-    def _carry_out(self, log: ReplicatedLog, action: ReplicaAction) -> None:
+    def _execute(self, log: ReplicatedLog, action: ReplicaAction) -> None:
         if isinstance(action, WriteControl):
             self._write_control(action.record)
         elif isinstance(action, MoveHighWatermark):
@@ -644,7 +643,7 @@ class Cluster:
                 self._order.end_branch(state)
 
     def _write_control(self, record: ControlRecord) -> None:
-        key = _key_of(record)
+        key = key_of(record)
         self._control.append(record)
         own = self._own_control[record.log]
         own[key] = record
@@ -669,16 +668,16 @@ class Cluster:
             return
         replica = log.replica
         branch = replica.latest.branch
-        is_led = replica.leading == branch and self._order.leads(state) and self.leading.is_ready(log)
+        is_led = replica.led_epoch == branch and self._order.leads(state) and self.leading.is_ready(log)
         is_led = is_led and replica.may_serve
         leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
         if leader == self._broker.address and not is_led:
             leader = ""
-        presumed_leader = "" if leader or replica.hears_majority else branch.leader
-        joining = replica.latest.joining
-        in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in joining)
+        presumed_leader = "" if leader or replica.is_quorum_active else branch.leader
+        learners = replica.latest.learners
+        in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
         is_readable = self._has_racks if is_led else self.leading.is_followed(log, branch)
-        found = Leadership(
+        found = LeaderAndIsr(
             leader,
             branch.epoch,
             is_led,
@@ -686,7 +685,7 @@ class Cluster:
             in_sync,
             is_readable,
             presumed_leader,
-            joining,
+            learners,
         )
         if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
             state.high_watermark = replica.high_watermark
@@ -694,10 +693,10 @@ class Cluster:
         can_part = replica.availability is Availability.BRANCH
         if can_part and (is_led or is_readable) and len(replica.table.rows) != self._row_counts.get(log.name):
             self._row_counts[log.name] = len(replica.table.rows)
-            state.forks = replica.table.forks(Tip(branch, SEQUENCE_MAX))
+            state.divergences = replica.table.divergences(EpochEnd(branch, SEQUENCE_MAX))
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
-                self.leading.heal_later([log])
+                self.leading.merge_later([log])
             if is_led != state.leadership.is_led:
                 change = "leads" if is_led else "leads no more"
                 _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, branch.epoch)
@@ -705,7 +704,7 @@ class Cluster:
             self._broker.watchers.notify(state)
             self._leaderships.pop(state, trio.Event()).set()
 
-    async def wait_leadership(self, log: LogState) -> None:
+    async def wait_leadership(self, log: Log) -> None:
         """Wait until the leadership of a log changes, or it is gone."""
         if log.is_gone:
             await trio.lowlevel.checkpoint()
@@ -713,11 +712,7 @@ class Cluster:
         await self._leaderships.setdefault(log, trio.Event()).wait()
 
 
-def _key_of(record: ControlRecord) -> str:
-    return f"{type(record).__name__.lower()}/{record.log}/{record.branch.epoch}"
-
-
-def _decode(partition: Partition, key: str, value: bytes) -> BrokerDescription | Topic | Deletion | ControlRecord:
+def _decode(partition: Partition, key: str, value: bytes) -> BrokerRegistration | Topic | Deletion | ControlRecord:
     if partition.topic == BROKERS_TOPIC:
         return decode_broker(partition.address, value)
     return decode_topic(key, value) if partition.topic == TOPICS_TOPIC else decode_control(value)

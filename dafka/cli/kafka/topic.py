@@ -303,12 +303,12 @@ def moves(as_json: bool, client: HttpClient) -> None:
             each["topic"],
             str(each["log"]),
             ",".join(map(str, each["replicas"])),
-            ",".join(map(str, each["joining"])),
+            ",".join(map(str, each["learners"])),
             each["reason"],
         )
         for each in found
     ]
-    print_table(("topic", "log", "replicas", "joining", "reason"), (), rows)
+    print_table(("topic", "log", "replicas", "learners", "reason"), (), rows)
 
 
 @topic.command()
@@ -317,7 +317,7 @@ def moves(as_json: bool, client: HttpClient) -> None:
 def elect(names: tuple[str, ...], client: KafkaClient) -> None:
     """Have the preferred brokers lead the logs of topics again; without NAMEs, of all topics.
 
-    They do so by themselves, `[broker] move_after_ms` after they hold everything. `dafka topic describe` names the
+    They also lead again `[broker] preferred_leader_after_ms` after they are in sync. `dafka topic describe` names the
     leaders.
     """
     topics = None

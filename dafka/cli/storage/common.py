@@ -13,7 +13,7 @@ import click
 from dafka.cli.runner import run
 from dafka.cli.terminal import error_is_terminal, make_progress_bar, report_error
 from dafka.errors import StorageCorruptError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.storage.tools.copy import RecordsDifferError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoRetu
 
     async def until_damage() -> int:
         try:
-            with single_exception():
+            with unwrap_group():
                 return await program(meter)
         except (StorageCorruptError, RecordsDifferError) as error:
             report_error(error)

@@ -16,14 +16,24 @@ from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     websocket,
 )
 from dafka.http.api.dispatch import answer_get, answer_request
-from dafka.http.api.registry import ROUTES, Answer, Body, Needs, Parameter, Route, find_route, is_websocket_route, route
+from dafka.http.api.registry import (
+    ROUTES,
+    Answer,
+    Body,
+    Parameter,
+    RequiredPermission,
+    Route,
+    find_route,
+    is_websocket_route,
+    route,
+)
 
 __all__ = [
     "ROUTES",
     "Answer",
     "Body",
-    "Needs",
     "Parameter",
+    "RequiredPermission",
     "Route",
     "answer_get",
     "answer_request",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dafka.errors import ConfigError
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.replicas import (
     count_leaderless,
     describe_branches,
@@ -106,7 +106,7 @@ MOVES = Object(
                     "topic": Text("The name of the topic."),
                     "log": Integer("The number of the log."),
                     "replicas": Array(NUMBER, "The brokers that keep it now."),
-                    "joining": Array(NUMBER, "Those of them that copy it."),
+                    "learners": Array(NUMBER, "Replicas that still copy the log."),
                     "reason": Text("Why it gets other replicas."),
                 },
             )
@@ -120,13 +120,21 @@ NEW_REPLICAS = Object(
 )
 
 
-@route("GET", "/moves", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The logs.", MOVES)})
+@route(
+    "GET", "/moves", needs=RequiredPermission.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The logs.", MOVES)}
+)
 async def list_moves(request: Request) -> AnyResponse:
     """List the logs that are getting other replicas, each with the reason. No log moves without one."""
     return respond({"moves": describe_moves(request.service.broker)})
 
 
-@route("GET", "/brokers", needs=Needs.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The brokers.", BROKERS)})
+@route(
+    "GET",
+    "/brokers",
+    needs=RequiredPermission.ADMINISTRATOR,
+    tag="Cluster",
+    answers={200: Answer("The brokers.", BROKERS)},
+)
 async def list_brokers(request: Request) -> AnyResponse:
     """List the brokers of the cluster, with what each of them leads and keeps."""
     broker, found = request.service.broker, describe_brokers(request.service)
@@ -165,7 +173,7 @@ async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
 @route(
     "POST",
     "/brokers/{number}/drain",
-    needs=Needs.ADMINISTRATOR,
+    needs=RequiredPermission.ADMINISTRATOR,
     tag="Cluster",
     answers={200: Answer("The broker. `is_drained` says when it can be taken away.", CLUSTER_BROKER)},
     errors=("broker_not_found", "broker_unavailable"),
@@ -181,7 +189,7 @@ async def drain_broker(request: Request) -> AnyResponse:
 @route(
     "POST",
     "/brokers/{number}/undrain",
-    needs=Needs.ADMINISTRATOR,
+    needs=RequiredPermission.ADMINISTRATOR,
     tag="Cluster",
     answers={200: Answer("The broker.", CLUSTER_BROKER)},
     errors=("broker_not_found", "broker_unavailable"),
@@ -194,7 +202,7 @@ async def undrain_broker(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/topics/{topic}/branches",
-    needs=Needs.SEE,
+    needs=RequiredPermission.SEE,
     tag="Cluster",
     answers={200: Answer("The branches of each log.", BRANCHES)},
     errors=("topic_not_found",),
@@ -217,7 +225,7 @@ async def list_branches(request: Request) -> AnyResponse:
 @route(
     "PUT",
     "/topics/{topic}/logs/{log}/replicas",
-    needs=Needs.ADMIN,
+    needs=RequiredPermission.ADMIN,
     tag="Cluster",
     document=NEW_REPLICAS,
     answers={200: Answer("Who leads and keeps the log at present. Moving it takes a while.", REPLICAS)},
@@ -228,7 +236,7 @@ async def change_replicas(request: Request) -> AnyResponse:
 
     New replicas get what they lack. Those that are not named leave when that is done. The first one that is named is
     the preferred leader. They keep the log until others are named, or one of them is drained or stays dead for
-    `[broker] mend_after_ms`. Without brokers, the cluster chooses them again.
+    `[broker] replace_replicas_after_ms`. Without brokers, the cluster chooses them again.
     """
     broker, text = request.service.broker, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.schemas import Text
 from dafka.http.api.static_files import CONTENT_SECURITY_POLICY, StaticFile, read_files
 from dafka.http.server.errors import WebError
@@ -21,7 +21,7 @@ _files = cache(read_files)
 @route(
     "GET",
     "/",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Console",
     answers={200: Answer("The page.", others={"text/html": Text()}), 304: Answer("The browser has it already.")},
 )
@@ -33,7 +33,7 @@ async def show_console(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/dafka.js",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Console",
     answers={
         200: Answer("The module.", others={"text/javascript": Text()}),
@@ -48,7 +48,7 @@ async def load_client(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/console/{path...}",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Console",
     answers={200: Answer("The file.", others={"*/*": Text()}), 304: Answer("The browser has it already.")},
     errors=("not_found",),

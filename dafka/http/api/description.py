@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from dafka.http.api.openapi import describe_api
-from dafka.http.api.registry import ROUTES, Answer, Needs, route
+from dafka.http.api.registry import ROUTES, Answer, RequiredPermission, route
 from dafka.http.api.schemas import AnyValue
 from dafka.http.server.documents import encode_document
 from dafka.http.server.messages import JSON, AnyResponse, Request, Response
@@ -14,7 +14,7 @@ from dafka.http.server.messages import JSON, AnyResponse, Request, Response
 @route(
     "GET",
     "/openapi.json",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Description",
     answers={200: Answer("The description.", AnyValue("An OpenAPI document."))},
 )

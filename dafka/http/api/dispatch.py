@@ -6,7 +6,7 @@ import logging
 
 from dafka.errors import ConfigError, StorageError
 from dafka.http.api.registry import find_route
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.documents import decode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.head import parse_target
@@ -35,7 +35,7 @@ async def answer_request(request: Request) -> AnyResponse:
         return respond_error(WebError("internal_error", "the request failed; the broker's log has the reason"))
 
 
-async def answer_get(request: Request, target: str, access: Access) -> AnyResponse:
+async def answer_get(request: Request, target: str, access: Principal) -> AnyResponse:
     """Return the response to GET for a client that is connected in another way.
 
     Args:

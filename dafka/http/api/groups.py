@@ -9,7 +9,7 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import DescribedGroup, DescribedMember
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
-from dafka.http.api.registry import Answer, Needs, Parameter, route
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
 from dafka.http.api.schemas import AnyValue, Array, Choice, Integer, MapOf, Nullable, Object, Text
 from dafka.http.api.topics import PAGE_MAX
 from dafka.http.logs.positions import find_offsets, parse_offsets, parse_position
@@ -93,7 +93,7 @@ COMMIT = Object(
 @route(
     "GET",
     "/groups",
-    needs=Needs.USER,
+    needs=RequiredPermission.USER,
     tag="Groups",
     parameters=[
         Parameter("prefix", Text("How the names begin.", 1000), ""),
@@ -155,7 +155,7 @@ async def _list_here(request: Request) -> dict[str, Any]:
 @route(
     "GET",
     "/groups/{group}",
-    needs=Needs.GROUP,
+    needs=RequiredPermission.GROUP,
     tag="Groups",
     answers={200: Answer("The group.", GROUP)},
     errors=("group_not_found",),
@@ -225,7 +225,7 @@ def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str
 @route(
     "DELETE",
     "/groups/{group}",
-    needs=Needs.GROUP,
+    needs=RequiredPermission.GROUP,
     tag="Groups",
     answers={204: Answer("The group is deleted.")},
     errors=("group_not_found", "conflict"),
@@ -239,7 +239,7 @@ async def delete_group(request: Request) -> AnyResponse:
 @route(
     "PUT",
     "/groups/{group}/offsets",
-    needs=Needs.GROUP,
+    needs=RequiredPermission.GROUP,
     tag="Groups",
     document=COMMIT,
     answers={200: Answer("The group. Its offsets are durable.", GROUP)},

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.schemas import Array, Boolean, Choice, Integer, Nullable, Object, Text
 from dafka.http.server.messages import AnyResponse, Request, respond
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState, NodeView
@@ -64,13 +64,15 @@ NODES = Object(
 )
 
 
-@route("GET", "/nodes", needs=Needs.ADMINISTRATOR, tag="Broker", answers={200: Answer("The nodes.", NODES)})
+@route(
+    "GET", "/nodes", needs=RequiredPermission.ADMINISTRATOR, tag="Broker", answers={200: Answer("The nodes.", NODES)}
+)
 async def list_nodes(request: Request) -> AnyResponse:
     """List the nodes of the cluster, and who stores whose records.
 
     An observer looks for them while somebody asks, so the first answer may name this broker only.
     """
-    surveys, broker = request.web.surveys, request.service.broker
+    surveys, broker = request.web.survey_cache, request.service.broker
     survey, note = surveys.newest(), surveys.problem
     own = {
         "address": broker.address,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from dafka.http.api.registry import Needs, Parameter, Route
+from dafka.http.api.registry import Parameter, RequiredPermission, Route
 from dafka.http.api.schemas import Choice, Object, Schema, Text, find_objects
 from dafka.http.server.errors import STATUSES
 from dafka.http.server.messages import JSON
@@ -26,14 +26,14 @@ ERROR = Object(
 )
 
 PERMISSIONS = {
-    Needs.NOTHING: "Anybody may do this.",
-    Needs.USER: "Any user may do this. The answer has what the user may see.",
-    Needs.SEE: "The user needs any permission for the topic.",
-    Needs.READ: "The user needs the permission `read` for the topic.",
-    Needs.WRITE: "The user needs the permission `write` for the topic.",
-    Needs.ADMIN: "The user needs the permission `admin` for the topic.",
-    Needs.GROUP: "The user needs the permission `groups` for the group.",
-    Needs.ADMINISTRATOR: "The user needs the permission `admin` for `*`.",
+    RequiredPermission.NOTHING: "Anybody may do this.",
+    RequiredPermission.USER: "Any user may do this. The answer has what the user may see.",
+    RequiredPermission.SEE: "The user needs any permission for the topic.",
+    RequiredPermission.READ: "The user needs the permission `read` for the topic.",
+    RequiredPermission.WRITE: "The user needs the permission `write` for the topic.",
+    RequiredPermission.ADMIN: "The user needs the permission `admin` for the topic.",
+    RequiredPermission.GROUP: "The user needs the permission `groups` for the group.",
+    RequiredPermission.ADMINISTRATOR: "The user needs the permission `admin` for `*`.",
 }
 """Who may use the routes that need a permission."""
 
@@ -95,7 +95,7 @@ def describe_api(routes: Iterable[Route]) -> dict[str, Any]:
 def error_codes(route: Route) -> list[str]:
     """Return the codes of all errors with which a route answers."""
     codes = ["bad_request", *route.errors, "request_timeout", "internal_error", "storage_failed"]
-    if route.needs is not Needs.NOTHING:
+    if route.needs is not RequiredPermission.NOTHING:
         codes += ["unauthenticated", "forbidden"]
     else:
         codes += ["forbidden"]
@@ -114,7 +114,7 @@ def _describe_operation(route: Route) -> dict[str, Any]:
         + [_describe_parameter(each) for each in route.parameters],
         "responses": _describe_answers(route),
     }
-    if route.needs is Needs.NOTHING:
+    if route.needs is RequiredPermission.NOTHING:
         found["security"] = []
     if route.document is not None:
         found["requestBody"] = {"required": True, "content": _describe_contents({JSON: route.document})}

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from dafka.http.api.registry import Answer, Needs, Parameter, route
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
 from dafka.http.api.replicas import find_broker_problems
 from dafka.http.api.schemas import Array, Boolean, Integer, Nullable, Number, Object, Text
 from dafka.http.api.storage import USAGE, measure_usage
@@ -75,7 +75,7 @@ OVERVIEW = Object(
 @route(
     "GET",
     "/overview",
-    needs=Needs.USER,
+    needs=RequiredPermission.USER,
     tag="Broker",
     parameters=[Parameter("history", Boolean("Whether to return the rates of the last minutes."), False)],
     answers={200: Answer("The overview.", OVERVIEW)},
@@ -86,7 +86,7 @@ async def describe_overview(request: Request) -> AnyResponse:
     Storage and problems are for users with the permission `admin` for `*`.
     """
     web, service = request.web, request.service
-    broker, activity, time_ms = service.broker, request.web.activity, now_ms()
+    broker, activity, time_ms = service.broker, request.web.throughput, now_ms()
     statistics = broker.statistics()
     if activity.is_due(time_ms):
         records_out = sum(each.counters.consumed.total() for each in service.listeners)
@@ -153,7 +153,7 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
     lag = sum(statistics.lag.values())
     if lag > LAG_MAX:
         yield f"this broker is {lag} records behind the producers of {len(statistics.lag)} partitions"
-    survey = web.surveys.newest()
+    survey = web.survey_cache.newest()
     if survey is not None:
         yield from find_survey_problems(survey, broker.address)
 

@@ -22,7 +22,7 @@ from dafka.http.api.record_bodies import (
     split_records,
 )
 from dafka.http.api.record_schemas import DELETED, JSON_RECORD, OFFSETS, PUBLISHED, REST_PUBLISHED, REST_RECORDS
-from dafka.http.api.registry import Answer, Body, Needs, Parameter, route
+from dafka.http.api.registry import Answer, Body, Parameter, RequiredPermission, route
 from dafka.http.api.schemas import Integer, Text
 from dafka.http.logs.positions import find_offsets, parse_position_text
 from dafka.http.logs.publishing import Publication
@@ -48,7 +48,7 @@ _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
 @route(
     "POST",
     "/topics/{topic}/records",
-    needs=Needs.WRITE,
+    needs=RequiredPermission.WRITE,
     tag="Records",
     parameters=[
         Parameter("key", Text("The key of the record, if the body is one value."), example="anne"),
@@ -163,7 +163,7 @@ def _batch_bytes_max(request: Request, topic: str) -> int:
 @route(
     "DELETE",
     "/topics/{topic}/records",
-    needs=Needs.ADMIN,
+    needs=RequiredPermission.ADMIN,
     tag="Records",
     parameters=[
         Parameter("log", Integer("The log. It may be missing if the topic has one."), example=0),
@@ -194,7 +194,7 @@ async def delete_records(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/topics/{topic}/offsets",
-    needs=Needs.SEE,
+    needs=RequiredPermission.SEE,
     tag="Records",
     parameters=[
         Parameter(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from dafka.http.api.schemas import Schema
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.errors import WebError
 from dafka.http.server.head import Head
 from dafka.http.server.messages import JSON, AnyResponse, Request
@@ -18,7 +18,7 @@ from dafka.http.server.messages import JSON, AnyResponse, Request
 Handler: TypeAlias = Callable[[Request], Awaitable[AnyResponse]]
 
 
-class Needs(Enum):
+class RequiredPermission(Enum):
     """The permission that a route needs, for the topic or the group in its path."""
 
     NOTHING = "nothing"
@@ -31,15 +31,15 @@ class Needs(Enum):
     ADMINISTRATOR = "administrator"
 
 
-_CHECKS: dict[Needs, Callable[[Access, Mapping[str, str]], object]] = {
-    Needs.NOTHING: lambda _access, _arguments: None,
-    Needs.USER: lambda access, _: access.permissions,
-    Needs.SEE: lambda access, arguments: access.check_see(arguments["topic"]),
-    Needs.READ: lambda access, arguments: access.check_read(arguments["topic"]),
-    Needs.WRITE: lambda access, arguments: access.check_write(arguments["topic"]),
-    Needs.ADMIN: lambda access, arguments: access.check_admin(arguments["topic"]),
-    Needs.GROUP: lambda access, arguments: access.check_group(arguments["group"]),
-    Needs.ADMINISTRATOR: lambda access, _: access.check_administrator(),
+_CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], object]] = {
+    RequiredPermission.NOTHING: lambda _access, _arguments: None,
+    RequiredPermission.USER: lambda access, _: access.permissions,
+    RequiredPermission.SEE: lambda access, arguments: access.check_see(arguments["topic"]),
+    RequiredPermission.READ: lambda access, arguments: access.check_read(arguments["topic"]),
+    RequiredPermission.WRITE: lambda access, arguments: access.check_write(arguments["topic"]),
+    RequiredPermission.ADMIN: lambda access, arguments: access.check_admin(arguments["topic"]),
+    RequiredPermission.GROUP: lambda access, arguments: access.check_group(arguments["group"]),
+    RequiredPermission.ADMINISTRATOR: lambda access, _: access.check_administrator(),
 }
 
 
@@ -116,7 +116,7 @@ class Route:
     method: str
     path: str
     handler: Handler
-    needs: Needs
+    needs: RequiredPermission
     tag: str
     parameters: tuple[Parameter, ...]
     document: Schema | None
@@ -162,7 +162,7 @@ class Route:
                 return None
         return found
 
-    def check_access(self, access: Access, arguments: Mapping[str, str]) -> None:
+    def check_access(self, access: Principal, arguments: Mapping[str, str]) -> None:
         """Raise `WebError` if a user has not the permission that the route needs."""
         _CHECKS[self.needs](access, arguments)
 
@@ -193,7 +193,7 @@ def route(
     method: str,
     path: str,
     *,
-    needs: Needs,
+    needs: RequiredPermission,
     tag: str,
     answers: Mapping[int, Answer],
     parameters: Sequence[Parameter] = (),

@@ -6,25 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dafka.broker.broker import Service
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.brokers import BrokerDescription
-from dafka.broker.core.replication.records import NO_BRANCH, BranchRow
-from dafka.broker.node import Broker
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.replication.records import NO_EPOCH, EpochStart
+from dafka.broker.node import BrokerNode
 
 
-def number_of(broker: Broker, address: str) -> int | None:
+def number_of(broker: BrokerNode, address: str) -> int | None:
     """Return the number of a broker; None if it is not known."""
     found = broker.brokers.find(address)
     return None if found is None else found.number
 
 
-def numbers_of(broker: Broker, addresses: Iterable[str]) -> list[int]:
+def numbers_of(broker: BrokerNode, addresses: Iterable[str]) -> list[int]:
     """Return the numbers of brokers, as far as they are known."""
     return [number for each in addresses if (number := number_of(broker, each)) is not None]
 
 
-def describe_leadership(broker: Broker, log: LogState) -> dict[str, Any]:
+def describe_leadership(broker: BrokerNode, log: Log) -> dict[str, Any]:
     """Return who leads a log and who keeps it. Only the leader knows who is in sync."""
     leadership = log.leadership
     return {
@@ -35,7 +35,7 @@ def describe_leadership(broker: Broker, log: LogState) -> dict[str, Any]:
     }
 
 
-def describe_brokers(service: Service) -> list[dict[str, Any]]:
+def describe_brokers(service: Broker) -> list[dict[str, Any]]:
     """Return all brokers of the cluster by number, with how many logs each leads and keeps."""
     broker = service.broker
     led: Counter[str] = Counter()
@@ -53,7 +53,7 @@ def describe_brokers(service: Service) -> list[dict[str, Any]]:
 
 
 def _describe(
-    broker: Broker, each: BrokerDescription, led: Counter[str], kept: Counter[str], needed: Counter[str]
+    broker: BrokerNode, each: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
 ) -> dict[str, Any]:
     address = each.address
     is_drained = each.is_draining and not led[address] and not needed[address]
@@ -74,7 +74,7 @@ def _describe(
     }
 
 
-def describe_moves(broker: Broker) -> list[dict[str, Any]]:
+def describe_moves(broker: BrokerNode) -> list[dict[str, Any]]:
     """Return the logs that are getting other replicas, each with the reason in words."""
     found = []
     for log in broker.order.all_logs():
@@ -85,24 +85,24 @@ def describe_moves(broker: Broker) -> list[dict[str, Any]]:
                     "topic": log.topic,
                     "log": log.number,
                     "replicas": numbers_of(broker, log.leadership.replicas),
-                    "joining": numbers_of(broker, log.leadership.joining),
+                    "learners": numbers_of(broker, log.leadership.learners),
                     "reason": reason.value,
                 }
             )
     return found
 
 
-def _replica_count(service: Service, log: LogState) -> int:
+def _replica_count(service: Broker, log: Log) -> int:
     topic = service.broker.order.topics.get(log.topic)
     return (topic.replica_count if topic is not None else 0) or service.config.broker.replicas
 
 
-def count_leaderless(broker: Broker) -> int:
+def count_leaderless(broker: BrokerNode) -> int:
     """Return how many logs no broker leads at present."""
     return sum(not log.leadership.leader for log in broker.order.all_logs())
 
 
-def find_broker_problems(broker: Broker) -> Iterator[str]:
+def find_broker_problems(broker: BrokerNode) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong with the brokers of the cluster and their logs."""
     for each in broker.brokers.all():
         if not broker.brokers.is_alive(each.address):
@@ -126,7 +126,7 @@ def find_broker_problems(broker: Broker) -> Iterator[str]:
         )
 
 
-def describe_branches(broker: Broker, rows: Sequence[BranchRow]) -> list[dict[str, Any]]:
+def describe_branches(broker: BrokerNode, rows: Sequence[EpochStart]) -> list[dict[str, Any]]:
     """Return the branch table of a log.
 
     Args:
@@ -137,12 +137,12 @@ def describe_branches(broker: Broker, rows: Sequence[BranchRow]) -> list[dict[st
         A row for each branch. Its flags: `first` has no branch before it; `fork` continues a branch that another branch
         continues, too, so that both have had records of their own; `latest` is the one with the largest epoch.
     """
-    parents = Counter(row.parent.branch for row in rows if row.parent.branch != NO_BRANCH)
+    parents = Counter(row.parent.branch for row in rows if row.parent.branch != NO_EPOCH)
     found = []
     for row in rows:
         old = row.parent.branch
         flags = []
-        if old == NO_BRANCH:
+        if old == NO_EPOCH:
             flags.append("first")
         elif parents[old] > 1:
             flags.append("fork")
@@ -153,9 +153,9 @@ def describe_branches(broker: Broker, rows: Sequence[BranchRow]) -> list[dict[st
                 "epoch": row.branch.epoch,
                 "leader": number_of(broker, row.branch.leader),
                 "leader_address": row.branch.leader,
-                "old_epoch": None if old == NO_BRANCH else old.epoch,
-                "old_leader": None if old == NO_BRANCH else number_of(broker, old.leader),
-                "old_leader_address": "" if old == NO_BRANCH else old.leader,
+                "old_epoch": None if old == NO_EPOCH else old.epoch,
+                "old_leader": None if old == NO_EPOCH else number_of(broker, old.leader),
+                "old_leader_address": "" if old == NO_EPOCH else old.leader,
                 "old_end_offset": row.parent.end_offset,
                 "start_offset": row.parent.end_offset,
                 "replicas": numbers_of(broker, row.replicas),

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 from dafka.broker.access.permissions import Permissions
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.schemas import Array, Boolean, MapOf, Nullable, Object, Text
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.authentication import session_of
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
@@ -28,7 +28,7 @@ SESSION = Object(
 LOGIN = Object("Login", {"user": Text("The name.", 100), "password": Text("The password.", 1000)})
 
 
-def _describe(access: Access) -> dict[str, Any]:
+def _describe(access: Principal) -> dict[str, Any]:
     permissions = access.permissions if access.is_known else Permissions()
     return {
         "user": access.user,
@@ -47,7 +47,7 @@ def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
 @route(
     "GET",
     "/session",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Session",
     answers={200: Answer("The user and its permissions.", SESSION)},
 )
@@ -59,7 +59,7 @@ async def describe_session(request: Request) -> AnyResponse:
 @route(
     "POST",
     "/session",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Session",
     document=LOGIN,
     answers={200: Answer("The user and its permissions. A cookie stands for the session.", SESSION)},
@@ -82,14 +82,14 @@ async def log_in(request: Request) -> AnyResponse:
         web.sessions.end(former)
     secret = web.sessions.begin(user)
     return respond(
-        _describe(Access(request.service.security.users, user.name)), headers=(_cookie(request, secret, SESSION_S),)
+        _describe(Principal(request.service.security.users, user.name)), headers=(_cookie(request, secret, SESSION_S),)
     )
 
 
 @route(
     "DELETE",
     "/session",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="Session",
     answers={204: Answer("The session is over.")},
 )

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from dafka.config import Config
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.schemas import AnyValue, Array, Boolean, Object, Text
 from dafka.http.api.storage import hide_password
 from dafka.http.server.messages import AnyResponse, Request, respond
@@ -33,7 +33,13 @@ SECTION = Object("Section", {"name": Text("Its name."), "settings": Array(SETTIN
 SETTINGS = Object("Settings", {"sections": Array(SECTION)})
 
 
-@route("GET", "/settings", needs=Needs.ADMINISTRATOR, tag="Broker", answers={200: Answer("The settings.", SETTINGS)})
+@route(
+    "GET",
+    "/settings",
+    needs=RequiredPermission.ADMINISTRATOR,
+    tag="Broker",
+    answers={200: Answer("The settings.", SETTINGS)},
+)
 async def describe_settings(request: Request) -> AnyResponse:
     """Describe the settings that the broker runs with. Secrets are not among them: settings name their files."""
     return respond({"sections": describe_config(request.service.config)})

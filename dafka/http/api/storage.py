@@ -9,11 +9,11 @@ from typing import Any
 
 import trio
 
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.schemas import Array, Choice, Integer, Nullable, Object, Text
 from dafka.http.api.verification import StorageVerification
 from dafka.http.server.errors import WebError
-from dafka.http.server.http_server import WebListener
+from dafka.http.server.http_server import HttpServer
 from dafka.http.server.messages import AnyResponse, Request, respond
 from dafka.storage import HasColdTier, TierStatistics
 from dafka.storage.base import Damage
@@ -104,7 +104,7 @@ VERIFICATION = Object(
 @route(
     "GET",
     "/storage",
-    needs=Needs.ADMINISTRATOR,
+    needs=RequiredPermission.ADMINISTRATOR,
     tag="Broker",
     answers={200: Answer("The storage.", STORAGE)},
     errors=("storage_failed",),
@@ -130,7 +130,7 @@ async def describe_storage(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/storage/verification",
-    needs=Needs.ADMINISTRATOR,
+    needs=RequiredPermission.ADMINISTRATOR,
     tag="Broker",
     answers={200: Answer("The latest verification.", VERIFICATION)},
 )
@@ -142,7 +142,7 @@ async def describe_verification(request: Request) -> AnyResponse:
 @route(
     "POST",
     "/storage/verification",
-    needs=Needs.ADMINISTRATOR,
+    needs=RequiredPermission.ADMINISTRATOR,
     tag="Broker",
     answers={202: Answer("The verification has begun.", VERIFICATION)},
     errors=("conflict",),
@@ -157,7 +157,7 @@ async def start_verification(request: Request) -> AnyResponse:
     return respond(_describe_verification(request.web.verification), 202)
 
 
-async def measure_usage(web: WebListener) -> dict[str, Any]:
+async def measure_usage(web: HttpServer) -> dict[str, Any]:
     """Return how much space the storage takes. Raises `StorageError`."""
     found = web.usage.find(trio.current_time(), _USAGE_S)
     if found is None:

@@ -8,11 +8,11 @@ from functools import partial
 
 import trio
 
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.http.api.record_schemas import JSON_RECORD
-from dafka.http.api.registry import Answer, Needs, Parameter, route
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
 from dafka.http.api.schemas import Integer, Text
-from dafka.http.logs.divergences import BranchFollower
+from dafka.http.logs.divergences import DivergenceTracker
 from dafka.http.logs.positions import FromGroup, FromOffsets, Position, find_offsets, parse_position_text
 from dafka.http.logs.reading import READ_BYTES, find_logs
 from dafka.http.server.documents import encode_document
@@ -44,7 +44,7 @@ _FROM = (
 @route(
     "GET",
     "/topics/{topic}/records",
-    needs=Needs.READ,
+    needs=RequiredPermission.READ,
     tag="Records",
     parameters=[
         Parameter("from", Text(_FROM, 3000), "earliest", example="time:2026-01-31T12:00:00Z"),
@@ -90,7 +90,7 @@ async def read_records(request: Request) -> AnyResponse:
     return StreamedResponse(_Lines(request, topic, offsets, ends).produce, JSON_LINES)
 
 
-async def _wait(request: Request, offsets: Mapping[LogState, int]) -> None:
+async def _wait(request: Request, offsets: Mapping[Log, int]) -> None:
     """Wait for a record, for the time that the client gives, and while it is there."""
     async with trio.open_nursery() as nursery:
 
@@ -104,7 +104,7 @@ async def _wait(request: Request, offsets: Mapping[LogState, int]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _begin_events(request: Request, topic: str, logs: Sequence[LogState]) -> StreamedResponse:
+async def _begin_events(request: Request, topic: str, logs: Sequence[Log]) -> StreamedResponse:
     last = request.head.headers.get("last-event-id")
     position = _parse_position(request, request.query["from"] if last is None else f"offsets:{last}")
     if len(logs) > EVENT_LOGS_MAX:
@@ -131,7 +131,7 @@ def _parse_position(request: Request, text: str) -> Position:
 
 
 async def _read_all(
-    request: Request, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
+    request: Request, offsets: Mapping[Log, int], ends: Mapping[Log, int]
 ) -> AsyncGenerator[list[RecordLine]]:
     """Yield the records of logs in ranges of offsets, log by log."""
     for log, first in offsets.items():
@@ -157,9 +157,7 @@ class _Lines:
         ends: Where to end in each log.
     """
 
-    def __init__(
-        self, request: Request, topic: str, offsets: Mapping[LogState, int], ends: Mapping[LogState, int]
-    ) -> None:
+    def __init__(self, request: Request, topic: str, offsets: Mapping[Log, int], ends: Mapping[Log, int]) -> None:
         self._request = request
         self._topic = topic
         self._offsets = offsets
@@ -187,12 +185,12 @@ class _Events:
         offsets: Where it begins in each log.
     """
 
-    def __init__(self, request: Request, topic: str, offsets: Mapping[LogState, int]) -> None:
+    def __init__(self, request: Request, topic: str, offsets: Mapping[Log, int]) -> None:
         self._request = request
         self._access = request.logs
         self._topic = topic
         self._offsets = dict(offsets)
-        self._follower = BranchFollower(request.service.broker)
+        self._follower = DivergenceTracker(request.service.broker)
 
     async def produce(self, send: Send) -> None:
         """Send events until cancelled, or until the user may not read the topic any more."""
@@ -235,7 +233,7 @@ class _Events:
                 self._offsets[log] = max(read.read.next_offset, offset)
                 self._request.web.counters.consumed[self._topic] += count
 
-    def _begin_event(self, log: LogState, offset: int) -> bytes:
+    def _begin_event(self, log: Log, offset: int) -> bytes:
         """Return the beginning of an event, which says where all logs are."""
         self._offsets[log] = offset + 1
         return b"id: %b\ndata: " % self._position()

@@ -8,16 +8,16 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from dafka.broker.access.permissions import Permission
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES, find_settings_problem, list_settings
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.inventory import StoredPartition, StoredTopic
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.http.api.brokers import REPLICAS
-from dafka.http.api.registry import Answer, Needs, Parameter, route
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
 from dafka.http.api.replicas import describe_leadership
 from dafka.http.api.schemas import Array, Boolean, Choice, Integer, MapOf, Nullable, Object, Text
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.errors import WebError, topic_not_found
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
 from dafka.protocol.observer.cluster_survey import HolderView
@@ -147,7 +147,7 @@ def find_topic(request: Request) -> Topic:
     return topic
 
 
-def list_permissions(access: Access, topic: str) -> list[str]:
+def list_permissions(access: Principal, topic: str) -> list[str]:
     """Return what a user may do with a topic."""
     permissions = access.permissions
     return [
@@ -158,7 +158,7 @@ def list_permissions(access: Access, topic: str) -> list[str]:
 @route(
     "GET",
     "/topics",
-    needs=Needs.USER,
+    needs=RequiredPermission.USER,
     tag="Topics",
     parameters=[
         Parameter("prefix", Text("How the names begin.", 249), "", example="orders"),
@@ -217,7 +217,7 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
 @route(
     "POST",
     "/topics",
-    needs=Needs.USER,
+    needs=RequiredPermission.USER,
     tag="Topics",
     document=NEW_TOPIC,
     answers={201: Answer("The topic, which is durable.", TOPIC)},
@@ -249,7 +249,7 @@ async def create_topic(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/topics/{topic}",
-    needs=Needs.SEE,
+    needs=RequiredPermission.SEE,
     tag="Topics",
     parameters=[
         Parameter(
@@ -306,7 +306,7 @@ async def _describe(request: Request, topic: Topic, *, has_times: bool = False) 
     }
 
 
-def _describe_log(broker: Broker, log: LogState, size: int) -> dict[str, Any]:
+def _describe_log(broker: BrokerNode, log: Log, size: int) -> dict[str, Any]:
     return {
         "log": log.number,
         "start_offset": log.index.start_offset,
@@ -329,7 +329,7 @@ async def _ask_leaders(
 @route(
     "PATCH",
     "/topics/{topic}",
-    needs=Needs.ADMIN,
+    needs=RequiredPermission.ADMIN,
     tag="Topics",
     document=TOPIC_CHANGES,
     answers={200: Answer("The topic, whose changes are durable.", TOPIC)},
@@ -360,7 +360,7 @@ async def change_topic(request: Request) -> AnyResponse:
 @route(
     "DELETE",
     "/topics/{topic}",
-    needs=Needs.ADMIN,
+    needs=RequiredPermission.ADMIN,
     tag="Topics",
     answers={204: Answer("The topic is deleted.")},
     errors=("topic_not_found",),
@@ -378,7 +378,7 @@ async def delete_topic(request: Request) -> AnyResponse:
 @route(
     "GET",
     "/topics/{topic}/partitions",
-    needs=Needs.SEE,
+    needs=RequiredPermission.SEE,
     tag="Topics",
     answers={200: Answer("The partitions.", PARTITIONS)},
     errors=("topic_not_found",),
@@ -392,7 +392,7 @@ async def list_partitions(request: Request) -> AnyResponse:
     partitions = await broker.inventory.partitions(name)
     if not partitions and broker.find_topic(name) is None:
         raise topic_not_found(name)
-    holders = request.web.surveys.holders(name, broker.address)
+    holders = request.web.survey_cache.holders(name, broker.address)
     return respond({"partitions": [_describe_partition(each, holders.get(each.address, ())) for each in partitions]})
 
 

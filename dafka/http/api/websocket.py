@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dafka.http.api.openapi import ERROR
-from dafka.http.api.registry import Answer, Needs, route
+from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request
 
@@ -11,7 +11,7 @@ from dafka.http.server.messages import AnyResponse, Request
 @route(
     "GET",
     "/ws",
-    needs=Needs.NOTHING,
+    needs=RequiredPermission.NOTHING,
     tag="WebSocket",
     answers={
         101: Answer("The connection continues with WebSocket."),

@@ -18,7 +18,7 @@ import trio
 from websockets.trio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.config import Config
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner
 from dafka.http.server.documents import decode_document, encode_document
@@ -180,7 +180,7 @@ class BrokerClient:
                 each.close_unused(float("inf"))
 
     @asynccontextmanager
-    async def open_websocket(self, broker: BrokerDescription) -> AsyncIterator[ClientConnection]:
+    async def open_websocket(self, broker: BrokerRegistration) -> AsyncIterator[ClientConnection]:
         """Connect to a broker over WebSocket for the duration of a block.
 
         Args:
@@ -211,7 +211,7 @@ class BrokerClient:
             yield websocket
 
     async def request(
-        self, broker: BrokerDescription, method: str, target: str, document: Any = None, *, is_page: bool = False
+        self, broker: BrokerRegistration, method: str, target: str, document: Any = None, *, is_page: bool = False
     ) -> Any:
         """Send a request to a broker, and return the document in its answer.
 
@@ -247,7 +247,7 @@ class BrokerClient:
         return found
 
     async def _exchange(
-        self, broker: BrokerDescription, method: str, target: str, document: Any, *, is_page: bool
+        self, broker: BrokerRegistration, method: str, target: str, document: Any, *, is_page: bool
     ) -> tuple[int, bytes]:
         pool = self._pools.setdefault((broker.address, broker.http_url, broker.forwarding_key), _Pool())
         async with pool.limiters[is_page]:
@@ -266,7 +266,7 @@ class BrokerClient:
                 connection.close()
             return status, body
 
-    async def _connect(self, broker: BrokerDescription) -> _Connection:
+    async def _connect(self, broker: BrokerRegistration) -> _Connection:
         """Connect to a broker, and get a challenge."""
         url = urlsplit(broker.http_url)
         host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

@@ -17,11 +17,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.trio.client import ClientConnection
 
 from dafka.batches import iter_batches
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.errors import BatchError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, describe_error
-from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.logs.reading import ReadRecords
 from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.errors import STATUSES, WebError
@@ -90,7 +90,7 @@ class BrokerLink:
         is_closed: Whether the connection has ended; the link cannot be used any more.
     """
 
-    def __init__(self, client: BrokerClient, broker: BrokerDescription) -> None:
+    def __init__(self, client: BrokerClient, broker: BrokerRegistration) -> None:
         self.broker = broker
         self.is_closed = False
         self._client = client
@@ -106,7 +106,7 @@ class BrokerLink:
         try:
             if not self.broker.http_url:
                 raise BrokerError("does not listen to HTTP")
-            with single_exception():
+            with unwrap_group():
                 async with self._client.open_websocket(self.broker) as connection:
                     await self._serve(connection)
         except BrokerError as error:
@@ -144,10 +144,10 @@ class BrokerLink:
         self._send(encode_publish(number, topic, log, batches), reply)
         return reply
 
-    async def describe(self, topic: str) -> dict[int, LogBounds]:
+    async def describe(self, topic: str) -> dict[int, LogOffsets]:
         """Return the offsets of each log of a topic that the other broker leads."""
         answer = await self._ask({"type": "describe", "topic": topic})
-        return {each.pop("log"): LogBounds(**each) for each in answer["logs"]}
+        return {each.pop("log"): LogOffsets(**each) for each in answer["logs"]}
 
     async def find_offset_by_time(self, topic: str, log: int, timestamp_ms: int) -> int:
         """Return the offset of the first record that was made at a time or later; else the end of the log."""

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import trio
 
-from dafka.broker.broker import Service
-from dafka.broker.core.log.log import LogState
-from dafka.broker.core.metadata.brokers import BrokerDescription
-from dafka.exceptions import single_exception
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.server.errors import WebError, topic_not_found
@@ -35,7 +35,7 @@ class Leaders:
         client: Connects to other brokers.
     """
 
-    def __init__(self, service: Service, client: BrokerClient) -> None:
+    def __init__(self, service: Broker, client: BrokerClient) -> None:
         self._broker = service.broker
         self._client = client
         self._links: dict[str, BrokerLink] = {}
@@ -47,14 +47,14 @@ class Leaders:
             task_status.started()
             await trio.sleep_forever()
 
-    def find(self, log: LogState) -> BrokerDescription | None:
+    def find(self, log: Log) -> BrokerRegistration | None:
         """Return the broker that leads a log; None if none does, or it is this one, or not known."""
         leader = log.leadership.leader
         if log.leadership.is_led or not leader or leader == self._broker.address:
             return None
         return self._broker.brokers.find(leader)
 
-    def link(self, log: LogState) -> BrokerLink:
+    def link(self, log: Log) -> BrokerLink:
         """Return the connection to the leader of a log. Raises `BrokerError` if none is known."""
         leader = self.find(log)
         if leader is None:
@@ -67,7 +67,7 @@ class Leaders:
         return found
 
     async def ask(
-        self, log: LogState, call: Callable[[BrokerLink], Awaitable[_T]], *, wait_s: float = LEADER_WAIT_S
+        self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], *, wait_s: float = LEADER_WAIT_S
     ) -> _T | None:
         """Ask the leader of a log, and again if another broker becomes the leader.
 
@@ -87,7 +87,7 @@ class Leaders:
             if log.is_gone:
                 raise topic_not_found(log.topic)
             try:
-                answers = await self.until_moved(log, call, deadline)
+                answers = await self.retry_on_leader_change(log, call, deadline)
                 if answers:
                     return answers[0]
             except BrokerError as error:
@@ -98,11 +98,11 @@ class Leaders:
                 problem = "does not lead it yet"
             if trio.current_time() + RETRY_S >= deadline:
                 raise self.unavailable(log, problem)
-            await self.wait_moved(log, RETRY_S)
+            await self.wait_leader_change(log, RETRY_S)
         return None
 
-    async def until_moved(
-        self, log: LogState, call: Callable[[BrokerLink], Awaitable[_T]], deadline: float
+    async def retry_on_leader_change(
+        self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], deadline: float
     ) -> list[_T]:
         """Ask the leader of a log, until it is another one or time is over.
 
@@ -119,7 +119,7 @@ class Leaders:
             WebError: It refuses the request.
         """
         link, found = self.link(log), list[_T]()
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
                 nursery.cancel_scope.deadline = deadline
                 nursery.start_soon(self._cancel_when_moved, log, nursery.cancel_scope)
@@ -127,12 +127,12 @@ class Leaders:
                 nursery.cancel_scope.cancel()
         return found
 
-    async def wait_moved(self, log: LogState, wait_s: float) -> None:
+    async def wait_leader_change(self, log: Log, wait_s: float) -> None:
         """Wait until another broker leads a log, or for a time."""
         with trio.move_on_after(wait_s) as scope:
             await self._cancel_when_moved(log, scope)
 
-    def unavailable(self, log: LogState, problem: str) -> WebError:
+    def unavailable(self, log: Log, problem: str) -> WebError:
         """Return the error that a client gets if the leader of a log cannot be reached.
 
         Args:
@@ -150,7 +150,7 @@ class Leaders:
             )
         return WebError("leader_unavailable", f"broker {leader.number}, which leads {where}, {problem}")
 
-    async def _cancel_when_moved(self, log: LogState, scope: trio.CancelScope) -> None:
+    async def _cancel_when_moved(self, log: Log, scope: trio.CancelScope) -> None:
         before = log.leadership
         while (log.leadership.leader, log.leadership.epoch) == (before.leader, before.epoch):
             if log.leadership.is_led != before.is_led or log.is_gone:

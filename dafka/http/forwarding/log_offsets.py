@@ -6,7 +6,7 @@ import attrs
 
 
 @attrs.frozen
-class LogBounds:
+class LogOffsets:
     """The offsets of a log.
 
     Attributes:

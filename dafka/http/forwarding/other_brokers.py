@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from dafka.broker.broker import Service
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.broker import Broker
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.server.errors import WebError
 
@@ -24,11 +24,11 @@ class OtherBrokers:
         client: Connects to other brokers.
     """
 
-    def __init__(self, service: Service, client: BrokerClient) -> None:
+    def __init__(self, service: Broker, client: BrokerClient) -> None:
         self._broker = service.broker
         self._client = client
 
-    async def request(self, broker: BrokerDescription, method: str, target: str, document: Any = None) -> Any:
+    async def request(self, broker: BrokerRegistration, method: str, target: str, document: Any = None) -> Any:
         """Send a request to a broker, and return the document in its answer.
 
         Args:
@@ -59,7 +59,7 @@ class OtherBrokers:
         """
         found: dict[str, Any] = {}
 
-        async def get(broker: BrokerDescription) -> None:
+        async def get(broker: BrokerRegistration) -> None:
             try:
                 with trio.move_on_after(SHOWN_WAIT_S):
                     found[broker.address] = await self._client.request(broker, "GET", target, is_page=True)

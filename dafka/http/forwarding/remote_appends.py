@@ -16,7 +16,7 @@ import trio
 
 from dafka.batches.header import with_producer
 from dafka.broker.coordinator.transactions import DRAWN_IDS
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import AppendedBatches, Batch
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.http.forwarding.broker_client import BrokerError
@@ -107,7 +107,7 @@ class RemoteAppend:
         ended: Set when the records are durable or refused.
     """
 
-    def __init__(self, log: LogState, batches: Sequence[Batch], deadline: float) -> None:
+    def __init__(self, log: Log, batches: Sequence[Batch], deadline: float) -> None:
         self.log = log
         self.batches = batches
         self.record_count = sum(header.count for header, _ in batches)
@@ -172,9 +172,9 @@ class RemoteAppends:
 
     def __init__(
         self,
-        log: LogState,
+        log: Log,
         leaders: Leaders,
-        append: Callable[[LogState, Sequence[Batch]], AppendedBatches | None],
+        append: Callable[[Log, Sequence[Batch]], AppendedBatches | None],
         gone: Callable[[RemoteAppend], None],
         lanes: Lanes,
     ) -> None:
@@ -203,14 +203,14 @@ class RemoteAppends:
                 elif self._log.is_gone:
                     self._pending[0].fail(topic_not_found(self._log.topic))
                 else:
-                    await self._leaders.until_moved(self._log, self._send_all, math.inf)
+                    await self._leaders.retry_on_leader_change(self._log, self._send_all, math.inf)
             except BrokerError as error:
                 self._problem = str(error)
             self._forget_answers()
             self._fail_late()
             self._remove_ended()
             if self._pending and not self._log.leadership.is_led:
-                await self._leaders.wait_moved(self._log, RETRY_S)
+                await self._leaders.wait_leader_change(self._log, RETRY_S)
 
     async def _send_all(self, link: BrokerLink) -> None:
         """Send all records over a connection, and take the answers in their order.
@@ -362,7 +362,7 @@ class RemoteAppends:
             each.finish(None if offset < 0 else offset)
 
 
-def leader_changed(log: LogState) -> WebError:
+def leader_changed(log: Log) -> WebError:
     """Return the error that nobody knows whether records were published."""
     return WebError(
         "leader_changed",

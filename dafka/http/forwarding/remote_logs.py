@@ -8,13 +8,13 @@ from weakref import WeakKeyDictionary
 
 import trio
 
-from dafka.broker.broker import Service
-from dafka.broker.core.log.log import LogState
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import AppendedBatches, Batch
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S, Leaders
-from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.forwarding.remote_appends import Lanes, RemoteAppend, RemoteAppends
 from dafka.http.forwarding.remote_reads import RemoteReads
 from dafka.http.server.errors import WebError
@@ -22,7 +22,7 @@ from dafka.http.server.errors import WebError
 SHOWN_WAIT_S = 2.0
 """How long a page waits for what other brokers know."""
 
-AppendHere = Callable[[LogState, Sequence[Batch]], AppendedBatches | None]
+AppendHere = Callable[[Log, Sequence[Batch]], AppendedBatches | None]
 
 
 class RemoteLogs:
@@ -39,7 +39,7 @@ class RemoteLogs:
         reads: The reads.
     """
 
-    def __init__(self, service: Service, client: BrokerClient, append_here: AppendHere) -> None:
+    def __init__(self, service: Broker, client: BrokerClient, append_here: AppendHere) -> None:
         self.client = client
         self.leaders = Leaders(service, client)
         self.reads = RemoteReads(self.leaders)
@@ -47,8 +47,8 @@ class RemoteLogs:
         self._room_bytes = service.config.store.pending_bytes_max
         self._pending_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
-        self._appends: dict[LogState, RemoteAppends] = {}
-        self._lanes: WeakKeyDictionary[LogState, Lanes] = WeakKeyDictionary()
+        self._appends: dict[Log, RemoteAppends] = {}
+        self._lanes: WeakKeyDictionary[Log, Lanes] = WeakKeyDictionary()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -58,16 +58,16 @@ class RemoteLogs:
             await self._nursery.start(self.reads.run)
             task_status.started()
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until records on their way to other brokers take less than `[store] pending_bytes_max`."""
         while self._pending_bytes >= self._room_bytes:
             await self._room.park()
 
-    def is_appending(self, log: LogState) -> bool:
+    def is_appending(self, log: Log) -> bool:
         """Return whether records for a log are on their way, before which no others may be appended."""
         return log in self._appends
 
-    def append(self, log: LogState, batches: Sequence[Batch]) -> RemoteAppend:
+    def append(self, log: Log, batches: Sequence[Batch]) -> RemoteAppend:
         """Send record batches to the leader of a log, behind those that are on their way to it."""
         found = self._appends.get(log)
         if found is None:
@@ -79,7 +79,7 @@ class RemoteLogs:
         self._pending_bytes += added.size
         return added
 
-    async def bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+    async def bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of logs, as their leaders know them.
 
         Args:
@@ -91,13 +91,13 @@ class RemoteLogs:
         Raises:
             WebError: A topic was deleted, or a leader cannot be reached.
         """
-        found: dict[LogState, LogBounds] = {}
-        by_leader: dict[str, list[LogState]] = {}
+        found: dict[Log, LogOffsets] = {}
+        by_leader: dict[str, list[Log]] = {}
         for log in logs:
             by_leader.setdefault(log.leadership.leader, []).append(log)
         problems: list[WebError] = []
 
-        async def ask(some: Sequence[LogState]) -> None:
+        async def ask(some: Sequence[Log]) -> None:
             try:
                 for log in some:
                     if log not in found:
@@ -112,16 +112,16 @@ class RemoteLogs:
             raise problems[0]
         return found
 
-    async def known_bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+    async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of logs whose leaders answer soon."""
-        found: dict[LogState, LogBounds] = {}
-        by_place: dict[tuple[str, str], list[LogState]] = {}
+        found: dict[Log, LogOffsets] = {}
+        by_place: dict[tuple[str, str], list[Log]] = {}
         for log in logs:
             by_place.setdefault((log.leadership.leader, log.topic), []).append(log)
 
-        async def ask(some: Sequence[LogState]) -> None:
+        async def ask(some: Sequence[Log]) -> None:
             try:
-                answers = await self.leaders.until_moved(
+                answers = await self.leaders.retry_on_leader_change(
                     some[0], lambda link: link.describe(some[0].topic), trio.current_time() + SHOWN_WAIT_S
                 )
             except (BrokerError, WebError):
@@ -134,7 +134,7 @@ class RemoteLogs:
                 nursery.start_soon(ask, some)
         return found
 
-    async def _ask_bounds(self, log: LogState, some: Sequence[LogState]) -> dict[LogState, LogBounds]:
+    async def _ask_bounds(self, log: Log, some: Sequence[Log]) -> dict[Log, LogOffsets]:
         deadline = trio.current_time() + LEADER_WAIT_S
         while True:
             answer = await self.leaders.ask(log, lambda link: link.describe(log.topic))
@@ -144,9 +144,9 @@ class RemoteLogs:
                 return {each: answer[each.number] for each in some if each.number in answer}
             if trio.current_time() >= deadline:
                 raise self.leaders.unavailable(log, "does not lead it yet")
-            await self.leaders.wait_moved(log, RETRY_S)
+            await self.leaders.wait_leader_change(log, RETRY_S)
 
-    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> int | None:
+    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int | None:
         """Return the offset of the first record that was made at a time or later; else the end of the log.
 
         Args:
@@ -158,7 +158,7 @@ class RemoteLogs:
         """
         return await self.leaders.ask(log, lambda link: link.find_offset_by_time(log.topic, log.number, timestamp_ms))
 
-    async def delete_before(self, log: LogState, offset: int) -> int | None:
+    async def delete_before(self, log: Log, offset: int) -> int | None:
         """Delete the records of a log before an offset.
 
         Args:
@@ -176,7 +176,7 @@ class RemoteLogs:
 
         return await self.leaders.ask(log, delete)
 
-    async def _run_appends(self, log: LogState, appends: RemoteAppends) -> None:
+    async def _run_appends(self, log: Log, appends: RemoteAppends) -> None:
         await appends.run()
         del self._appends[log]
 

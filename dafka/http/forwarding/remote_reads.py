@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import trio
 
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.http.forwarding.broker_client import BrokerError
 from dafka.http.forwarding.leaders import RETRIED, RETRY_S, Leaders
 from dafka.http.logs.reading import ReadRecords
@@ -37,7 +37,7 @@ class RemoteRead:
         used_at: When somebody has last asked for it, by Trio's clock.
     """
 
-    def __init__(self, log: LogState, offset: int) -> None:
+    def __init__(self, log: Log, offset: int) -> None:
         self.log = log
         self.offset = offset
         self.ended = trio.Event()
@@ -73,7 +73,7 @@ class RemoteReads:
 
     def __init__(self, leaders: Leaders) -> None:
         self._leaders = leaders
-        self._reads: OrderedDict[tuple[LogState, int], RemoteRead] = OrderedDict()
+        self._reads: OrderedDict[tuple[Log, int], RemoteRead] = OrderedDict()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -84,12 +84,12 @@ class RemoteReads:
                 await trio.sleep(KEPT_S / 2)
                 self._drop_unused(trio.current_time() - KEPT_S)
 
-    def has_records(self, log: LogState, offset: int) -> bool:
+    def has_records(self, log: Log, offset: int) -> bool:
         """Return whether records from an offset on have arrived."""
         found = self._reads.get((log, offset))
         return found is not None and found.records is not None
 
-    def begin(self, log: LogState, offset: int) -> RemoteRead:
+    def begin(self, log: Log, offset: int) -> RemoteRead:
         """Return a read of a log from an offset on, which may have begun before."""
         found = self._reads.get((log, offset))
         if found is None:
@@ -120,7 +120,7 @@ class RemoteReads:
             if log.is_gone:
                 raise topic_not_found(log.topic)
             try:
-                found = await self._leaders.until_moved(
+                found = await self._leaders.retry_on_leader_change(
                     log, lambda link: link.read(log.topic, log.number, read.offset), float("inf")
                 )
                 if found:
@@ -130,7 +130,7 @@ class RemoteReads:
             except WebError as error:
                 if error.code not in RETRIED:
                     raise
-            await self._leaders.wait_moved(log, RETRY_S)
+            await self._leaders.wait_leader_change(log, RETRY_S)
         return None
 
     def _forget(self, read: RemoteRead) -> None:

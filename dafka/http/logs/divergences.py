@@ -10,27 +10,27 @@ row of that branch is here.
 
 from __future__ import annotations
 
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import Branch, Tip
-from dafka.broker.node import Broker
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
+from dafka.broker.node import BrokerNode
 
 _ANY_OFFSET = 2**63 - 1
 
 
-class BranchFollower:
+class DivergenceTracker:
     """The branches that one client has read.
 
     Args:
         broker: The broker, which knows the branches.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerNode) -> None:
         self._broker = broker
-        self._read: dict[LogState, Branch] = {}
+        self._read: dict[Log, LeaderAndEpoch] = {}
 
-    def check(self, log: LogState, offset: int) -> int:
+    def check(self, log: Log, offset: int) -> int:
         """Return the offset at which a client goes on with a log.
 
         Args:
@@ -44,19 +44,19 @@ class BranchFollower:
         if topic is None or availability_of(topic) == MAJORITY:
             return offset
         leadership = log.leadership
-        branch, former = Branch(leadership.epoch, leadership.leader), self._read.get(log)
+        branch, former = LeaderAndEpoch(leadership.epoch, leadership.leader), self._read.get(log)
         if branch == former or not leadership.leader:
             return offset
         if former is not None:
-            fork = self._find_fork(log, Tip(branch, _ANY_OFFSET), Tip(former, offset))
+            fork = self._find_fork(log, EpochEnd(branch, _ANY_OFFSET), EpochEnd(former, offset))
             if fork is None:
                 return offset  # the rows of the branches have not arrived yet
             offset = min(offset, fork)
         self._read[log] = branch
         return offset
 
-    def _find_fork(self, log: LogState, first: Tip, second: Tip) -> int | None:
+    def _find_fork(self, log: Log, first: EpochEnd, second: EpochEnd) -> int | None:
         tables = self._broker.branches(log.topic)
-        table = BranchTable(tables[log.number] if log.number < len(tables) else ())
+        table = EpochTree(tables[log.number] if log.number < len(tables) else ())
         found = table.fork(first, second)
         return None if found is None else found.end_offset

@@ -9,12 +9,12 @@ from urllib.parse import quote, urlencode
 
 import trio
 
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.groups.results import DescribedGroup
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S
@@ -36,7 +36,7 @@ class GroupAccess:
             request.
     """
 
-    def __init__(self, service: Service, client: BrokerClient | None = None) -> None:
+    def __init__(self, service: Broker, client: BrokerClient | None = None) -> None:
         self._service = service
         self._client = client
 
@@ -54,7 +54,7 @@ class GroupAccess:
         target = "/groups?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
         brokers = self._service.broker.brokers
 
-        async def ask(broker: BrokerDescription, client: BrokerClient) -> None:
+        async def ask(broker: BrokerRegistration, client: BrokerClient) -> None:
             with suppress(BrokerError, WebError):  # it may be stopping, or clients cannot reach it
                 pages.append(await client.request(broker, "GET", target, is_page=True))
 
@@ -201,7 +201,7 @@ class GroupAccess:
             raise error
         return str(error) if isinstance(error, BrokerError) else "is changing"
 
-    def _unavailable(self, name: str, coordinator: BrokerDescription | None, problem: str) -> WebError:
+    def _unavailable(self, name: str, coordinator: BrokerRegistration | None, problem: str) -> WebError:
         broker = self._service.broker
         if coordinator is not None and coordinator.address == broker.address and broker.waits.problem:
             return WebError("storage_failed", f"the group {name!r}: {broker.waits.problem}")

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import attrs
 import trio
 
-from dafka.broker.broker import Service
-from dafka.broker.core.log.log import LogState
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import Batch, append_batches
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient
 from dafka.http.forwarding.leaders import LEADER_WAIT_S
-from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.forwarding.remote_appends import leader_changed
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.forwarding.remote_reads import RemoteRead
@@ -43,7 +43,7 @@ class PendingAppend:
             Raises `WebError` if they are refused or may be lost, or the topic was deleted.
     """
 
-    log: LogState
+    log: Log
     record_count: int
     is_durable: Callable[[], bool]
     wait_offset: Callable[[], Awaitable[int | None]]
@@ -63,19 +63,19 @@ class LogAccess:
         groups: Reaches the groups.
     """
 
-    def __init__(self, service: Service, remote: RemoteLogs | None = None, client: BrokerClient | None = None) -> None:
+    def __init__(self, service: Broker, remote: RemoteLogs | None = None, client: BrokerClient | None = None) -> None:
         self.service = service
         self.groups = GroupAccess(service, client)
         self._remote = remote
 
-    def check(self, log: LogState) -> None:
+    def check(self, log: Log) -> None:
         """Raise `WebError` if another broker leads a log, and the request may not be forwarded."""
         if not log.leadership.is_led:
             self._forward(log)
 
     # Reading
 
-    async def bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+    async def bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of logs, in their order.
 
         Args:
@@ -87,7 +87,7 @@ class LogAccess:
         Raises:
             WebError: A topic was deleted, or the leader of a log cannot be reached or hears no answer of its replicas.
         """
-        found: dict[LogState, LogBounds] = {}
+        found: dict[Log, LogOffsets] = {}
         asked = list(logs)
         while missing := [log for log in asked if log not in found]:
             others = [log for log in missing if not log.leadership.is_led]
@@ -99,7 +99,7 @@ class LogAccess:
             found |= {log: each for log, each in here.items() if self.service.broker.holds_lease(log)}
         return {log: found[log] for log in asked}
 
-    async def known_bounds(self, logs: Iterable[LogState]) -> dict[LogState, LogBounds]:
+    async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of those logs that can be reached at once, to show them."""
         asked = list(logs)
         here = {log: self._bounds_here(log) for log in asked if log.leadership.is_led or self._remote is None}
@@ -108,7 +108,7 @@ class LogAccess:
             return here
         return here | await self._remote.known_bounds(others)
 
-    async def _wait_lease(self, log: LogState) -> None:
+    async def _wait_lease(self, log: Log) -> None:
         """Wait until this broker does not lead a log, or holds its lease. Raises `WebError`."""
         with trio.move_on_after(LEADER_WAIT_S) as scope:
             await self.service.broker.wait_lease(log)
@@ -118,12 +118,12 @@ class LogAccess:
                 f"too few replicas of log {log.number} of the topic {log.topic!r} answer its leader",
             )
 
-    def _bounds_here(self, log: LogState) -> LogBounds:
+    def _bounds_here(self, log: Log) -> LogOffsets:
         end = self.service.last_stable_offset(log)
         offset_max = max(log.high_watermark, log.index.end_offset)
-        return LogBounds(log.index.start_offset, end, log.high_watermark, offset_max)
+        return LogOffsets(log.index.start_offset, end, log.high_watermark, offset_max)
 
-    async def find_offset_by_time(self, log: LogState, timestamp_ms: int) -> int:
+    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int:
         """Return the offset of the first committed record that was made at a time or later; else the end of the log.
 
         Args:
@@ -148,7 +148,7 @@ class LogAccess:
                     return found
 
     async def read(
-        self, log: LogState, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
+        self, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
     ) -> ReadRecords:
         """Return the committed records of a log from an offset on, as many as there are within a size.
 
@@ -182,7 +182,7 @@ class LogAccess:
             if trio.current_time() >= deadline:
                 raise remote.leaders.unavailable(log, "does not answer")
 
-    def has_records(self, log: LogState, offset: int) -> bool:
+    def has_records(self, log: Log, offset: int) -> bool:
         """Return whether there are committed records at an offset or later, or the topic was deleted.
 
         Records of a log that another broker leads are there when `wait_records` has fetched them.
@@ -191,7 +191,7 @@ class LogAccess:
             return has_records(self.service, log, offset)
         return self._remote.reads.has_records(log, offset)
 
-    async def wait_records(self, offsets: Mapping[LogState, int]) -> None:
+    async def wait_records(self, offsets: Mapping[Log, int]) -> None:
         """Wait until one of these logs has records at its offset or later, is deleted, or gets another leader.
 
         Args:
@@ -209,7 +209,7 @@ class LogAccess:
         if here and any(self.has_records(*each) for each in here.items()):
             await trio.lowlevel.checkpoint()
             return
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
 
                 async def wait(read: RemoteRead) -> None:
@@ -223,13 +223,13 @@ class LogAccess:
 
     # Writing
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
-        await self.service.broker.wait_room()
+        await self.service.broker.wait_capacity()
         if self._remote is not None:
-            await self._remote.wait_room()
+            await self._remote.wait_capacity()
 
-    def append(self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None = None) -> PendingAppend:
+    def append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None) -> PendingAppend:
         """Append record batches of a client to a log.
 
         Args:
@@ -253,7 +253,7 @@ class LogAccess:
         sent = self._forward(log).append(log, batches)
         return PendingAppend(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
 
-    def _append_here(self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None) -> PendingAppend:
+    def _append_here(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> PendingAppend:
         appended = append_batches(self.service, log, batches, records=records)
 
         async def wait_offset() -> int | None:
@@ -269,7 +269,7 @@ class LogAccess:
 
         return PendingAppend(log, appended.record_count, appended.is_durable, wait_offset)
 
-    async def delete_before(self, log: LogState, offset: int) -> int:
+    async def delete_before(self, log: Log, offset: int) -> int:
         """Delete the records of a log before an offset, and return its first offset."""
         while not log.leadership.is_led:
             found = await self._forward(log).delete_before(log, offset)
@@ -282,7 +282,7 @@ class LogAccess:
                 raise topic_not_found(log.topic) from None
         return log.index.start_offset
 
-    def _forward(self, log: LogState) -> RemoteLogs:
+    def _forward(self, log: Log) -> RemoteLogs:
         """Return what reaches a log elsewhere. Raises `WebError` if the request may not be forwarded."""
         if self._remote is None:
             raise WebError("not_leader", f"this broker does not lead log {log.number} of the topic {log.topic!r}")

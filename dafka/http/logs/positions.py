@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from dafka.broker.core.log.log import LogState
-from dafka.http.forwarding.log_offsets import LogBounds
+from dafka.broker.core.log.log import Log
+from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.records import TIMESTAMP_MAX, is_integer
 from dafka.http.server.errors import WebError
@@ -152,7 +152,7 @@ def _parse_time(value: object) -> int:
     raise WebError("bad_request", "time: expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z")
 
 
-async def find_offsets(access: LogAccess, logs: Sequence[LogState], position: Position) -> dict[LogState, int]:
+async def find_offsets(access: LogAccess, logs: Sequence[Log], position: Position) -> dict[Log, int]:
     """Return the offset at which to begin in each log.
 
     Args:
@@ -179,9 +179,7 @@ async def find_offsets(access: LogAccess, logs: Sequence[LogState], position: Po
     return await _find_committed(access, bounds, position)
 
 
-async def _find_committed(
-    access: LogAccess, bounds: Mapping[LogState, LogBounds], position: FromGroup
-) -> dict[LogState, int]:
+async def _find_committed(access: LogAccess, bounds: Mapping[Log, LogOffsets], position: FromGroup) -> dict[Log, int]:
     found = {}
     committed = await access.groups.fetch_offsets(position.group, next(iter(bounds)).topic) if bounds else {}
     for log, each in bounds.items():
@@ -193,7 +191,7 @@ async def _find_committed(
     return found
 
 
-def _checked_offsets(bounds: Mapping[LogState, LogBounds], position: FromOffset | FromOffsets) -> dict[LogState, int]:
+def _checked_offsets(bounds: Mapping[Log, LogOffsets], position: FromOffset | FromOffsets) -> dict[Log, int]:
     if isinstance(position, FromOffset):
         if len(bounds) != 1:
             topic = next(iter(bounds)).topic
@@ -209,7 +207,7 @@ def _checked_offsets(bounds: Mapping[LogState, LogBounds], position: FromOffset 
     return found
 
 
-def _checked_offset(log: LogState, bounds: LogBounds, offset: int) -> int:
+def _checked_offset(log: Log, bounds: LogOffsets, offset: int) -> int:
     if offset > bounds.offset_max:
         raise WebError(
             "offset_out_of_range",

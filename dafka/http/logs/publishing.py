@@ -12,9 +12,9 @@ from itertools import cycle
 import attrs
 
 from dafka.batches import RecordColumns, check_crc, encode_batch
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.broker.log.appending import (
     AppendedBatches,
@@ -135,7 +135,7 @@ class Publisher:
 
         If this broker may create the topic, it then waits until it knows what others have done with topics.
         """
-        await self._access.wait_room()
+        await self._access.wait_capacity()
         broker = self._service.broker
         if self._creates_topics and broker.find_topic(topic) is None:
             await broker.cluster.wait_topics()
@@ -210,7 +210,7 @@ class Publisher:
             raise _as_web_error(found, refused) from None
         return Publication(topic, [appended], self._service.broker.waits)
 
-    def _find_logs(self, topic: str) -> Sequence[LogState]:
+    def _find_logs(self, topic: str) -> Sequence[Log]:
         broker = self._service.broker
         logs = broker.logs(topic)
         if not logs:
@@ -223,7 +223,7 @@ class Publisher:
             logs = broker.logs(topic)
         return logs
 
-    def _divide(self, logs: Sequence[LogState], records: RecordColumns) -> list[tuple[LogState, RecordColumns]]:
+    def _divide(self, logs: Sequence[Log], records: RecordColumns) -> list[tuple[Log, RecordColumns]]:
         keyless = next(self._turns) % len(logs)
         if records.keys is None:
             return [(logs[keyless], records)]
@@ -237,7 +237,7 @@ class Publisher:
             indexes.setdefault(number, []).append(index)
         return [(logs[number], _select(records, indexes[number])) for number in sorted(indexes)]
 
-    def _encode(self, log: LogState, records: RecordColumns, producer: ProducerSequence | None) -> Batch:
+    def _encode(self, log: Log, records: RecordColumns, producer: ProducerSequence | None) -> Batch:
         try:
             data = encode_batch(
                 0,
@@ -254,14 +254,14 @@ class Publisher:
         self._check_size(log, len(data))
         return check_crc(data), data
 
-    def _check_size(self, log: LogState, size: int) -> None:
+    def _check_size(self, log: Log, size: int) -> None:
         try:
             check_size(self._service, log, size)
         except AppendRefusedError as refused:
             raise _as_web_error(log, refused) from None
 
     def _append(
-        self, log: LogState, batches: Sequence[Batch], records: RecordBatch | None = None
+        self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None
     ) -> PendingAppend | Published:
         try:
             return self._access.append(log, batches, records)
@@ -271,7 +271,7 @@ class Publisher:
             raise _as_web_error(log, refused) from None
 
 
-def append_here(service: Service, log: LogState, batches: Sequence[Batch]) -> AppendedBatches | None:
+def append_here(service: Broker, log: Log, batches: Sequence[Batch]) -> AppendedBatches | None:
     """Append record batches to a log that this broker leads.
 
     Args:
@@ -293,7 +293,7 @@ def append_here(service: Service, log: LogState, batches: Sequence[Batch]) -> Ap
         raise _as_web_error(log, refused) from None
 
 
-def _log_at(topic: str, logs: Sequence[LogState], number: int) -> LogState:
+def _log_at(topic: str, logs: Sequence[Log], number: int) -> Log:
     if not 0 <= number < len(logs):
         raise log_not_found(topic, number, len(logs))
     return logs[number]
@@ -315,7 +315,7 @@ _SEQUENCE_ERRORS = {
 }
 
 
-def _as_web_error(log: LogState, refused: AppendRefusedError) -> WebError:
+def _as_web_error(log: Log, refused: AppendRefusedError) -> WebError:
     """Return the error that a client gets for records that are refused."""
     if refused.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return topic_not_found(log.topic)

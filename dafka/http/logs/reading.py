@@ -12,8 +12,8 @@ import attrs
 import trio
 
 from dafka.batches import BatchHeader, RecordColumns, decode_batch, decode_held, read_header, unpacked_bytes_max
-from dafka.broker.broker import Service
-from dafka.broker.core.log.log import LogState
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import find_name_problem
 from dafka.broker.log.read_committed import split_committed
 from dafka.errors import BatchError, StorageError
@@ -30,7 +30,7 @@ UNPACKED_BYTES = 2**20
 # Logs
 
 
-def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None) -> list[LogState]:
+def find_logs(service: Broker, topic: str, numbers: Iterable[int] | None = None) -> list[Log]:
     """Return logs of a topic.
 
     Args:
@@ -59,7 +59,7 @@ def find_logs(service: Service, topic: str, numbers: Iterable[int] | None = None
     return found
 
 
-async def find_offset_by_time(service: Service, log: LogState, timestamp_ms: int) -> int:
+async def find_offset_by_time(service: Broker, log: Log, timestamp_ms: int) -> int:
     """Return the offset of the first committed record that was made at a time or later; else the end of the log.
 
     Args:
@@ -126,7 +126,7 @@ class ReadRecords:
 
 
 async def read_committed(
-    service: Service, log: LogState, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
+    service: Broker, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
 ) -> ReadRecords:
     """Return the committed records of a log from an offset on, as many as there are within a size.
 
@@ -178,12 +178,12 @@ def _committed(
     return [batch for batch, is_committed in split_committed(batches, aborted) if is_committed]
 
 
-def has_records(service: Service, log: LogState, offset: int) -> bool:
+def has_records(service: Broker, log: Log, offset: int) -> bool:
     """Return whether a log has committed records at an offset or later, or was deleted."""
     return service.last_stable_offset(log) > offset or log.is_gone
 
 
-async def wait_records(service: Service, offsets: Mapping[LogState, int]) -> None:
+async def wait_records(service: Broker, offsets: Mapping[Log, int]) -> None:
     """Wait until one of these logs has records at its offset or later, or is deleted.
 
     Args:

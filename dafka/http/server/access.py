@@ -1,4 +1,4 @@
-"""Access: who asks, and what it may do."""
+"""Principal: who asks, and what it may do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dafka.http.server.errors import WebError
 EVERYTHING = Permissions(**{each.value: ("*",) for each in Permission})
 
 
-class Access:
+class Principal:
     """What a client may do. Its user's permissions are looked up each time, because they change.
 
     Args:

@@ -18,7 +18,7 @@ from dafka.broker.access.logins import Logins, TooManyLoginsError
 from dafka.broker.access.users_file import User, UsersFile
 from dafka.http.forwarding.credentials import SCHEME as BROKER_SCHEME
 from dafka.http.forwarding.credentials import SignatureChecker
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.errors import WebError
 from dafka.http.server.head import Head
 from dafka.http.server.sessions import COOKIE, Sessions
@@ -52,7 +52,7 @@ class Authenticator:
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, User] = OrderedDict()
 
-    async def identify(self, head: Head, *, host: str, is_private: bool, signatures: SignatureChecker) -> Access:
+    async def identify(self, head: Head, *, host: str, is_private: bool, signatures: SignatureChecker) -> Principal:
         """Return what a client may do.
 
         Args:
@@ -72,7 +72,7 @@ class Authenticator:
         if scheme == BROKER_SCHEME:
             return await self._check_broker(given.strip(), head, is_private=is_private, signatures=signatures)
         if self.users is None:
-            return Access(None)
+            return Principal(None)
         if scheme.lower() == "bearer":
             return await self.check_token(given.strip(), is_private=is_private)
         if scheme.lower() == "basic":
@@ -83,9 +83,9 @@ class Authenticator:
         secret = session_of(headers)
         user = None if secret is None else self.sessions.find(secret)
         if secret is None or user is None:
-            return Access(self.users)
+            return Principal(self.users)
         credentials = user.credentials
-        return Access(
+        return Principal(
             self.users,
             user.name,
             lambda current: current.credentials == credentials and self.sessions.is_open(secret),
@@ -93,7 +93,7 @@ class Authenticator:
 
     async def _check_broker(
         self, credential: str, head: Head, *, is_private: bool, signatures: SignatureChecker
-    ) -> Access:
+    ) -> Principal:
         """Return what another broker may do: everything, because it has checked what its client may do."""
         if self.users is not None:
             _check_private("a broker's credential", is_private)
@@ -104,17 +104,17 @@ class Authenticator:
             )
         if not signatures.check(credential, head.method, head.target):
             await self._refuse("expected a request that a broker with the same [broker] secret_file has signed")
-        return Access(None, is_broker=True)
+        return Principal(None, is_broker=True)
 
-    async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Access:
+    async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Principal:
         """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""
         user = await self.log_in(name, password, host=host, is_private=is_private)
-        return Access(self.users, name, lambda current: user is None or current.credentials == user.credentials)
+        return Principal(self.users, name, lambda current: user is None or current.credentials == user.credentials)
 
-    async def check_token(self, token: str, *, is_private: bool) -> Access:
+    async def check_token(self, token: str, *, is_private: bool) -> Principal:
         """Return what the user of a token may do. Raises `WebError` if it is unknown, revoked or expired."""
         if self.users is None:
-            return Access(None)
+            return Principal(None)
         _check_private("a token", is_private)
         found = self.users.find_token(token)
         if found is None:
@@ -122,7 +122,7 @@ class Authenticator:
             raise AssertionError
         user, known = found
         self.logins += 1
-        return Access(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
+        return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
 
     async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
         """Return a user whose password is right.

@@ -18,7 +18,7 @@ import trio
 
 from dafka.broker.connections.memory import Room
 from dafka.broker.connections.tcp_server import AcceptedClient
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.http.api import answer_request, is_websocket_route
 from dafka.http.server.body import BodyReader
 from dafka.http.server.errors import WebError
@@ -27,7 +27,7 @@ from dafka.http.server.messages import AnyResponse, Request, StreamedResponse, r
 from dafka.http.server.response_headers import response_headers
 
 if TYPE_CHECKING:
-    from dafka.http.server.http_server import WebListener
+    from dafka.http.server.http_server import HttpServer
 
 READ_BYTES = 2**16
 SEND_BYTES = 2**18
@@ -54,7 +54,7 @@ class HttpConnection:
 
     def __init__(
         self,
-        web: WebListener,
+        web: HttpServer,
         client: AcceptedClient,
         upgrade: Callable[[trio.abc.Stream, bytes, Request], Awaitable[None]],
     ) -> None:
@@ -219,7 +219,7 @@ class HttpConnection:
 
         has_gone = trio.Event()
         try:
-            with single_exception():
+            with unwrap_group():
                 async with trio.open_nursery() as nursery:
                     if response.is_endless:
                         nursery.start_soon(self._watch, has_gone, nursery.cancel_scope)

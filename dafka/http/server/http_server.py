@@ -6,8 +6,8 @@ from functools import partial
 
 import trio
 
-from dafka.broker.broker import Service
-from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.broker import Broker
+from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.http.api.survey_cache import Surveys
 from dafka.http.api.throughput import Activity, Measurement
 from dafka.http.api.verification import StorageVerification
@@ -17,7 +17,7 @@ from dafka.http.forwarding.other_brokers import OtherBrokers
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.publishing import Publisher, append_here
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.authentication import Authenticator, session_of
 from dafka.http.server.counters import WebCounters
 from dafka.http.server.head import Head
@@ -27,7 +27,7 @@ from dafka.http.websocket.shared_reads import SharedReads
 from dafka.storage.plugin_helpers import now_ms
 
 
-class WebListener:
+class HttpServer:
     """What all clients of HTTP and WebSocket share.
 
     Args:
@@ -60,11 +60,11 @@ class WebListener:
         verification: The verification of the storage.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Broker) -> None:
         self.service = service
         self.url = ""
         http, security = service.config.http, service.security
-        self.crowd = Crowd(http.connections_max, http.connections_per_address_max)
+        self.crowd = ConnectionQuotas(http.connections_max, http.connections_per_address_max)
         self.receiving = service.memory.room(http.receiving_bytes_max)
         self.answers = service.memory.room(http.answers_bytes_max)
         self.counters = WebCounters()
@@ -84,9 +84,9 @@ class WebListener:
         self.reads = SharedReads(self.logs, self.answers)
         self.authenticator = Authenticator(security.users, self.sessions, service.logins)
         self.started_at = now_ms()
-        self.activity = Activity()
+        self.throughput = Activity()
         self.usage = Measurement()
-        self.surveys = Surveys(service.config)
+        self.survey_cache = Surveys(service.config)
         self.verification = StorageVerification(service.broker.inventory.storage)
         service.listeners.append(self)
 
@@ -96,7 +96,7 @@ class WebListener:
 
     async def identify(
         self, head: Head, *, host: str, is_local: bool, is_private: bool, signatures: SignatureChecker
-    ) -> Access:
+    ) -> Principal:
         """Return what the client that has sent a request may do.
 
         Args:

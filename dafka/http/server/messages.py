@@ -10,16 +10,16 @@ import attrs
 import trio
 
 from dafka.http.logs.group_access import GroupAccess
-from dafka.http.server.access import Access
+from dafka.http.server.access import Principal
 from dafka.http.server.documents import encode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.head import Head
 
 if TYPE_CHECKING:
-    from dafka.broker.broker import Service
+    from dafka.broker.broker import Broker
     from dafka.http.logs.log_access import LogAccess
     from dafka.http.logs.publishing import Publisher
-    from dafka.http.server.http_server import WebListener
+    from dafka.http.server.http_server import HttpServer
 
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
@@ -53,9 +53,9 @@ class Request:
         held_bytes: About how much memory is kept for the response until the client has taken it.
     """
 
-    web: WebListener
+    web: HttpServer
     head: Head
-    access: Access
+    access: Principal
     host: str = ""
     is_private: bool = False
     read_body: Callable[[int | None], Awaitable[bytes]] = read_nothing
@@ -67,7 +67,7 @@ class Request:
     held_bytes: int = 0
 
     @property
-    def service(self) -> Service:
+    def service(self) -> Broker:
         """The broker and its coordinators."""
         return self.web.service
 

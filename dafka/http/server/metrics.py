@@ -9,7 +9,7 @@ from collections import Counter
 
 from prometheus_client.core import Metric
 
-from dafka.http.server.http_server import WebListener
+from dafka.http.server.http_server import HttpServer
 from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, make_families
 
 COUNTERS = {
@@ -42,7 +42,7 @@ class WebMetrics:
         web: What its clients share.
     """
 
-    def __init__(self, web: WebListener) -> None:
+    def __init__(self, web: HttpServer) -> None:
         self._web = web
 
     def read(self, topics: TopicLabels) -> list[Metric]:

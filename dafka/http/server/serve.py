@@ -11,15 +11,15 @@ import trio
 from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
 from dafka.endpoints import split_tcp_endpoint
 from dafka.http.server.connection import HttpConnection
-from dafka.http.server.http_server import WebListener
+from dafka.http.server.http_server import HttpServer
 from dafka.http.server.messages import Request
 from dafka.http.websocket.serve import serve_websocket
 
 _LOGGER = logging.getLogger("dafka.http")
 
 
-async def serve_web(
-    web: WebListener,
+async def serve_http(
+    web: HttpServer,
     sockets: list[socket.socket],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -48,13 +48,13 @@ async def serve_web(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(web.client.run)
         await nursery.start(web.remote.run)
-        nursery.start_soon(web.surveys.run)
+        nursery.start_soon(web.survey_cache.run)
         nursery.start_soon(web.verification.run)
         await accept_clients(sockets, web.crowd, web.service.stopping, serve_client, task_status=task_status)
         nursery.cancel_scope.cancel()
 
 
-def find_advertised_url(web: WebListener) -> str:
+def find_advertised_url(web: HttpServer) -> str:
     """Return where other brokers reach a listener."""
     advertised = web.service.config.http.advertised_url
     if advertised:

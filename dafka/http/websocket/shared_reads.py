@@ -12,7 +12,7 @@ import trio
 
 from dafka.batches import RecordColumns
 from dafka.broker.connections.memory import Room
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.reading import ReadRecords
@@ -328,7 +328,7 @@ class _Reading:
     ended: trio.Event = attrs.field(factory=trio.Event)
 
 
-_Place: TypeAlias = tuple[LogState, str, int, int, int]
+_Place: TypeAlias = tuple[Log, str, int, int, int]
 
 
 class SharedReads:
@@ -347,7 +347,7 @@ class SharedReads:
         self._kept: OrderedDict[_Place, SharedRead] = OrderedDict()
         self._reading: dict[_Place, _Reading] = {}
 
-    async def read(self, log: LogState, offset: int, bytes_max: int = READ_BYTES) -> SharedRead:
+    async def read(self, log: Log, offset: int, bytes_max: int = READ_BYTES) -> SharedRead:
         """Return committed records of a log from an offset on.
 
         Args:

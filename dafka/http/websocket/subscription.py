@@ -8,8 +8,8 @@ from typing import TypeVar
 import attrs
 import trio
 
-from dafka.broker.core.log.log import LogState
-from dafka.http.logs.divergences import BranchFollower
+from dafka.broker.core.log.log import Log
+from dafka.http.logs.divergences import DivergenceTracker
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.reading import find_logs
 from dafka.http.server.errors import topic_not_found
@@ -67,7 +67,7 @@ class Subscription:
         self,
         identifier: int,
         topic: str,
-        offsets: dict[LogState, int],
+        offsets: dict[Log, int],
         credit: int,
         context: SubscriptionContext,
         *,
@@ -84,7 +84,7 @@ class Subscription:
         self._has_credit = trio.Event()
         self._waiting = trio.CancelScope()
         self._is_stopping = False
-        self._follower = BranchFollower(context.access.service.broker)
+        self._follower = DivergenceTracker(context.access.service.broker)
 
     def add_credit(self, records: int) -> None:
         """Let further records be sent."""
@@ -144,7 +144,7 @@ class Subscription:
             for log in logs[len(self._offsets) :]:
                 self._offsets[log] = log.index.start_offset
 
-    async def _send_from(self, log: LogState) -> None:
+    async def _send_from(self, log: Log) -> None:
         offset = self._offsets[log]
         self._context.access.check(log)
         read = await self._wait(lambda: self._context.reads.read(log, offset))
@@ -163,7 +163,7 @@ class Subscription:
         # The other logs come first when there is credit again.
         self._offsets[log] = self._offsets.pop(log)
 
-    async def _send(self, log: LogState, message: EncodedRecords) -> None:
+    async def _send(self, log: Log, message: EncodedRecords) -> None:
         self._offsets[log] = message.next_offset
         self.credit -= message.record_count
         connection = self._context.connection

@@ -17,7 +17,7 @@ from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     transactions,
 )
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
-from dafka.kafka.apis.shared.registry import HANDLERS, Client
+from dafka.kafka.apis.shared.registry import HANDLERS, RequestContext
 from dafka.kafka.protocol import ADVERTISED, ApiKey
 from dafka.kafka.protocol.tables import Versions
 
@@ -27,4 +27,4 @@ SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_
 OFFERED: Mapping[int, Versions] = MappingProxyType({key: ADVERTISED[key] for key in SERVED})
 """The versions of each of them that are advertised. Requests of others are not decoded."""
 
-__all__ = ["HANDLERS", "OFFERED", "SERVED", "Client", "ProduceRefusedError", "begin_produce"]
+__all__ = ["HANDLERS", "OFFERED", "SERVED", "ProduceRefusedError", "RequestContext", "begin_produce"]

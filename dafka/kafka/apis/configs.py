@@ -10,7 +10,7 @@ from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import Config
 from dafka.errors import StorageError
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -55,7 +55,7 @@ def list_settings(topic: Topic, config: Config) -> list[Setting]:
     ]
 
 
-def _broker_settings(client: Client) -> list[Setting]:
+def _broker_settings(client: RequestContext) -> list[Setting]:
     config = client.service.config
     kafka = config.kafka
     own = client.service.broker.brokers.own
@@ -77,12 +77,12 @@ def _broker_settings(client: Client) -> list[Setting]:
 
 
 @handles(DescribeConfigsRequest)
-async def describe_configs(client: Client, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def describe_configs(client: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Answer with the settings of topics and of the broker."""
     return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(client, each) for each in request.resources])
 
 
-def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _describe(client: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
     own = client.service.broker.brokers.own
     if resource.resource_type == TOPIC:
@@ -120,7 +120,7 @@ def _describe(client: Client, resource: DescribeConfigsResource) -> DescribeConf
 
 
 @handles(AlterConfigsRequest, changes_topics=True)
-async def alter_configs(client: Client, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def alter_configs(client: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics."""
     responses = []
     for each in request.resources:
@@ -133,7 +133,7 @@ async def alter_configs(client: Client, request: AlterConfigsRequest) -> AlterCo
 
 @handles(IncrementalAlterConfigsRequest, changes_topics=True)
 async def alter_configs_incrementally(
-    client: Client, request: IncrementalAlterConfigsRequest
+    client: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change some settings of topics."""
     responses = []
@@ -163,7 +163,7 @@ def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]
 
 
 async def _change(
-    client: Client, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
+    client: RequestContext, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
 ) -> AlterConfigsResourceResponse:
     if resource_type != TOPIC:
         return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.errors import StorageError
 from dafka.kafka.apis.shared.leaders import find_leader_error
-from dafka.kafka.apis.shared.registry import Client, handles, uuid_of
+from dafka.kafka.apis.shared.registry import RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.constants import BROKER, TOPIC
 from dafka.kafka.protocol.messages.cluster import (
@@ -45,7 +45,7 @@ _PAGE_LOGS_MAX = 2000
 
 @handles(DescribeTopicPartitionsRequest)
 async def describe_topic_partitions(
-    client: Client, request: DescribeTopicPartitionsRequest
+    client: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answer with a page of the logs of topics, in the order of their names."""
     broker, cluster = client.service.broker, client.view_cluster()
@@ -75,9 +75,7 @@ async def describe_topic_partitions(
     return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _describe_topic(
-    cluster: ClusterView, topic: Topic, logs: Iterable[LogState]
-) -> DescribeTopicPartitionsResponseTopic:
+def _describe_topic(cluster: ClusterView, topic: Topic, logs: Iterable[Log]) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for log in logs:
         view = cluster.describe_log(log)
@@ -106,7 +104,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 @handles(DescribeLogDirsRequest)
-async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def describe_log_dirs(client: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Answer with the size of the logs that this broker keeps in its storage."""
     broker, cluster = client.service.broker, client.view_cluster()
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
@@ -129,7 +127,7 @@ async def describe_log_dirs(client: Client, request: DescribeLogDirsRequest) -> 
 
 
 @handles(DescribeProducersRequest)
-async def describe_producers(client: Client, request: DescribeProducersRequest) -> DescribeProducersResponse:
+async def describe_producers(client: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """Answer with the idempotent producers of logs."""
     topics = [
         TopicResponse(
@@ -140,7 +138,7 @@ async def describe_producers(client: Client, request: DescribeProducersRequest) 
     return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
 
-def _describe_log(client: Client, topic: str, number: int) -> PartitionResponse:
+def _describe_log(client: RequestContext, topic: str, number: int) -> PartitionResponse:
     log = client.service.broker.find_log(topic, number)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
     if log is None or error:
@@ -163,7 +161,9 @@ def _describe_log(client: Client, topic: str, number: int) -> PartitionResponse:
 
 
 @handles(ListConfigResourcesRequest)
-async def list_config_resources(client: Client, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+async def list_config_resources(
+    client: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
     """Answer with topics and brokers, which have settings."""
     if client.header.api_version == 0:  # it asks for the settings of clients' metrics, which there are none of
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=[])

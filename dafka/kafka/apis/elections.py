@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import trio
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.broker.core.log.log import Log
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.elections import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -21,7 +21,7 @@ PREFERRED = 0
 
 
 @handles(ElectLeadersRequest)
-async def elect_leaders(client: Client, request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def elect_leaders(client: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Have logs led by their preferred replicas."""
     broker, asked = client.service.broker, request.topic_partitions
     if asked is None:
@@ -41,7 +41,7 @@ async def elect_leaders(client: Client, request: ElectLeadersRequest) -> ElectLe
     return ElectLeadersResponse(throttle_time_ms=0, replica_election_results=_describe(places, results))
 
 
-async def _elect(client: Client, log: LogState | None, request: ElectLeadersRequest) -> ErrorCode:
+async def _elect(client: RequestContext, log: Log | None, request: ElectLeadersRequest) -> ErrorCode:
     if log is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if request.election_type == PREFERRED:

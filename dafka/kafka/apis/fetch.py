@@ -12,11 +12,11 @@ import trio
 from dafka.batches import read_header
 from dafka.batches.message_sets import encode_message_set
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.apis.shared.leaders import LEADER_ERRORS, find_epoch_end, find_read_error, find_reader_error
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.logs import (
     AbortedTransaction,
     EpochEndOffset,
@@ -49,12 +49,12 @@ class _Wanted:
 
     topic: str
     partition: FetchPartition
-    log: LogState | None
+    log: Log | None
     read_replica: int = NO_NODE
 
 
 @handles(FetchRequest)
-async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
+async def fetch(client: RequestContext, request: FetchRequest) -> FetchResponse:
     """Answer with records, or wait for them for `max_wait_ms`."""
     deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
     session = _begin_session(client, request)
@@ -81,7 +81,7 @@ async def fetch(client: Client, request: FetchRequest) -> FetchResponse:
                 await advanced.wait()
 
 
-def _withhold_ends(client: Client, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
+def _withhold_ends(client: RequestContext, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
     """Refuse to say that a log has no further records, where another broker may have begun to lead it.
 
     Records that were read are never wrong. This is the last step before the answer: the process may have been stopped
@@ -94,7 +94,7 @@ def _withhold_ends(client: Client, wanted: list[_Wanted], parts: list[PartitionD
             parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _begin_session(client: Client, request: FetchRequest) -> SessionFetch[FetchPartition]:
+def _begin_session(client: RequestContext, request: FetchRequest) -> SessionFetch[FetchPartition]:
     changed = {
         TopicPartition(topic.topic, each.partition): each for topic in request.topics for each in topic.partitions
     }
@@ -117,7 +117,9 @@ def _is_urgent(part: PartitionData) -> bool:
     return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
 
 
-async def _read_within_room(client: Client, request: FetchRequest, wanted: list[_Wanted]) -> list[PartitionData]:
+async def _read_within_room(
+    client: RequestContext, request: FetchRequest, wanted: list[_Wanted]
+) -> list[PartitionData]:
     """Read no more than there is room for, while other clients do not read their answers.
 
     A batch that is larger than what was granted is returned only if it fits nevertheless; else the client asks again.
@@ -135,7 +137,7 @@ async def _read_within_room(client: Client, request: FetchRequest, wanted: list[
 
 
 async def _read_all(
-    client: Client, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
+    client: RequestContext, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
 ) -> list[PartitionData]:
     left = bytes_max
     parts = []
@@ -146,7 +148,7 @@ async def _read_all(
     return parts
 
 
-async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
+async def _read(client: RequestContext, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
     log, known = wanted.log, wanted.partition.current_leader_epoch
     if log is None:
         return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -164,7 +166,7 @@ async def _read(client: Client, request: FetchRequest, wanted: _Wanted, bytes_ma
 
 
 async def _read_log(
-    client: Client, request: FetchRequest, wanted: _Wanted, log: LogState, bytes_max: int
+    client: RequestContext, request: FetchRequest, wanted: _Wanted, log: Log, bytes_max: int
 ) -> PartitionData:
     offset = wanted.partition.fetch_offset
     is_committed = request.isolation_level == READ_COMMITTED
@@ -198,7 +200,7 @@ async def _read_log(
     return part
 
 
-async def _read_messages(client: Client, log: LogState, offset: int, end: int, limit: int) -> list[bytes]:
+async def _read_messages(client: RequestContext, log: Log, offset: int, end: int, limit: int) -> list[bytes]:
     """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
     batches = await client.service.broker.reader.read(log, offset, end, limit, limit)
     magic = int(client.header.api_version >= _TIMES_VERSION)
@@ -209,7 +211,7 @@ async def _read_messages(client: Client, log: LogState, offset: int, end: int, l
     return await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
 
 
-def _find_offset_error(log: LogState, offset: int) -> ErrorCode:
+def _find_offset_error(log: Log, offset: int) -> ErrorCode:
     """Return what is wrong with an offset. Records between the high watermark and the end of the log are waited for."""
     if log.index.start_offset <= offset <= max(log.high_watermark, log.index.end_offset):
         return ErrorCode.NONE
@@ -217,7 +219,7 @@ def _find_offset_error(log: LogState, offset: int) -> ErrorCode:
     return ErrorCode.OFFSET_NOT_AVAILABLE if is_ahead else ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def _find_divergence(log: LogState, partition: FetchPartition) -> EpochEndOffset | None:
+def _find_divergence(log: Log, partition: FetchPartition) -> EpochEndOffset | None:
     """Return where the records that a client has read stop being those of the log; None if they do not."""
     if partition.last_fetched_epoch < 0:
         return None
@@ -232,7 +234,7 @@ def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:
 
 
 def _respond(
-    client: Client, session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]
+    client: RequestContext, session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]
 ) -> FetchResponse:
     results = [
         (

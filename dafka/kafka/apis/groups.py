@@ -6,7 +6,7 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncRequest
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.constants import GROUP_KEY, TRANSACTION_KEY
 from dafka.kafka.protocol.messages.groups import (
     DeletableGroupResult,
@@ -50,7 +50,7 @@ _NOT_FOUND_VERSION = 6
 
 
 @handles(FindCoordinatorRequest)
-async def find_coordinator(client: Client, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def find_coordinator(client: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Answer with the brokers that coordinate groups or transactions."""
     cluster, keys = client.view_cluster(), request.coordinator_keys or [request.key]
     found = [_find_coordinator(client, cluster, request.key_type, key) for key in keys]
@@ -64,7 +64,7 @@ async def find_coordinator(client: Client, request: FindCoordinatorRequest) -> F
     )
 
 
-def _find_coordinator(client: Client, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
+def _find_coordinator(client: RequestContext, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
     error, node = ErrorCode.INVALID_REQUEST, None
     if key_type in {GROUP_KEY, TRANSACTION_KEY}:
         broker = client.service.coordinator_of(key)
@@ -78,7 +78,7 @@ def _find_coordinator(client: Client, cluster: ClusterView, key_type: int, key: 
 
 
 @handles(JoinGroupRequest)
-async def join_group(client: Client, request: JoinGroupRequest) -> JoinGroupResponse:
+async def join_group(client: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     """Let a member join a group. The answer comes when the group's members are known."""
     version = client.header.api_version
     timeout_ms = request.rebalance_timeout_ms
@@ -114,7 +114,7 @@ async def join_group(client: Client, request: JoinGroupRequest) -> JoinGroupResp
 
 
 @handles(SyncGroupRequest)
-async def sync_group(client: Client, request: SyncGroupRequest) -> SyncGroupResponse:
+async def sync_group(client: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     """Tell a member its assignment, when the leader has assigned."""
     sync = SyncRequest(
         group_id=request.group_id,
@@ -135,7 +135,7 @@ async def sync_group(client: Client, request: SyncGroupRequest) -> SyncGroupResp
 
 
 @handles(HeartbeatRequest)
-async def heartbeat(client: Client, request: HeartbeatRequest) -> HeartbeatResponse:
+async def heartbeat(client: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Extend the session of a member."""
     error = await client.service.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
@@ -144,7 +144,7 @@ async def heartbeat(client: Client, request: HeartbeatRequest) -> HeartbeatRespo
 
 
 @handles(LeaveGroupRequest)
-async def leave_group(client: Client, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def leave_group(client: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group."""
     if client.header.api_version < _MEMBERS_VERSION:
         leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
@@ -166,7 +166,7 @@ async def leave_group(client: Client, request: LeaveGroupRequest) -> LeaveGroupR
 
 
 @handles(ListGroupsRequest)
-async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsResponse:
+async def list_groups(client: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
     try:
         groups = await client.service.groups.list_groups(request.states_filter, request.types_filter)
@@ -187,7 +187,7 @@ async def list_groups(client: Client, request: ListGroupsRequest) -> ListGroupsR
 
 
 @handles(DescribeGroupsRequest)
-async def describe_groups(client: Client, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def describe_groups(client: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
     described = await client.service.groups.describe_groups(request.groups)
     found = [described[each] for each in request.groups]
@@ -218,7 +218,7 @@ async def describe_groups(client: Client, request: DescribeGroupsRequest) -> Des
 
 
 @handles(DeleteGroupsRequest)
-async def delete_groups(client: Client, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def delete_groups(client: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""
     errors = await client.service.groups.delete_groups(request.groups_names)
     results = [DeletableGroupResult(group_id=each, error_code=error) for each, error in errors.items()]
@@ -226,7 +226,7 @@ async def delete_groups(client: Client, request: DeleteGroupsRequest) -> DeleteG
 
 
 @handles(OffsetDeleteRequest)
-async def delete_offsets(client: Client, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def delete_offsets(client: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets."""
     logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
     result = await client.service.groups.delete_offsets(request.group_id, logs)

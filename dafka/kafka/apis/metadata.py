@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Sequence
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import StorageError
-from dafka.kafka.apis.shared.registry import Client, handles, uuid_of
+from dafka.kafka.apis.shared.registry import RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -26,7 +26,7 @@ from dafka.kafka.server.cluster_view import ClusterView
 
 
 @handles(MetadataRequest)
-async def describe_metadata(client: Client, request: MetadataRequest) -> MetadataResponse:
+async def describe_metadata(client: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Answer with the brokers and the topics. Topics that are asked for by name are created if that is allowed."""
     broker = client.service.broker
     is_for_all = request.topics is None or (client.header.api_version == 0 and not request.topics)
@@ -51,7 +51,9 @@ async def describe_metadata(client: Client, request: MetadataRequest) -> Metadat
     )
 
 
-async def _find(client: Client, asked: MetadataRequestTopic, *, may_create: bool) -> Topic | MetadataResponseTopic:
+async def _find(
+    client: RequestContext, asked: MetadataRequestTopic, *, may_create: bool
+) -> Topic | MetadataResponseTopic:
     """Return a topic, or the answer if there is none."""
     broker, name = client.service.broker, asked.name
     topic = client.find_topic(name, asked.topic_id)
@@ -71,7 +73,7 @@ async def _find(client: Client, asked: MetadataRequestTopic, *, may_create: bool
     return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
 
 
-def _describe(cluster: ClusterView, topic: Topic, logs: Sequence[LogState]) -> MetadataResponseTopic:
+def _describe(cluster: ClusterView, topic: Topic, logs: Sequence[Log]) -> MetadataResponseTopic:
     partitions = []
     for log in logs:
         view = cluster.describe_log(log)
@@ -96,7 +98,7 @@ def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> M
 
 
 @handles(DescribeClusterRequest)
-async def describe_cluster(client: Client, _request: DescribeClusterRequest) -> DescribeClusterResponse:
+async def describe_cluster(client: RequestContext, _request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Answer with the brokers that clients are told of."""
     cluster = client.view_cluster()
     return DescribeClusterResponse(

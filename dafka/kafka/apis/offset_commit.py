@@ -10,7 +10,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.constants import OFFSET_FETCH_GROUPS_VERSION
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -36,7 +36,7 @@ _RETENTION_VERSIONS = range(2, 5)
 
 
 @handles(OffsetCommitRequest)
-async def commit_offsets(client: Client, request: OffsetCommitRequest) -> OffsetCommitResponse:
+async def commit_offsets(client: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit the offsets of a group."""
     offsets = _offsets_in(request)
     known = _of_known_logs(client, offsets)
@@ -54,7 +54,9 @@ async def commit_offsets(client: Client, request: OffsetCommitRequest) -> Offset
 
 
 @handles(TxnOffsetCommitRequest)
-async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+async def commit_transaction_offsets(
+    client: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
     """Add offsets to a transaction."""
     commit = CommitRequest(
         group_id=request.group_id,
@@ -70,7 +72,7 @@ async def commit_transaction_offsets(client: Client, request: TxnOffsetCommitReq
 
 
 @handles(OffsetFetchRequest)
-async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def fetch_offsets(client: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer with the committed offsets of groups."""
     if client.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
         asked = None if request.topics is None else _logs_in(request.topics)
@@ -87,7 +89,7 @@ async def fetch_offsets(client: Client, request: OffsetFetchRequest) -> OffsetFe
 
 
 async def _fetch(
-    client: Client, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
+    client: RequestContext, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
 ) -> tuple[dict[str, dict[int, FetchedOffset]], ErrorCode]:
     """Return the offsets of a group. Clients that get no error of the group find it at each log."""
     by_topic: dict[str, dict[int, FetchedOffset]] = {}
@@ -163,7 +165,7 @@ def _offsets_in(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> dict[T
 
 
 def _of_known_logs(
-    client: Client, offsets: Mapping[TopicPartition, OffsetToCommit]
+    client: RequestContext, offsets: Mapping[TopicPartition, OffsetToCommit]
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Return the offsets of logs that exist."""
     broker = client.service.broker

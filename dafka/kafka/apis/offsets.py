@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.errors import StorageError, TopicDeletedError
 from dafka.kafka.apis.fetch import READ_COMMITTED
 from dafka.kafka.apis.shared.leaders import find_epoch_end, find_leader_error, find_read_error
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from dafka.kafka.protocol.messages.logs import (
     DeleteRecordsPartitionResult,
@@ -32,7 +32,7 @@ _NOT_AVAILABLE_VERSION = 5
 
 
 @handles(ListOffsetsRequest)
-async def list_offsets(client: Client, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def list_offsets(client: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answer with the first offset, the end offset, or the first offset from a time on."""
     topics = []
     for topic in request.topics:
@@ -42,7 +42,7 @@ async def list_offsets(client: Client, request: ListOffsetsRequest) -> ListOffse
 
 
 async def _find_offset(
-    client: Client, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+    client: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     service = client.service
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=ErrorCode.NONE)
@@ -80,7 +80,7 @@ async def _find_offset(
 
 
 @handles(OffsetForLeaderEpochRequest)
-async def find_epoch_ends(client: Client, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+async def find_epoch_ends(client: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
     """Answer with the ends of leader epochs."""
     topics = [
         OffsetForLeaderTopicResult(
@@ -91,7 +91,9 @@ async def find_epoch_ends(client: Client, request: OffsetForLeaderEpochRequest) 
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _find_epoch_end(client: Client, topic: str, asked: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResult:
+def _find_epoch_end(
+    client: RequestContext, topic: str, asked: OffsetForLeaderPartition
+) -> OffsetForLeaderPartitionResult:
     log = client.service.broker.find_log(topic, asked.partition)
     if log is None:
         return OffsetForLeaderPartitionResult(
@@ -105,7 +107,7 @@ def _find_epoch_end(client: Client, topic: str, asked: OffsetForLeaderPartition)
     )
 
 
-async def _delete_before(client: Client, log: LogState, offset: int) -> ErrorCode:
+async def _delete_before(client: RequestContext, log: Log, offset: int) -> ErrorCode:
     try:
         await client.service.broker.delete_records(log, offset)
     except StorageError:
@@ -116,7 +118,7 @@ async def _delete_before(client: Client, log: LogState, offset: int) -> ErrorCod
 
 
 @handles(DeleteRecordsRequest)
-async def delete_records(client: Client, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(client: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records of logs before an offset; -1 is the end."""
     broker = client.service.broker
     topics = []

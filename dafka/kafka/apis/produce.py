@@ -11,7 +11,7 @@ import trio
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import (
     AppendRefusedError,
     Batch,
@@ -31,7 +31,7 @@ from dafka.errors import (
     StorageError,
     TopicDeletedError,
 )
-from dafka.kafka.apis.shared.registry import Client
+from dafka.kafka.apis.shared.registry import RequestContext
 from dafka.kafka.protocol.messages.logs import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -52,7 +52,9 @@ class ProduceRefusedError(Exception):
     """A client that wants no acknowledgement has sent what cannot be appended: it is disconnected, as by Kafka."""
 
 
-async def begin_produce(client: Client, request: ProduceRequest) -> Callable[[], Awaitable[ProduceResponse | None]]:
+async def begin_produce(
+    client: RequestContext, request: ProduceRequest
+) -> Callable[[], Awaitable[ProduceResponse | None]]:
     """Append what a client has sent, while there is room for it.
 
     Args:
@@ -94,7 +96,7 @@ async def begin_produce(client: Client, request: ProduceRequest) -> Callable[[],
     return wait
 
 
-async def _wait_unasked(client: Client, pending: Pending) -> PartitionProduceResponse:
+async def _wait_unasked(client: RequestContext, pending: Pending) -> PartitionProduceResponse:
     """Wait for records that the client does not wait for, while its next answers do: not longer than others wait."""
     try:
         with client.service.broker.waits.bounded():
@@ -103,17 +105,17 @@ async def _wait_unasked(client: Client, pending: Pending) -> PartitionProduceRes
         raise ProduceRefusedError(str(error)) from None
 
 
-async def _wait_room(client: Client) -> str:
+async def _wait_room(client: RequestContext) -> str:
     """Wait for room for the records of one log: few compressed bytes may be many. Return why there is none."""
     try:
-        await client.service.broker.wait_room()
+        await client.service.broker.wait_capacity()
     except StorageError as error:
         return str(error)
     return ""
 
 
 async def _append(
-    client: Client, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
+    client: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
 ) -> Pending:
     log = client.service.broker.find_log(topic, data.index)
     if log is None:
@@ -155,7 +157,7 @@ def _check_request(request: ProduceRequest, problem: str) -> None:
         raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
 
 
-def _read_batches(client: Client, log: LogState, records: bytes | memoryview | None) -> list[Batch]:
+def _read_batches(client: RequestContext, log: Log, records: bytes | memoryview | None) -> list[Batch]:
     """Return the batches in a request, whose CRCs are checked. Raises `AppendRefusedError`."""
     if not records:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
@@ -177,7 +179,7 @@ def _read_batches(client: Client, log: LogState, records: bytes | memoryview | N
     return found
 
 
-def _name_leader(client: Client, log: LogState) -> LeaderIdAndEpoch:
+def _name_leader(client: RequestContext, log: Log) -> LeaderIdAndEpoch:
     return client.view_cluster().describe_leader(log)
 
 
@@ -194,7 +196,7 @@ def _answer(
     error: ErrorCode,
     *,
     offset: int = -1,
-    log: LogState | None = None,
+    log: Log | None = None,
     message: str | None = None,
     leader: LeaderIdAndEpoch | None = None,
 ) -> PartitionProduceResponse:

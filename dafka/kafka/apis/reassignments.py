@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.errors import ConfigError
 from dafka.kafka.apis.shared.assignments import AssignmentError, read_assignment
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -22,7 +22,7 @@ from dafka.kafka.protocol.messages.reassignments import (
 
 @handles(AlterPartitionReassignmentsRequest, changes_topics=True)
 async def alter_reassignments(
-    client: Client, request: AlterPartitionReassignmentsRequest
+    client: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Let other brokers begin to keep logs, or cancel that."""
     may_change_count = request.allow_replication_factor_change
@@ -43,7 +43,7 @@ async def alter_reassignments(
 
 
 def _alter(
-    client: Client, topic: str, asked: ReassignablePartition, may_change_count: bool
+    client: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
 ) -> ReassignablePartitionResponse:
     log = client.service.broker.find_log(topic, asked.partition_index)
     message = None
@@ -59,7 +59,9 @@ def _alter(
     return ReassignablePartitionResponse(partition_index=asked.partition_index, error_code=error, error_message=message)
 
 
-def _begin(client: Client, log: LogState, numbers: list[int], may_change_count: bool) -> tuple[ErrorCode, str | None]:
+def _begin(
+    client: RequestContext, log: Log, numbers: list[int], may_change_count: bool
+) -> tuple[ErrorCode, str | None]:
     cluster = client.view_cluster()
     before, after = cluster.replicas_of(log), read_assignment(cluster, numbers)
     if not may_change_count and len(before) != len(after):
@@ -69,7 +71,7 @@ def _begin(client: Client, log: LogState, numbers: list[int], may_change_count: 
     return ErrorCode.NONE, None
 
 
-def _cancel(client: Client, log: LogState) -> ErrorCode:
+def _cancel(client: RequestContext, log: Log) -> ErrorCode:
     """Let brokers choose who keeps a log: those that do go on, and one too many leaves."""
     if log not in _ongoing(client):
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -77,10 +79,10 @@ def _cancel(client: Client, log: LogState) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _ongoing(client: Client) -> dict[LogState, tuple[str, ...]]:
+def _ongoing(client: RequestContext) -> dict[Log, tuple[str, ...]]:
     """Return the logs whose replicas are not yet those that somebody has asked for, and the latter."""
     broker, cluster = client.service.broker, client.view_cluster()
-    found: dict[LogState, tuple[str, ...]] = {}
+    found: dict[Log, tuple[str, ...]] = {}
     for topic in broker.topics.values():
         for number, wanted in topic.assignments.items():
             log = broker.find_log(topic.name, number)
@@ -91,7 +93,7 @@ def _ongoing(client: Client) -> dict[LogState, tuple[str, ...]]:
 
 @handles(ListPartitionReassignmentsRequest)
 async def list_reassignments(
-    client: Client, request: ListPartitionReassignmentsRequest
+    client: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Answer with the changes of replicas that are not done."""
     cluster = client.view_cluster()

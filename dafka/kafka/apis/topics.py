@@ -10,7 +10,7 @@ from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import ConfigError, StorageError
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.shared.assignments import AssignmentError, check_factor, read_assignments
-from dafka.kafka.apis.shared.registry import Client, handles, uuid_of
+from dafka.kafka.apis.shared.registry import RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -30,13 +30,13 @@ from dafka.kafka.server.cluster_view import ClusterView
 
 
 @handles(CreateTopicsRequest, changes_topics=True)
-async def create_topics(client: Client, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create_topics(client: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     results = [await _create(client, each, request.validate_only) for each in request.topics]
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(client: Client, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
+async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
     broker = client.service.broker
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
@@ -92,7 +92,7 @@ def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]
     return read_assignments(cluster, [found[number] for number in range(len(found))])
 
 
-def _count_replicas(client: Client, topic: Topic, asked: int) -> int:
+def _count_replicas(client: RequestContext, topic: Topic, asked: int) -> int:
     """Return on how many brokers a topic is kept, or would be."""
     cluster = client.view_cluster()
     logs = client.service.broker.logs(topic.name)
@@ -102,7 +102,7 @@ def _count_replicas(client: Client, topic: Topic, asked: int) -> int:
 
 
 @handles(DeleteTopicsRequest, changes_topics=True)
-async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete_topics(client: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics, and the offsets that groups have committed for them."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
     asked += [(each.name, each.topic_id) for each in request.topics]
@@ -125,13 +125,15 @@ async def delete_topics(client: Client, request: DeleteTopicsRequest) -> DeleteT
 
 
 @handles(CreatePartitionsRequest, changes_topics=True)
-async def create_partitions(client: Client, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+async def create_partitions(client: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Give topics further logs."""
     results = [await _add_logs(client, each, request.validate_only) for each in request.topics]
     return CreatePartitionsResponse(throttle_time_ms=0, results=results)
 
 
-async def _add_logs(client: Client, asked: CreatePartitionsTopic, is_trial: bool) -> CreatePartitionsTopicResult:
+async def _add_logs(
+    client: RequestContext, asked: CreatePartitionsTopic, is_trial: bool
+) -> CreatePartitionsTopicResult:
     broker = client.service.broker
     topic = broker.find_topic(asked.name)
     if topic is None:

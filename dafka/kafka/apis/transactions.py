@@ -7,7 +7,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
-from dafka.kafka.apis.shared.registry import Client, handles
+from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -31,7 +31,7 @@ from dafka.storage.plugin_helpers import now_ms
 
 
 @handles(InitProducerIdRequest)
-async def init_producer_id(client: Client, request: InitProducerIdRequest) -> InitProducerIdResponse:
+async def init_producer_id(client: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a producer its id and epoch."""
     service = client.service
     expected = Producer(request.producer_id, request.producer_epoch)
@@ -47,7 +47,7 @@ async def init_producer_id(client: Client, request: InitProducerIdRequest) -> In
 
 
 @handles(AddPartitionsToTxnRequest)
-async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Let logs take part in a transaction: all of them, or none if one does not exist."""
     service = client.service
     logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
@@ -80,7 +80,7 @@ async def add_partitions(client: Client, request: AddPartitionsToTxnRequest) -> 
 
 
 @handles(AddOffsetsToTxnRequest)
-async def add_offsets(client: Client, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+async def add_offsets(client: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Let the offsets of a group take part in a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
     answer = await client.service.transactions.add_offsets(request.transactional_id, producer, request.group_id)
@@ -88,7 +88,7 @@ async def add_offsets(client: Client, request: AddOffsetsToTxnRequest) -> AddOff
 
 
 @handles(EndTxnRequest)
-async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnResponse:
+async def end_transaction(client: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
     answer = await client.service.transactions.end_transaction(
@@ -98,7 +98,9 @@ async def end_transaction(client: Client, request: EndTxnRequest) -> EndTxnRespo
 
 
 @handles(DescribeTransactionsRequest)
-async def describe_transactions(client: Client, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+async def describe_transactions(
+    client: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
     """Answer with the states of transactional ids."""
     states = []
     for name in request.transactional_ids:
@@ -124,7 +126,7 @@ async def describe_transactions(client: Client, request: DescribeTransactionsReq
 
 
 @handles(ListTransactionsRequest)
-async def list_transactions(client: Client, request: ListTransactionsRequest) -> ListTransactionsResponse:
+async def list_transactions(client: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """Answer with the transactional ids that pass the filters."""
     known = {phase.value for phase in TransactionPhase}
     if request.transactional_id_pattern:  # a pattern of a client could keep this process busy without end
@@ -158,7 +160,7 @@ async def list_transactions(client: Client, request: ListTransactionsRequest) ->
     )
 
 
-def _error_for(client: Client, error: ErrorCode, fenced_version: int) -> ErrorCode:
+def _error_for(client: RequestContext, error: ErrorCode, fenced_version: int) -> ErrorCode:
     """Return an error in the words of a client's version: older ones do not know PRODUCER_FENCED."""
     if error is ErrorCode.PRODUCER_FENCED and client.header.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH

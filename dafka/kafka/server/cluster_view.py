@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.endpoints import split_tcp_endpoint
 from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
@@ -100,7 +100,7 @@ class ClusterView:
         Returns:
             The brokers.
         """
-        listed = {each.number for each in self.brokers.listed()}.union(leaders)
+        listed = {each.number for each in self.brokers.advertised()}.union(leaders)
         return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
 
     def find_node(self, address: str) -> Node | None:
@@ -108,11 +108,11 @@ class ClusterView:
         number = self._numbers.get(address)
         return None if number is None else self._nodes.get(number)
 
-    def find_leader(self, log: LogState) -> Node | None:
+    def find_leader(self, log: Log) -> Node | None:
         """Return the leader of a log; None if there is none that clients can reach."""
         return self.find_node(self.brokers.leader_of(log.leadership))
 
-    def describe_log(self, log: LogState) -> LogView:
+    def describe_log(self, log: Log) -> LogView:
         """Return the leader and the replicas of a log."""
         leadership = log.leadership
         leader = self.find_leader(log)
@@ -127,12 +127,12 @@ class ClusterView:
             self.numbers_of(itertools.filterfalse(self.brokers.is_alive, replicas)),
         )
 
-    def replicas_of(self, log: LogState) -> tuple[str, ...]:
+    def replicas_of(self, log: Log) -> tuple[str, ...]:
         """Return the addresses of the brokers that keep a log."""
         leader = self.brokers.leader_of(log.leadership)
         return log.leadership.replicas or ((leader,) if leader else ())
 
-    def describe_leader(self, log: LogState) -> LeaderIdAndEpoch:
+    def describe_leader(self, log: Log) -> LeaderIdAndEpoch:
         """Return who leads a log, for a client that has asked another broker."""
         view = self.describe_log(log)
         return LeaderIdAndEpoch(leader_id=view.leader, leader_epoch=view.epoch)
@@ -146,7 +146,7 @@ class ClusterView:
             if each.number in numbers
         ]
 
-    def find_read_replica(self, log: LogState, rack: str) -> int:
+    def find_read_replica(self, log: Log, rack: str) -> int:
         """Return the broker in a rack from which clients there should read a log that this broker leads.
 
         Args:

@@ -18,8 +18,8 @@ from dafka.broker.connections.memory import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
-from dafka.kafka.apis import HANDLERS, OFFERED, SERVED, Client, ProduceRefusedError, begin_produce
-from dafka.kafka.apis.guards import GUARDS, Access, Amendment, Verdict
+from dafka.kafka.apis import HANDLERS, OFFERED, SERVED, ProduceRefusedError, RequestContext, begin_produce
+from dafka.kafka.apis.guards import GUARDS, Decision, Permits, ResponsePatch
 from dafka.kafka.protocol import (
     ApiKey,
     FrameSplitter,
@@ -39,7 +39,7 @@ from dafka.kafka.protocol.messages.connections import (
 from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
-from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.kafka_server import KafkaServer
 from dafka.kafka.server.sasl import (
     LOGIN_BYTES_MAX,
     Authentication,
@@ -93,7 +93,7 @@ class Connection:
         endpoint: The host and port at which the client reaches the broker.
     """
 
-    def __init__(self, accepted: AcceptedClient, listener: KafkaListener, endpoint: tuple[str, int]) -> None:
+    def __init__(self, accepted: AcceptedClient, listener: KafkaServer, endpoint: tuple[str, int]) -> None:
         self._accepted = accepted
         self._listener = listener
         self._service = service = listener.service
@@ -273,7 +273,7 @@ class Connection:
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
-        client = Client(self._listener, header, self._host, self._endpoint, self._source)
+        client = RequestContext(self._listener, header, self._host, self._endpoint, self._source)
         verdict = self._guard(client, request)
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)
@@ -311,7 +311,7 @@ class Connection:
             self._splitter.limit(self._kafka.request_bytes_max)
         return answer
 
-    def _guard(self, client: Client, request: Request) -> Verdict:
+    def _guard(self, client: RequestContext, request: Request) -> Decision:
         """Take away what the user may not do; see `dafka.kafka.apis.guards`."""
         if self._users is None or isinstance(
             request, (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
@@ -323,9 +323,9 @@ class Connection:
         guard = GUARDS.get(request.API_KEY)
         if guard is None:
             raise DisconnectError(f"nobody is permitted to use {request.API_KEY.name}", "unsupported request")
-        return guard(Access(user.permissions, client), request)
+        return guard(Permits(user.permissions, client), request)
 
-    async def _respond(self, client: Client, request: Request) -> Response | None:
+    async def _respond(self, client: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):
             return advertise(SERVED)
         if isinstance(request, SaslHandshakeRequest):
@@ -388,7 +388,7 @@ def _name_api(key: int) -> str:
 
 
 def _amended(
-    wait: Callable[[], Awaitable[Response | None]], amend: Amendment | None
+    wait: Callable[[], Awaitable[Response | None]], amend: ResponsePatch | None
 ) -> Callable[[], Awaitable[Response | None]]:
     """Return a function that waits for a response, and adds to it what was refused."""
     if amend is None:

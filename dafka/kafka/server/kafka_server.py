@@ -6,8 +6,8 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from dafka.broker.broker import Service
-from dafka.broker.connections.connection_quotas import Crowd
+from dafka.broker.broker import Broker
+from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.kafka.server.counters import Counters
 from dafka.kafka.server.fetch_sessions import FetchSessions
@@ -44,7 +44,7 @@ class RecentReports:
         return True
 
 
-class KafkaListener:
+class KafkaServer:
     """What all clients of Kafka share.
 
     Args:
@@ -61,13 +61,13 @@ class KafkaListener:
         refusals: The requests that were refused because they are not offered, as far as that was logged.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Broker) -> None:
         self.service = service
         self.bootstrap_servers = ""
         kafka = service.config.kafka
         self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
         self.counters = Counters()
-        self.crowd = Crowd(kafka.connections_max, kafka.connections_per_address_max)
+        self.crowd = ConnectionQuotas(kafka.connections_max, kafka.connections_per_address_max)
         self.receiving = service.memory.room(kafka.receiving_bytes_max)
         self.answers = service.memory.room(kafka.answers_bytes_max)
         self.refusals = RecentReports()

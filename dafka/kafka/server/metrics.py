@@ -11,7 +11,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from dafka.broker.core.error_codes import error_name
 from dafka.broker.core.transactions.transaction import TransactionPhase
-from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.kafka_server import KafkaServer
 from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, histogram_buckets, make_families
 
 COUNTERS = {
@@ -64,7 +64,7 @@ class KafkaMetrics:
         listener: The listener.
     """
 
-    def __init__(self, listener: KafkaListener) -> None:
+    def __init__(self, listener: KafkaServer) -> None:
         self._listener = listener
         self._groups: TopicLabels | None = None
 

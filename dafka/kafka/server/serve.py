@@ -7,15 +7,15 @@ import socket
 import trio
 
 from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
-from dafka.broker.node import Broker
+from dafka.broker.node import BrokerNode
 from dafka.endpoints import split_tcp_endpoint
 from dafka.kafka.server.cluster_view import split_listener
 from dafka.kafka.server.connection import Connection
-from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.kafka_server import KafkaServer
 
 
 async def serve_kafka(
-    listener: KafkaListener,
+    listener: KafkaServer,
     sockets: list[socket.socket],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -39,7 +39,7 @@ async def serve_kafka(
     await accept_clients(sockets, listener.crowd, listener.service.stopping, serve, task_status=task_status)
 
 
-def find_listener(host: str, port: int, broker: Broker) -> str:
+def find_listener(host: str, port: int, broker: BrokerNode) -> str:
     """Return where clients of other brokers reach a listener: `HOST:PORT`.
 
     Args:

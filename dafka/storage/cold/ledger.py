@@ -16,7 +16,7 @@ from uuid import uuid4
 import trio
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.storage.cold.contents import ColdContents
 from dafka.storage.cold.manifest import (
     CHUNKS_FOLDER,
@@ -28,7 +28,7 @@ from dafka.storage.cold.manifest import (
     encode_segments,
 )
 from dafka.storage.cold.objects import ObjectMissingError, ObjectStoreError, Version
-from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.cold.segments import Segment, escape_part
 from dafka.storage.filelog.files import make_folders, read_file, replace_file
 
@@ -36,7 +36,7 @@ COPY_FILE = "manifest.json"
 """The name of the copy of the root, with its version."""
 
 
-class Ledger:
+class ManifestStore:
     """The manifest of one store.
 
     Args:
@@ -52,7 +52,9 @@ class Ledger:
         lock: Held while the tier changes.
     """
 
-    def __init__(self, remote: Remote, store: str, folder: str | None = None, *, is_writer: bool = True) -> None:
+    def __init__(
+        self, remote: RetryingObjectStore, store: str, folder: str | None = None, *, is_writer: bool = True
+    ) -> None:
         self.contents = ColdContents()
         self.manifest = Manifest(store=store)
         self.is_stale = True
@@ -178,7 +180,7 @@ class Ledger:
             place = self.object_name(name)
             found[name] = decode_chunk(name, (await self._remote.read(place))[0], place)
 
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
                 for name in root.chunk_names:
                     if name not in found:

@@ -23,11 +23,11 @@ from dafka.errors import StorageBusyError, StorageError
 from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition
 from dafka.storage.base import READ_BYTES, PartitionInfo, RetentionPolicy, Storage
-from dafka.storage.cold.ledger import Ledger
+from dafka.storage.cold.ledger import ManifestStore
 from dafka.storage.cold.objects import ObjectStoreError
 from dafka.storage.cold.options import ColdOptions
 from dafka.storage.cold.parquet import SegmentWriter
-from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.cold.segments import Segment, digest_of, partition_folder
 from dafka.storage.plugin_helpers import now_ms
 
@@ -57,7 +57,7 @@ class MoveCounts:
     due_bytes: int = 0
 
 
-class Mover:
+class Offloader:
     """Moves segments of the partitions that hold more than their local retention.
 
     Args:
@@ -76,8 +76,8 @@ class Mover:
     def __init__(
         self,
         hot: Storage,
-        ledger: Ledger,
-        remote: Remote,
+        ledger: ManifestStore,
+        remote: RetryingObjectStore,
         options: ColdOptions,
         commit: Callable[[Segment], Awaitable[bool]],
     ) -> None:

@@ -9,14 +9,14 @@ from functools import partial
 import trio
 
 from dafka.errors import StorageError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.extras import require_extra
 from dafka.storage.base import Storage, open_one_tier
 from dafka.storage.cold.connecting import connect
-from dafka.storage.cold.ledger import Ledger
+from dafka.storage.cold.ledger import ManifestStore
 from dafka.storage.cold.objects import ObjectStoreError
 from dafka.storage.cold.options import ColdOptions, split_tiered, write_tier
-from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.tiers import tier_folder
 
 
@@ -42,11 +42,11 @@ async def open_tiered(location: str, *, read_only: bool = False) -> AsyncIterato
     with require_extra("cold", "a cold tier"):
         from dafka.storage.cold.tiered import TieredStorage  # noqa: PLC0415 (needs the extra)
     folder = tier_folder(hot_url)
-    remote = Remote(partial(connect, options))
+    remote = RetryingObjectStore(partial(connect, options))
     async with open_one_tier(hot_url, read_only=read_only) as hot:
-        ledger = Ledger(remote, hot.identity, folder, is_writer=not read_only)
+        ledger = ManifestStore(remote, hot.identity, folder, is_writer=not read_only)
         await _load(ledger, is_writer=not read_only)
-        with single_exception():
+        with unwrap_group():
             async with trio.open_nursery() as nursery:
                 storage = TieredStorage(hot, remote, ledger, options, nursery, is_writer=not read_only)
                 if not read_only:
@@ -59,7 +59,7 @@ async def open_tiered(location: str, *, read_only: bool = False) -> AsyncIterato
                     nursery.cancel_scope.cancel()
 
 
-async def _load(ledger: Ledger, *, is_writer: bool) -> None:
+async def _load(ledger: ManifestStore, *, is_writer: bool) -> None:
     """Load the manifest: for a reader its copy, for a writer what the object store has, if that can be reached."""
     has_copy = await ledger.load_copy()
     if has_copy and not is_writer:

@@ -15,7 +15,7 @@ from dafka.errors import StorageCorruptError
 from dafka.records import RecordBatch
 from dafka.storage.cold.objects import ObjectMissingError, ObjectStoreError
 from dafka.storage.cold.parquet import RECORD_COLUMNS, ColumnChunk, SegmentIndex
-from dafka.storage.cold.remote import ATTEMPTS, Remote
+from dafka.storage.cold.remote import ATTEMPTS, RetryingObjectStore
 from dafka.storage.cold.segments import Segment
 
 GAP_BYTES_MAX = 64 * 1024
@@ -95,7 +95,7 @@ class SegmentReader:
         groups: The cache of row groups.
     """
 
-    def __init__(self, remote: Remote, find_name: Callable[[str], str], cache_bytes: int) -> None:
+    def __init__(self, remote: RetryingObjectStore, find_name: Callable[[str], str], cache_bytes: int) -> None:
         self.counts = ReadCounts()
         self.groups: Cache[RecordBatch] = Cache(cache_bytes)
         self._indexes: Cache[SegmentIndex] = Cache(INDEX_CACHE_BYTES)

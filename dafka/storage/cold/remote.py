@@ -55,7 +55,7 @@ class RequestCounts:
     last_error: str = ""
 
 
-class Remote:
+class RetryingObjectStore:
     """An object store for Trio.
 
     A request that fails is tried again after growing pauses. If it fails in the end, the store rests: further requests

@@ -34,12 +34,12 @@ from dafka.storage.base import (
     Throttle,
 )
 from dafka.storage.cold.contents import ColdRange
-from dafka.storage.cold.ledger import Ledger
-from dafka.storage.cold.mover import Mover
+from dafka.storage.cold.ledger import ManifestStore
+from dafka.storage.cold.mover import Offloader
 from dafka.storage.cold.objects import ObjectMissingError
 from dafka.storage.cold.options import ColdOptions
 from dafka.storage.cold.reader import SegmentReader
-from dafka.storage.cold.remote import Remote
+from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.cold.segments import RECORDS_FOLDER, Segment
 from dafka.storage.migration import Migrates, Migration
 from dafka.storage.plugin_helpers import now_ms
@@ -71,8 +71,8 @@ class TieredStorage:
     def __init__(
         self,
         hot: Storage,
-        remote: Remote,
-        ledger: Ledger,
+        remote: RetryingObjectStore,
+        ledger: ManifestStore,
         options: ColdOptions,
         nursery: trio.Nursery,
         *,
@@ -82,7 +82,7 @@ class TieredStorage:
         self.identity = hot.identity
         self.options = options
         self.reader = SegmentReader(remote, ledger.object_name, options.cold_cache_bytes)
-        self.mover = Mover(hot, ledger, remote, options, self._commit)
+        self.mover = Offloader(hot, ledger, remote, options, self._commit)
         self._remote = remote
         self._ledger = ledger
         self._nursery = nursery

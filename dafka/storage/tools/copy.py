@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError, StorageUnsupportedError
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.records import Partition, RecordBatch, join
 from dafka.storage.base import READ_BYTES, CompactsPartitions, PartitionInfo, Storage
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
@@ -165,7 +165,7 @@ async def _copy_records(
     records = content_bytes = 0
     total = sum(end - first for first, end in plan.ranges.values())
     send_groups, groups = trio.open_memory_channel[list[RecordBatch] | StorageError](GROUPS_AHEAD)
-    with single_exception():
+    with unwrap_group():
         async with trio.open_nursery() as nursery:
             can_be_compacted = isinstance(target, CompactsPartitions)
             nursery.start_soon(

@@ -6,7 +6,7 @@ import random
 
 import trio
 
-from dafka.exceptions import single_exception
+from dafka.exceptions import unwrap_group
 from dafka.records import Partition, RecordBatch, decode_text, new_address
 from dafka.storage import PartitionInfo, Storage, read_range
 from dafka.testing.storage.expectations import (
@@ -204,7 +204,7 @@ async def _check_tasks_take_turns(storage: Storage) -> None:
             if end:
                 assert await read_some(storage, partition, end - 1, 1) == make_contents(end - 1, 1)
 
-    with single_exception():
+    with unwrap_group():
         async with trio.open_nursery() as nursery:
             for partition in partitions:
                 nursery.start_soon(write, partition)

@@ -95,17 +95,17 @@ class MarkerEntry(NamedTuple):
     first_sequence: int | None
 
 
-class RestartEntry(NamedTuple):
+class IndexRewriteEntry(NamedTuple):
     """The index begins again: the entries that follow replace all before."""
 
 
-class StartEntry(NamedTuple):
+class LogStartEntry(NamedTuple):
     """The records before an offset are deleted."""
 
     offset: int
 
 
-class BranchEntry(NamedTuple):
+class EpochStartEntry(NamedTuple):
     """A leader begins its branch: the first entry of an index, unless the branch is the first one of its log.
 
     Attributes:
@@ -117,24 +117,26 @@ class BranchEntry(NamedTuple):
     epoch: int
 
 
-class EndEntry(NamedTuple):
+class DroppedEntry(NamedTuple):
     """The records of a partition before a sequence were in the log once, and no run says so any more."""
 
     address: str
     sequence: int
 
 
-Entry: TypeAlias = RunEntry | BatchEntry | MarkerEntry | RestartEntry | StartEntry | EndEntry | BranchEntry
+Entry: TypeAlias = (
+    RunEntry | BatchEntry | MarkerEntry | IndexRewriteEntry | LogStartEntry | DroppedEntry | EpochStartEntry
+)
 
-ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | RestartEntry
+ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | IndexRewriteEntry
 """The entries that say what producers with an id have done."""
 
 _NUMBERS: dict[type[Entry], int] = {
     BatchEntry: _BATCH,
-    BranchEntry: _BRANCH,
+    EpochStartEntry: _BRANCH,
     MarkerEntry: _MARKER,
-    RestartEntry: _RESTART,
-    StartEntry: _START,
+    IndexRewriteEntry: _RESTART,
+    LogStartEntry: _START,
 }
 """The kinds of entries that are numbers alone."""
 
@@ -170,7 +172,7 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
             address = encode_text(entry.address)
             parts += (write_varint(_RUN), write_varint(entry.offset), write_varint(len(address)), address)
             parts += (write_varint(entry.first_sequence), write_varint(entry.record_count))
-        elif isinstance(entry, EndEntry):
+        elif isinstance(entry, DroppedEntry):
             address = encode_text(entry.address)
             parts += (write_varint(_END), write_varint(len(address)), address, write_varint(entry.sequence))
         else:
@@ -212,7 +214,7 @@ def decode_entries(value: bytes) -> list[Entry]:
     return entries
 
 
-_BEGINS_AGAIN = encode_entries([RestartEntry()])
+_BEGINS_AGAIN = encode_entries([IndexRewriteEntry()])
 
 
 def _read_entry(reader: _Reader) -> Entry:
@@ -220,7 +222,7 @@ def _read_entry(reader: _Reader) -> Entry:
     if kind == _RUN:
         return RunEntry(reader.number(), reader.text(), reader.number(), reader.number())
     if kind == _END:
-        return EndEntry(reader.text(), reader.number())
+        return DroppedEntry(reader.text(), reader.number())
     entry = _ENTRY_OF.get(kind)
     if entry is None:
         raise StorageFormatError(f"the index of a log has an entry of the unknown kind {kind}")

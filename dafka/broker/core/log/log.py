@@ -11,14 +11,14 @@ import attrs
 from dafka.broker.core.log.entries import (
     TRANSACTIONAL,
     BatchEntry,
-    BranchEntry,
-    EndEntry,
+    DroppedEntry,
     Entry,
+    EpochStartEntry,
+    IndexRewriteEntry,
+    LogStartEntry,
     MarkerEntry,
     ProducerEntry,
-    RestartEntry,
     RunEntry,
-    StartEntry,
     decode_entries,
     names_offset,
     offset_of,
@@ -27,10 +27,10 @@ from dafka.broker.core.log.entries import (
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.open_transactions import LogTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches, TransactionRuns
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.records import Partition
 
-OWN = ""
+LEADER = ""
 """The address that stands for the broker's own partition in the index of a log."""
 
 FORMER_ENDS_MAX = 16
@@ -38,7 +38,7 @@ FORMER_ENDS_MAX = 16
 
 
 @attrs.define(eq=False)
-class LogState:
+class Log:
     """One log.
 
     Attributes:
@@ -60,8 +60,8 @@ class LogState:
         markers: Ends of transactions that get their offsets with the next records.
         leadership: Who leads the log.
         epochs: The leader epochs of the log with their first offsets, in their order.
-        forks: By the epoch of each known branch that the log does not continue, the epoch and the end of what they
-            share. None if clients read only what all branches have.
+        divergences: By each known epoch that is no ancestor of the log, the epoch and the end offset of what both
+            share. None if clients read only what all epochs have.
         is_replicated: Whether other brokers keep the log, too, or did. They acknowledge index records, so that each
             append has one, and the high watermark follows what they acknowledge.
         healing: Runs and batches of other branches that get their offsets with the next records.
@@ -90,9 +90,9 @@ class LogState:
     branch_count: int = 1
     unwritten: list[Entry] = attrs.field(factory=list)
     markers: list[MarkerEntry] = attrs.field(factory=list)
-    leadership: Leadership = attrs.field(factory=lambda: Leadership(""))
+    leadership: LeaderAndIsr = attrs.field(factory=lambda: LeaderAndIsr(""))
     epochs: list[tuple[int, int]] = attrs.field(factory=lambda: [(0, 0)])
-    forks: Mapping[int, tuple[int, int]] | None = None
+    divergences: Mapping[int, tuple[int, int]] | None = None
     is_replicated: bool = False
     healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
     behind: dict[str, int] = attrs.field(factory=dict)
@@ -103,7 +103,7 @@ class LogState:
 
     def begin_branch(self, own: Partition, index_partition: Partition) -> None:
         """Forget the index, to restore that of all branches up to the one with these partitions."""
-        self.former_ends[self.own.address] = self.index.end_sequence(OWN)
+        self.former_ends[self.own.address] = self.index.end_sequence(LEADER)
         if len(self.former_ends) > FORMER_ENDS_MAX:
             del self.former_ends[next(iter(self.former_ends))]
         self.own, self.index_partition = own, index_partition
@@ -135,7 +135,7 @@ class LogState:
 
     def find_offset(self, position: int) -> int:
         """Return the offset of the record at a position, or of the next one of the broker's own partition."""
-        return offset_of(position) if names_offset(position) else self.index.find_from(OWN, position)
+        return offset_of(position) if names_offset(position) else self.index.find_from(LEADER, position)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch in which an offset was given."""
@@ -143,7 +143,7 @@ class LogState:
 
     def knows_epoch(self, epoch: int) -> bool:
         """Return whether `end_of_epoch` can tell: it cannot if an epoch is that of a branch which is not known yet."""
-        if self.forks is None or epoch <= self.epochs[0][0] or epoch in self.forks:
+        if self.divergences is None or epoch <= self.epochs[0][0] or epoch in self.divergences:
             return True
         return any(each == epoch for each, _ in self.epochs)
 
@@ -157,8 +157,8 @@ class LogState:
             The largest epoch of the log that is not larger, and the offset after its last record. If the log parts from
             the branch of the epoch, what they share. None if there is no such epoch.
         """
-        if self.forks and epoch in self.forks:
-            return self.forks[epoch]
+        if self.divergences and epoch in self.divergences:
+            return self.divergences[epoch]
         number = bisect_right(self.epochs, epoch, key=lambda each: each[0]) - 1
         if number < 0:
             return None
@@ -167,28 +167,34 @@ class LogState:
 
     def address_of(self, partition: Partition) -> str:
         """Return the address of a partition in the index."""
-        return OWN if partition == self.own else partition.address
+        return LEADER if partition == self.own else partition.address
 
     def partition_of(self, address: str) -> Partition:
         """Return the partition that has an address in the index."""
-        return self.own if address == OWN else Partition(self.topic, address)
+        return self.own if address == LEADER else Partition(self.topic, address)
 
     def add_producer_entry(self, entry: Entry, *, keeps_record_batches: bool) -> None:
         """Note what a producer has done, when it is durable."""
         if isinstance(entry, MarkerEntry):
             self.producers.end_transaction(entry)
-            first = self._first_offset(entry, OWN)
+            first = self._first_offset(entry, LEADER)
             self.transactions.end(entry.producer_id, entry.offset, first, is_commit=bool(entry.is_commit))
         elif isinstance(entry, BatchEntry):
             self.producers.add(entry)
             if entry.flags & TRANSACTIONAL:
-                self.transactions.begin(entry.producer_id, self._offset_from(entry.sequence, OWN))
-                offset = self._offset_of(entry, OWN)
+                self.transactions.begin(entry.producer_id, self._offset_from(entry.sequence, LEADER))
+                offset = self._offset_of(entry, LEADER)
                 if not keeps_record_batches and offset is not None:
                     self.transaction_runs.add(offset, entry)
 
     def restore(
-        self, sequence: int, value: bytes, *, keeps_record_batches: bool, own: str = OWN, end_offset: int | None = None
+        self,
+        sequence: int,
+        value: bytes,
+        *,
+        keeps_record_batches: bool,
+        own: str = LEADER,
+        end_offset: int | None = None,
     ) -> list[ProducerEntry]:
         """Take over an index record; see `LogOrder.restore`.
 
@@ -210,10 +216,10 @@ class LogState:
                     self._early_runs.append((each, own))
                 continue
             self._place_early_runs(end_offset)
-            entry = each if own == OWN else self._move_entry(each, own)
+            entry = each if own == LEADER else self._move_entry(each, own)
             if entry is None or (end_offset is not None and _begins_at(entry) >= end_offset):
                 continue
-            if isinstance(entry, RestartEntry):
+            if isinstance(entry, IndexRewriteEntry):
                 self._forget_entries()
                 self.index_first, self.entry_count = sequence, 1
                 found = [entry]
@@ -230,21 +236,21 @@ class LogState:
         self.index_end = sequence + 1
         return found
 
-    def _restore_offsets(self, entry: RunEntry | StartEntry | EndEntry | BranchEntry) -> None:
+    def _restore_offsets(self, entry: RunEntry | LogStartEntry | DroppedEntry | EpochStartEntry) -> None:
         if isinstance(entry, RunEntry):
             self.index.restore(entry)
-        elif isinstance(entry, StartEntry):
+        elif isinstance(entry, LogStartEntry):
             self.index.start_offset = max(self.index.start_offset, entry.offset)
-        elif isinstance(entry, EndEntry):
+        elif isinstance(entry, DroppedEntry):
             self.index.dropped_ends[entry.address] = entry.sequence
         else:
             self.index.end_at(entry.offset)
 
     def _move_entry(self, entry: Entry, own: str) -> Entry | None:
         """Return an entry of another broker's index as one of this index; None if it says nothing here."""
-        if isinstance(entry, RunEntry) and entry.address == OWN:
+        if isinstance(entry, RunEntry) and entry.address == LEADER:
             return entry._replace(address=own)
-        if isinstance(entry, EndEntry) and entry.address == OWN:
+        if isinstance(entry, DroppedEntry) and entry.address == LEADER:
             return entry._replace(address=own)
         if isinstance(entry, BatchEntry):
             offset = self._offset_of(entry, own)
@@ -294,7 +300,7 @@ class LogState:
         """Return entries that replace all before them, with batches that are appended now."""
         self.producers.expire(now_ms)
         batches = [*self.producers.entries(), *added]
-        written: list[Entry] = [RestartEntry(), *self.transaction_runs.entries()]
+        written: list[Entry] = [IndexRewriteEntry(), *self.transaction_runs.entries()]
         position = 0
         for entry in self.index.entries():
             while isinstance(entry, MarkerEntry) and position < len(batches):

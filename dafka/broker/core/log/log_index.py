@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from itertools import islice
 from typing import NamedTuple
 
-from dafka.broker.core.log.entries import CONTROL, EndEntry, Entry, MarkerEntry, RunEntry, StartEntry
+from dafka.broker.core.log.entries import CONTROL, DroppedEntry, Entry, LogStartEntry, MarkerEntry, RunEntry
 
 
 class Location(NamedTuple):
@@ -242,7 +242,7 @@ class LogIndex:
 
     def entries(self) -> list[Entry]:
         """Return entries from which `restore` and `restore_marker` make the same index."""
-        found: list[Entry] = [EndEntry(address, end) for address, end in self.dropped_ends.items()]
+        found: list[Entry] = [DroppedEntry(address, end) for address, end in self.dropped_ends.items()]
         markers = iter(self._markers)
         for position, offset in enumerate(self._offsets):
             is_last = position + 1 == len(self._offsets)
@@ -253,7 +253,7 @@ class LogIndex:
             elif count or (is_last and self._is_last_open):
                 is_open = is_last and self._is_last_open
                 found.append(RunEntry(offset, address, self._sequences[position], 0 if is_open else count))
-        return [*found, StartEntry(self.start_offset)]
+        return [*found, LogStartEntry(self.start_offset)]
 
     def drop_before(self, offset: int) -> None:
         """Note that the log has no records before an offset any more."""

@@ -15,16 +15,16 @@ from dafka.broker.core.log.entries import (
     CONTROL,
     TRANSACTIONAL,
     BatchEntry,
-    BranchEntry,
     Entry,
+    EpochStartEntry,
+    LogStartEntry,
     MarkerEntry,
     ProducerEntry,
     RunEntry,
-    StartEntry,
     encode_entries,
     position_of,
 )
-from dafka.broker.core.log.log import OWN, LogState
+from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.partitioner import place_records
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, BranchAddress, parse_address
@@ -52,7 +52,7 @@ def index_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Pa
 
 
 @attrs.define(eq=False)
-class LogPlan:
+class LogOffsetPlan:
     """What one append changes in one log.
 
     Attributes:
@@ -61,13 +61,13 @@ class LogPlan:
         unwritten: The number of entries that waited to be written.
         markers: The number of ends of transactions that have their offsets.
         healed: The number of runs and batches of other branches that have their offsets.
-        looked_at: What changes in `behind`.
+        scanned_until: What changes in `behind`.
         added: Its new entries.
         written: The entries to write; others than `added` if the index is rewritten.
         is_rewrite: Whether they replace all before them.
     """
 
-    log: LogState
+    log: Log
     mark: tuple[int, bool]
     unwritten: int
     markers: int
@@ -75,11 +75,11 @@ class LogPlan:
     added: list[Entry]
     written: list[Entry]
     is_rewrite: bool
-    looked_at: dict[str, int] = attrs.field(factory=dict)
+    scanned_until: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
-class OrderPlan:
+class OffsetPlan:
     """The offsets of the records of one append.
 
     Attributes:
@@ -89,11 +89,11 @@ class OrderPlan:
     """
 
     index_records: list[RecordBatch]
-    logs: list[LogState]
-    plans: list[LogPlan]
+    logs: list[Log]
+    plans: list[LogOffsetPlan]
 
 
-class LogOrder:
+class OffsetAssigner:
     """The logs of a broker.
 
     To restart: `add_topic` every topic, `restore` every index record in its order, then `finish_restoring`.
@@ -105,23 +105,23 @@ class LogOrder:
 
     Attributes:
         topics: The topics by name.
-        native_starts: Of producers' own partitions, the sequence of the first record that belongs to no deleted topic;
-            0 where it is not named.
+        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
+            It is 0 for all others.
     """
 
     def __init__(
         self, identity: str, *, keeps_record_batches: bool = True, rewrite_entries: int = REWRITE_ENTRIES
     ) -> None:
         self.topics: dict[str, Topic] = {}
-        self.native_starts: Mapping[Partition, int] = {}
+        self.producer_starts: Mapping[Partition, int] = {}
         self._identity = identity
         self._keeps_record_batches = keeps_record_batches
         self._rewrite_entries = rewrite_entries
-        self._logs: dict[str, list[LogState]] = {}
-        self._own: dict[Partition, LogState] = {}
-        self._unwritten: dict[LogState, None] = {}
+        self._logs: dict[str, list[Log]] = {}
+        self._own: dict[Partition, Log] = {}
+        self._unwritten: dict[Log, None] = {}
 
-    def all_logs(self) -> list[LogState]:
+    def all_logs(self) -> list[Log]:
         """Return the logs of all topics."""
         return [log for logs in self._logs.values() for log in logs]
 
@@ -129,11 +129,11 @@ class LogOrder:
         """Return whether there is something to write without further records."""
         return bool(self._unwritten)
 
-    def logs(self, topic: str) -> Sequence[LogState]:
+    def logs(self, topic: str) -> Sequence[Log]:
         """Return the logs of a topic; none if there is no such topic."""
         return self._logs.get(topic, ())
 
-    def find_log(self, topic: str, number: int, topic_id: str | None = None) -> LogState | None:
+    def find_log(self, topic: str, number: int, topic_id: str | None = None) -> Log | None:
         """Return a log.
 
         Args:
@@ -160,10 +160,10 @@ class LogOrder:
             self._close_runs(logs)
         for number in range(len(logs), topic.log_count):
             own = own_partition(self._identity, topic, number)
-            logs.append(LogState(topic.name, number, own, index_partition(self._identity, topic, number)))
+            logs.append(Log(topic.name, number, own, index_partition(self._identity, topic, number)))
             self._own[own] = logs[-1]
 
-    def begin_branch(self, log: LogState, epoch: int) -> None:
+    def begin_branch(self, log: Log, epoch: int) -> None:
         """Begin to lead a log in a leader epoch, or to read it; restore its index afterward.
 
         Args:
@@ -176,19 +176,19 @@ class LogOrder:
         own = own_partition(self._identity, topic, log.number, epoch)
         log.begin_branch(own, index_partition(self._identity, topic, log.number, epoch))
 
-    def end_branch(self, log: LogState) -> None:
+    def end_branch(self, log: Log) -> None:
         """Give no more records their offsets in a log: another broker leads it."""
         self._own.pop(log.own, None)
         self._unwritten.pop(log, None)
         log.unwritten, log.markers, log.healing, log.behind = [], [], [], {}
 
-    def replicate(self, log: LogState) -> None:
+    def replicate(self, log: Log) -> None:
         """Have each append write what other brokers must know of it."""
         if not log.is_replicated:
             log.is_replicated = True
             self._close_run(log)
 
-    def withdraw(self, log: LogState, own: Partition, first_sequence: int, end_sequence: int) -> bool:
+    def withdraw(self, log: Log, own: Partition, first_sequence: int, end_sequence: int) -> bool:
         """Give no offsets to records that clients of this broker have appended, unless they have them.
 
         Args:
@@ -205,12 +205,12 @@ class LogOrder:
             return end is not None and first_sequence >= end
         if (first_sequence, end_sequence) in log.withdrawn:
             return True
-        if first_sequence < log.index.end_sequence(OWN):
+        if first_sequence < log.index.end_sequence(LEADER):
             return False
         log.withdrawn.append((first_sequence, end_sequence))
         return True
 
-    def heal(self, log: LogState, entries: Iterable[RunEntry | BatchEntry]) -> None:
+    def merge_divergent(self, log: Log, entries: Iterable[RunEntry | BatchEntry]) -> None:
         """Append what another branch has, and this one lacks, with the next records.
 
         Args:
@@ -221,7 +221,7 @@ class LogOrder:
         if log.healing:
             self._unwritten[log] = None
 
-    def remove_topic(self, name: str) -> list[LogState]:
+    def remove_topic(self, name: str) -> list[Log]:
         """Remove a topic. Return its logs, whose partitions the owner deletes."""
         del self.topics[name]
         logs = self._logs.pop(name)
@@ -231,7 +231,7 @@ class LogOrder:
             log.is_gone = True
         return logs
 
-    def restore(self, log: LogState, sequence: int, value: bytes) -> list[ProducerEntry]:
+    def restore(self, log: Log, sequence: int, value: bytes) -> list[ProducerEntry]:
         """Take over an index record.
 
         Args:
@@ -267,13 +267,13 @@ class LogOrder:
                 self._close_runs(logs)
         rest = []
         for partition, end in ends.items():
-            if partition in self._own or self.is_native(partition):
+            if partition in self._own or self.is_producer_partition(partition):
                 ordered = max(self.ordered_end(partition), self._first_native(partition, earliest))
                 if end > ordered:
                     rest.append((partition, ordered))
         return rest
 
-    def finish_branch(self, log: LogState, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
+    def finish_branch(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
         """Begin to give records their offsets in a log whose index was restored.
 
         Args:
@@ -285,11 +285,11 @@ class LogOrder:
         self._close_run(log)
         epoch, start_offset = log.epochs[-1]
         if epoch and not log.index_end:
-            self._write_later(log, [BranchEntry(start_offset, epoch)])
+            self._write_later(log, [EpochStartEntry(start_offset, epoch)])
         self.catch_up(log, ends, earliest)
         self._own[log.own] = log
 
-    def catch_up(self, log: LogState, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
+    def catch_up(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
         """Note the stored records of producers that have no offset in a log yet, so that they get theirs first.
 
         Args:
@@ -298,20 +298,20 @@ class LogOrder:
             earliest: By partition, the sequence of its first record, if it is not 0.
         """
         for partition, end in ends.items():
-            if self.is_native(partition):
-                looked_at = max(log.index.end_sequence(partition.address), self._first_native(partition, earliest))
-                if end > looked_at:
-                    log.behind[partition.address] = looked_at
+            if self.is_producer_partition(partition):
+                scanned_until = max(log.index.end_sequence(partition.address), self._first_native(partition, earliest))
+                if end > scanned_until:
+                    log.behind[partition.address] = scanned_until
 
     def _first_native(self, partition: Partition, earliest: Mapping[Partition, int]) -> int:
-        return max(earliest.get(partition, 0), self.native_starts.get(partition, 0))
+        return max(earliest.get(partition, 0), self.producer_starts.get(partition, 0))
 
-    def _close_run(self, log: LogState) -> None:
+    def _close_run(self, log: Log) -> None:
         """End an open run, so that other brokers know its records."""
         entry = log.index.close_run()
         self._write_later(log, [] if entry is None else [entry])
 
-    def _extend_open_run(self, log: LogState, ends: Mapping[Partition, int]) -> None:
+    def _extend_open_run(self, log: Log, ends: Mapping[Partition, int]) -> None:
         last = log.index.open_run()
         if last is not None:
             end = ends.get(log.partition_of(last[0]), 0)
@@ -324,13 +324,13 @@ class LogOrder:
         logs = self._logs_with(partition)
         return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=0)
 
-    def _logs_with(self, partition: Partition) -> Sequence[LogState]:
+    def _logs_with(self, partition: Partition) -> Sequence[Log]:
         """Return the logs that can have records of a partition: the log of a broker's partition is in its address."""
         logs = self._logs.get(partition.topic, ())
         found = parse_address(partition.address)
         return logs if found is None else logs[found.log : found.log + 1]
 
-    def leads(self, log: LogState) -> bool:
+    def leads(self, log: Log) -> bool:
         """Return whether records get their offsets in a log: this broker leads it."""
         return self._own.get(log.own) is log
 
@@ -338,8 +338,8 @@ class LogOrder:
         self,
         batches: Iterable[RecordBatch],
         now_ms: int,
-        earlier: Iterable[tuple[LogState, RecordBatch]] = (),
-    ) -> OrderPlan:
+        earlier: Iterable[tuple[Log, RecordBatch]] = (),
+    ) -> OffsetPlan:
         """Give records their offsets.
 
         Args:
@@ -350,11 +350,11 @@ class LogOrder:
         Returns:
             The plan, for `commit` or `undo`. No other plan may be made before.
         """
-        plans: dict[LogState, LogPlan] = {}
+        plans: dict[Log, LogOffsetPlan] = {}
         for log in self._unwritten:
             plan = self._plan_of(log, plans)
             plan.added.extend(log.unwritten)
-            self._place_markers(plan, log.index.end_sequence(OWN))
+            self._place_markers(plan, log.index.end_sequence(LEADER))
             self._place_healed(plan)
         for log, batch in earlier:
             if self.leads(log):
@@ -367,7 +367,7 @@ class LogOrder:
                     for first, end in _without(own.withdrawn, batch.first_sequence, batch.end_sequence):
                         self._place_own(self._plan_of(own, plans), first, end, entries)
                     self._place_markers(self._plan_of(own, plans), batch.end_sequence)
-            elif len(batch) and self.is_native(batch.partition):
+            elif len(batch) and self.is_producer_partition(batch.partition):
                 led = [log for log in self._logs[batch.partition.topic] if self.leads(log)]
                 self._place_native(batch, led, plans)
         made = [self._finish_plan(plan, now_ms) for plan in plans.values()]
@@ -381,16 +381,16 @@ class LogOrder:
             for plan in made
             if plan.written
         ]
-        return OrderPlan(records, list(plans), made)
+        return OffsetPlan(records, list(plans), made)
 
-    def commit(self, plan: OrderPlan) -> None:
+    def commit(self, plan: OffsetPlan) -> None:
         """Note that the records of a plan, and its index records, are durable."""
         for each in plan.plans:
             log = each.log
             del log.unwritten[: each.unwritten]
             del log.markers[: each.markers]
             del log.healing[: each.healed]
-            log.behind.update((address, end) for address, end in each.looked_at.items() if address in log.behind)
+            log.behind.update((address, end) for address, end in each.scanned_until.items() if address in log.behind)
             if not log.unwritten and not log.markers and not log.healing:
                 self._unwritten.pop(log, None)
             for entry in each.added:
@@ -402,12 +402,12 @@ class LogOrder:
             if not log.is_replicated:
                 log.high_watermark = log.index.end_offset
 
-    def undo(self, plan: OrderPlan) -> None:
+    def undo(self, plan: OffsetPlan) -> None:
         """Note that the append of a plan has failed, and that nothing of it is durable."""
         for each in plan.plans:
             each.log.index.undo_to(each.mark)
 
-    def append_marker(self, log: LogState, marker: MarkerEntry) -> None:
+    def append_marker(self, log: Log, marker: MarkerEntry) -> None:
         """End a transaction in a log. It gets its offset with the next append, behind the records before its position.
 
         Args:
@@ -423,13 +423,13 @@ class LogOrder:
         found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
         return min((each for each in found if each is not None), default=self.ordered_end(partition))
 
-    def delete_before(self, log: LogState, offset: int) -> None:
+    def delete_before(self, log: Log, offset: int) -> None:
         """Delete the records of a log before an offset. What remains of it is written with the next records."""
         log.index.drop_before(min(offset, log.high_watermark))
         log.transactions.drop_before(log.index.start_offset)
-        self._write_later(log, [StartEntry(log.index.start_offset)])
+        self._write_later(log, [LogStartEntry(log.index.start_offset)])
 
-    def skip_dropped(self, log: LogState, earliest: Mapping[Partition, int]) -> None:
+    def skip_dropped(self, log: Log, earliest: Mapping[Partition, int]) -> None:
         """Advance the start of a log past the records that the storage has dropped.
 
         Args:
@@ -448,31 +448,31 @@ class LogOrder:
             log.index.drop_before(start)
         ends = log.index.dropped_ends
         for address, end in list(ends.items()):
-            if address != OWN and earliest.get(log.partition_of(address), 0) >= end:
+            if address != LEADER and earliest.get(log.partition_of(address), 0) >= end:
                 del ends[address]
         log.transactions.drop_before(log.index.start_offset)
         log.transaction_runs.drop_before(log.index.start_offset)
 
-    def _close_runs(self, logs: list[LogState]) -> None:
+    def _close_runs(self, logs: list[Log]) -> None:
         """End the open runs of native partitions, whose further records may belong to other logs."""
         for log in logs:
             last = log.index.open_run()
-            entry = log.index.close_run() if last is not None and last[0] != OWN else None
+            entry = log.index.close_run() if last is not None and last[0] != LEADER else None
             self._write_later(log, [] if entry is None else [entry])
 
-    def _plan_of(self, log: LogState, plans: dict[LogState, LogPlan]) -> LogPlan:
+    def _plan_of(self, log: Log, plans: dict[Log, LogOffsetPlan]) -> LogOffsetPlan:
         plan = plans.get(log)
         if plan is None:
-            plan = plans[log] = LogPlan(log, log.index.mark(), len(log.unwritten), 0, 0, [], [], False)
+            plan = plans[log] = LogOffsetPlan(log, log.index.mark(), len(log.unwritten), 0, 0, [], [], False)
         return plan
 
-    def is_native(self, partition: Partition) -> bool:
+    def is_producer_partition(self, partition: Partition) -> bool:
         """Return whether a partition's records are given offsets as they come: no broker has written them for a log."""
         if partition.topic not in self.topics or is_internal_topic(partition.topic):
             return False
         return parse_address(partition.address) is None
 
-    def _place_native(self, batch: RecordBatch, led: Sequence[LogState], plans: dict[LogState, LogPlan]) -> None:
+    def _place_native(self, batch: RecordBatch, led: Sequence[Log], plans: dict[Log, LogOffsetPlan]) -> None:
         """Place records of a producer's partition that belong to some logs, which this broker leads."""
         if not led:
             return
@@ -483,21 +483,21 @@ class LogOrder:
             if log is None:
                 continue
             plan = self._plan_of(log, plans)
-            if batch.first_sequence > plan.looked_at.get(address, log.behind.get(address, batch.first_sequence)):
+            if batch.first_sequence > plan.scanned_until.get(address, log.behind.get(address, batch.first_sequence)):
                 continue  # those before come first
             known = log.index.end_sequence(address) if log.is_replicated else 0
-            known = max(known, self.native_starts.get(batch.partition, 0))
+            known = max(known, self.producer_starts.get(batch.partition, 0))
             first, end = max(first_sequence, known), first_sequence + count
             if end > first:
                 self._place(plan, address, first, end - first, is_open=log_count == 1)
         for log in led:
             if address in log.behind:
                 plan = self._plan_of(log, plans)
-                looked_at = plan.looked_at.get(address, log.behind[address])
-                if batch.first_sequence <= looked_at:
-                    plan.looked_at[address] = max(looked_at, batch.end_sequence)
+                scanned_until = plan.scanned_until.get(address, log.behind[address])
+                if batch.first_sequence <= scanned_until:
+                    plan.scanned_until[address] = max(scanned_until, batch.end_sequence)
 
-    def _place_healed(self, plan: LogPlan) -> None:
+    def _place_healed(self, plan: LogOffsetPlan) -> None:
         """Place what another branch has: of its runs the records that the log lacks, with their batches."""
         log, offset, first = plan.log, 0, 0
         for entry in log.healing[plan.healed :]:
@@ -511,24 +511,26 @@ class LogOrder:
                 plan.added.append(entry._replace(sequence=position, flags=0))  # its markers are in the other branch
             plan.healed += 1
 
-    def _place(self, plan: LogPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
+    def _place(self, plan: LogOffsetPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
         is_open = is_open and not plan.log.is_replicated
         entry = plan.log.index.append(address, first_sequence, count, is_open=is_open)
         if entry is not None:
             plan.added.append(entry)
 
-    def _place_own(self, plan: LogPlan, first_sequence: int, end_sequence: int, entries: Sequence[BatchEntry]) -> None:
+    def _place_own(
+        self, plan: LogOffsetPlan, first_sequence: int, end_sequence: int, entries: Sequence[BatchEntry]
+    ) -> None:
         """Place records of a broker's own partition, and the ends of transactions behind the batches that they end."""
         self._place_markers(plan, first_sequence)
         while first_sequence < end_sequence:
             waiting = plan.log.markers[plan.markers :]
             end = min(waiting[0].position, end_sequence) if waiting else end_sequence
-            self._place(plan, OWN, first_sequence, end - first_sequence, is_open=True)
+            self._place(plan, LEADER, first_sequence, end - first_sequence, is_open=True)
             plan.added.extend(entry for entry in entries if first_sequence <= entry.sequence < end)
             self._place_markers(plan, end)
             first_sequence = end
 
-    def _place_markers(self, plan: LogPlan, end_sequence: int) -> None:
+    def _place_markers(self, plan: LogOffsetPlan, end_sequence: int) -> None:
         """Place the ends of transactions up to a sequence of the broker's own partition."""
         for marker in plan.log.markers[plan.markers :]:
             if marker.position > end_sequence:
@@ -536,7 +538,7 @@ class LogOrder:
             plan.added.append(plan.log.index.append_marker(marker))
             plan.markers += 1
 
-    def _finish_plan(self, plan: LogPlan, now_ms: int) -> LogPlan:
+    def _finish_plan(self, plan: LogOffsetPlan, now_ms: int) -> LogOffsetPlan:
         """Decide what to write."""
         log = plan.log
         needed = log.needed_entries()
@@ -546,7 +548,7 @@ class LogOrder:
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
         return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)
 
-    def _write_later(self, log: LogState, entries: Sequence[Entry]) -> None:
+    def _write_later(self, log: Log, entries: Sequence[Entry]) -> None:
         if entries:
             log.unwritten += entries
             self._unwritten[log] = None

@@ -20,7 +20,7 @@ from enum import Enum
 
 import attrs
 
-from dafka.broker.core.metadata.brokers import BrokerDescription
+from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.replica_placement import BrokerSpace, choose_replicas
 from dafka.protocol.rendezvous import weigh_node
 
@@ -50,19 +50,19 @@ class BalancerSettings:
     """When replicas are changed, and how many at once.
 
     Attributes:
-        mend_after_s: How long a broker may be dead until its replicas are replaced.
+        replace_replicas_after_s: How long a broker may be dead until its replicas are replaced.
         full_bytes: A broker with less free space than this gets no replicas, and leads nothing if another one can.
         moves_max: Of how many logs a leader copies to further replicas at once, and how many logs a broker receives at
             once when replicas are rebalanced.
     """
 
-    mend_after_s: float = 60.0
+    replace_replicas_after_s: float = 60.0
     full_bytes: int = 0
     moves_max: int = 2
 
 
 @attrs.frozen
-class PlacedLog:
+class LogPlacement:
     """A log, as balancing sees it.
 
     Attributes:
@@ -83,7 +83,7 @@ class PlacedLog:
 
 
 @attrs.frozen
-class ReplicaChange:
+class Reassignment:
     """A log gets other replicas.
 
     Attributes:
@@ -129,7 +129,7 @@ class _Cluster:
             return tuple(replicas)
         return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
 
-    def choose_surplus(self, log: PlacedLog, further: tuple[str, ...] = ()) -> tuple[str, ...]:
+    def choose_surplus(self, log: LogPlacement, further: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Return the replicas that a log has too many.
 
         Args:
@@ -180,7 +180,7 @@ class Balancer:
         self._handed_over: dict[str, frozenset[str]] = {}
         self._replaced: frozenset[str] = frozenset()
 
-    def unfit(self, log: str) -> frozenset[str]:
+    def ineligible_leaders(self, log: str) -> frozenset[str]:
         """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
         handed_over = self._handed_over.get(log)
         return self._unfit if handed_over is None else self._unfit | handed_over
@@ -195,7 +195,7 @@ class Balancer:
         """Whether this broker has awaited its share of the logs, and has got it by now."""
         return self._has_share
 
-    def explain(self, log: PlacedLog, assigned: tuple[str, ...] = ()) -> Reason | None:
+    def explain(self, log: LogPlacement, assigned: tuple[str, ...] = ()) -> Reason | None:
         """Return why a log is getting other replicas, as of the last call of `advance`; None if it gets none.
 
         Args:
@@ -220,9 +220,9 @@ class Balancer:
 
     def place(
         self,
-        brokers: Iterable[BrokerDescription],
+        brokers: Iterable[BrokerRegistration],
         alive: Collection[str],
-        logs: Iterable[PlacedLog],
+        logs: Iterable[LogPlacement],
         names: Sequence[str],
         wanted: int,
         now: float,
@@ -252,12 +252,12 @@ class Balancer:
 
     def advance(
         self,
-        brokers: Iterable[BrokerDescription],
+        brokers: Iterable[BrokerRegistration],
         alive: Collection[str],
-        logs: Iterable[PlacedLog],
+        logs: Iterable[LogPlacement],
         now: float,
         unwritable: frozenset[str] = frozenset(),
-    ) -> list[ReplicaChange]:
+    ) -> list[Reassignment]:
         """Return the logs whose replicas are to be changed next.
 
         Args:
@@ -275,7 +275,7 @@ class Balancer:
         led = [each for each in found if each.leader == self._own and not each.is_fixed]
         self._forget_answered(led, now)
         changes = [
-            ReplicaChange(log.name, replicas, self.explain(log) or Reason.SURPLUS)
+            Reassignment(log.name, replicas, self.explain(log) or Reason.SURPLUS)
             for log in led
             if log.name not in self._asked and (replicas := self._without_surplus(log, cluster)) != log.replicas
         ]
@@ -286,7 +286,7 @@ class Balancer:
         waiting = [log for log in led if log.name not in busy and self._missing(log, cluster)]
         waiting.sort(key=lambda log: (len(cluster.alive.intersection(log.in_sync)), log.name))
         changes += [
-            ReplicaChange(log.name, self._with_missing(log, cluster), self.explain(log) or Reason.MISSING)
+            Reassignment(log.name, self._with_missing(log, cluster), self.explain(log) or Reason.MISSING)
             for log in waiting[: max(room, 0)]
         ]
         room -= len(waiting)
@@ -297,7 +297,7 @@ class Balancer:
             if each[0].leader == self._own and each[0].name not in busy and not self._is_catching_up(each[0], cluster)
         ]
         changes += [
-            ReplicaChange(log.name, (*log.replicas, broker), Reason.SHARE) for log, broker in idle[: max(room, 0)]
+            Reassignment(log.name, (*log.replicas, broker), Reason.SHARE) for log, broker in idle[: max(room, 0)]
         ]
         replicas_of = {log.name: log.replicas for log in led}
         self._asked.update((each.log, (replicas_of[each.log], now)) for each in changes)
@@ -307,17 +307,19 @@ class Balancer:
 
     def _survey(
         self,
-        brokers: list[BrokerDescription],
+        brokers: list[BrokerRegistration],
         alive: frozenset[str],
         unwritable: frozenset[str],
-        logs: list[PlacedLog],
+        logs: list[LogPlacement],
         now: float,
     ) -> _Cluster:
         alive |= {self._own}
         known = {each.address for each in brokers} | {each for log in logs for each in log.replicas}
         dead = known - alive
         self._dead_since = {each: min(self._dead_since.get(each, now), now) for each in dead}
-        gone = frozenset(each for each in dead if now - self._dead_since[each] >= self._settings.mend_after_s)
+        gone = frozenset(
+            each for each in dead if now - self._dead_since[each] >= self._settings.replace_replicas_after_s
+        )
         full = unwritable | {each.address for each in brokers if each.free_bytes < self._settings.full_bytes}
         leaving = frozenset(each.address for each in brokers if each.is_draining)
         self._unfit = full | leaving
@@ -342,7 +344,7 @@ class Balancer:
                     self._handed_over[log.name] = frozenset({log.leader})
         return cluster
 
-    def _forget_answered(self, led: list[PlacedLog], now: float) -> None:
+    def _forget_answered(self, led: list[LogPlacement], now: float) -> None:
         """Forget the changes that were made, or that have taken too long."""
         replicas_of = {log.name: log.replicas for log in led}
         self._asked = {
@@ -352,13 +354,13 @@ class Balancer:
         }
 
     @staticmethod
-    def _is_catching_up(log: PlacedLog, cluster: _Cluster) -> bool:
+    def _is_catching_up(log: LogPlacement, cluster: _Cluster) -> bool:
         """Return whether a replica copies the log."""
         return any(each in cluster.alive and each not in log.in_sync for each in log.replicas)
 
     # Steps
 
-    def _without_surplus(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
+    def _without_surplus(self, log: LogPlacement, cluster: _Cluster) -> tuple[str, ...]:
         """Return the replicas of a log without those that have a successor.
 
         It keeps all of them until the living ones in sync are more than half of the rest: without those that are
@@ -376,16 +378,16 @@ class Balancer:
         return kept if 2 * len(in_sync) > len(kept) else log.replicas
 
     @staticmethod
-    def _is_synced(replicas: tuple[str, ...], log: PlacedLog) -> bool:
+    def _is_synced(replicas: tuple[str, ...], log: LogPlacement) -> bool:
         return bool(replicas) and all(each in log.in_sync for each in replicas)
 
     @staticmethod
-    def _missing(log: PlacedLog, cluster: _Cluster) -> int:
+    def _missing(log: LogPlacement, cluster: _Cluster) -> int:
         """Return how many replicas a log gets."""
         staying = cluster.staying(log.replicas)
         return max(min(log.wanted - len(staying), len(cluster.usable.difference(staying))), 0)
 
-    def _with_missing(self, log: PlacedLog, cluster: _Cluster) -> tuple[str, ...]:
+    def _with_missing(self, log: LogPlacement, cluster: _Cluster) -> tuple[str, ...]:
         """Return the replicas of a log with those that it lacks, instead of brokers that have died for good."""
         staying = cluster.staying(log.replicas)
         gone = [each for each in log.replicas if each in cluster.gone]
@@ -396,13 +398,13 @@ class Balancer:
         cluster.loads.update(chosen[len(staying) :])
         return (*(each for each in log.replicas if each not in gone[:count]), *chosen[len(staying) :])
 
-    def _share(self, logs: list[PlacedLog], cluster: _Cluster, now: float) -> list[tuple[PlacedLog, str]]:
+    def _share(self, logs: list[LogPlacement], cluster: _Cluster, now: float) -> list[tuple[LogPlacement, str]]:
         """Return the logs that get a replica on a broker that awaits its share, if it is time to plan that."""
         if self._own not in cluster.sharing:
             self._shared_at = None
         elif self._shared_at is None or now < self._shared_at:
             self._shared_at = now
-        plan: list[tuple[PlacedLog, str]] = []
+        plan: list[tuple[LogPlacement, str]] = []
         if cluster.sharing and not self._next_plan_at - PLANNING_S <= now < self._next_plan_at:
             self._next_plan_at = now + PLANNING_S
             receiving = Counter(
@@ -418,8 +420,8 @@ class Balancer:
         return plan
 
     def _plan_moves(
-        self, logs: list[PlacedLog], cluster: _Cluster, receiving: Counter[str]
-    ) -> list[tuple[PlacedLog, str]]:
+        self, logs: list[LogPlacement], cluster: _Cluster, receiving: Counter[str]
+    ) -> list[tuple[LogPlacement, str]]:
         """Return the logs that get a replica on a broker that awaits its share: the same ones at every broker.
 
         Each comes from the most loaded broker, so that as few as possible move.
@@ -441,7 +443,7 @@ class Balancer:
             and len(log.replicas) == len(cluster.staying(log.replicas)) == log.wanted
             and cluster.alive.issuperset(log.replicas)
         }
-        plan: list[tuple[PlacedLog, str]] = []
+        plan: list[tuple[LogPlacement, str]] = []
         for broker in sorted(cluster.usable & cluster.sharing, key=lambda each: (loads[each], each)):
             while receiving[broker] < self._settings.moves_max:
                 found = [

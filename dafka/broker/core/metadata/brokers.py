@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.core.metadata.leader_and_isr import Leadership
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
@@ -20,7 +20,7 @@ BROKER_VERSION = 1
 
 
 @attrs.frozen(kw_only=True)
-class BrokerDescription:
+class BrokerRegistration:
     """A broker, as it describes itself.
 
     Attributes:
@@ -55,7 +55,7 @@ class BrokerDescription:
     has_set_number: bool = False
     has_left: bool = False
 
-    def yields_number(self, other: BrokerDescription) -> bool:
+    def yields_number(self, other: BrokerRegistration) -> bool:
         """Return whether this broker gives up its number to another one that has the same.
 
         A broker that has just started does, then one that has chosen its number, then the one with the larger address.
@@ -78,46 +78,46 @@ class Brokers:
         own: The broker that knows them.
     """
 
-    def __init__(self, own: BrokerDescription, timeout_s: float) -> None:
+    def __init__(self, own: BrokerRegistration, timeout_s: float) -> None:
         self.own = own
         self._timeout_s = timeout_s
-        self._known: dict[str, BrokerDescription] = {}
+        self._known: dict[str, BrokerRegistration] = {}
         self._heard: dict[str, float] = {}
         self._alive = frozenset((own.address,))
-        self._listed = self._alive
+        self._advertised = self._alive
         self._failing: set[str] = set()
         self._unwritable: frozenset[str] = frozenset()
 
-    def all(self) -> list[BrokerDescription]:
+    def all(self) -> list[BrokerRegistration]:
         """Return all brokers by number, living or not."""
         others = (each for each in self._known.values() if not each.has_left)
         return sorted((self.own, *others), key=lambda each: (each.number, each.address))
 
-    def living(self) -> list[BrokerDescription]:
+    def living(self) -> list[BrokerRegistration]:
         """Return the living brokers by number."""
         return [each for each in self.all() if each.address in self._alive]
 
-    def listed(self) -> list[BrokerDescription]:
+    def advertised(self) -> list[BrokerRegistration]:
         """Return the brokers that clients are told of, by number.
 
         These are the living ones. While this broker hears fewer than half of those that it has listed, it goes on
         listing them: more likely it is cut off than they are dead.
         """
-        return [each for each in self.all() if each.address in self._listed]
+        return [each for each in self.all() if each.address in self._advertised]
 
     def is_alive(self, address: str) -> bool:
         """Return whether a broker is alive."""
         return address in self._alive
 
-    def find(self, address: str) -> BrokerDescription | None:
+    def find(self, address: str) -> BrokerRegistration | None:
         """Return the broker with an address; None if there is none."""
         return self.own if address == self.own.address else self._known.get(address)
 
-    def find_number(self, number: int) -> BrokerDescription | None:
+    def find_number(self, number: int) -> BrokerRegistration | None:
         """Return the broker with a number, a living one before others; None if there is none."""
         return next((each for each in (*self.living(), *self.all()) if each.number == number), None)
 
-    def leader_of(self, leadership: Leadership) -> str:
+    def leader_of(self, leadership: LeaderAndIsr) -> str:
         """Return the address of the broker that clients are told as the leader of a log; empty if there is none."""
         if leadership.is_led:
             return self.own.address
@@ -128,7 +128,7 @@ class Brokers:
         """Whether no other broker was ever known."""
         return not self._known
 
-    def rivals(self) -> list[BrokerDescription]:
+    def rivals(self) -> list[BrokerRegistration]:
         """Return the living brokers that have the number of the one that knows them."""
         return [each for each in self.living() if each.number == self.own.number and each is not self.own]
 
@@ -142,7 +142,7 @@ class Brokers:
         """The addresses of the living brokers whose storages take no records, such as on a full disk."""
         return self._unwritable
 
-    def note(self, broker: BrokerDescription) -> None:
+    def note(self, broker: BrokerRegistration) -> None:
         """Take in how another broker describes itself."""
         if broker.address != self.own.address:
             self._known[broker.address] = broker
@@ -212,18 +212,18 @@ class Brokers:
         before = self._alive, self._unwritable
         self._alive = frozenset(living | {self.own.address})
         self._unwritable = self._alive & self._failing
-        if 2 * len(self._alive & self._listed) >= len(self._listed):
-            self._listed = self._alive
+        if 2 * len(self._alive & self._advertised) >= len(self._advertised):
+            self._advertised = self._alive
         return before != (self._alive, self._unwritable)
 
 
-def encode_broker(broker: BrokerDescription) -> bytes:
+def encode_broker(broker: BrokerRegistration) -> bytes:
     """Return the value of a broker's record."""
     fields = attrs.asdict(broker, filter=attrs.filters.exclude("address"))
     return json.dumps({"version": BROKER_VERSION, **fields}, separators=(",", ":")).encode()
 
 
-def decode_broker(address: str, value: bytes) -> BrokerDescription:
+def decode_broker(address: str, value: bytes) -> BrokerRegistration:
     """Return a broker.
 
     Args:
@@ -241,8 +241,8 @@ def decode_broker(address: str, value: bytes) -> BrokerDescription:
         if fields.pop("version") > BROKER_VERSION:
             raise StorageFormatError("the record of a broker has a newer version: update dafka on this broker")
         kinds: dict[str, Callable[[Any], Any]] = {
-            each.name: type(each.default) for each in attrs.fields(BrokerDescription) if each.name != "address"
+            each.name: type(each.default) for each in attrs.fields(BrokerRegistration) if each.name != "address"
         }
-        return BrokerDescription(
+        return BrokerRegistration(
             address=address, **{name: kind(fields[name]) for name, kind in kinds.items() if name in fields}
         )

@@ -5,22 +5,22 @@ from __future__ import annotations
 import attrs
 
 
-class NamesReplicas:
+class ReplicaSet:
     """What names the replicas of a log, and those of them that still copy it."""
 
     __slots__ = ()
 
     replicas: tuple[str, ...]
-    joining: tuple[str, ...]
+    learners: tuple[str, ...]
 
     @property
     def voters(self) -> tuple[str, ...]:
         """The replicas that count for majorities."""
-        return tuple(each for each in self.replicas if each not in self.joining) if self.joining else self.replicas
+        return tuple(each for each in self.replicas if each not in self.learners) if self.learners else self.replicas
 
 
 @attrs.frozen
-class Leadership(NamesReplicas):
+class LeaderAndIsr(ReplicaSet):
     """Who leads a log, and who keeps it, as far as a broker knows.
 
     Attributes:
@@ -32,7 +32,7 @@ class Leadership(NamesReplicas):
         replicas: The brokers that keep the log.
         in_sync: Those of them that have all of it, as far as the leader knows, without those that still join; only at
             the leader.
-        joining: Those of the replicas that copy the log, and do not count for majorities yet.
+        learners: Those of the replicas that copy the log, and do not count for majorities yet.
         is_follower_readable: Whether clients may read the log up to `high_watermark` at brokers that do not lead it.
     """
 
@@ -43,4 +43,4 @@ class Leadership(NamesReplicas):
     in_sync: tuple[str, ...] = ()
     is_follower_readable: bool = False
     presumed_leader: str = ""
-    joining: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()

@@ -50,13 +50,13 @@ class TopicTable:
 
     Attributes:
         deleted_ids: The ids of the topics that were deleted.
-        native_starts: Of producers' own partitions, the sequence of the first record that belongs to no deleted topic.
+        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
         last_epochs: By the name of deleted topics, the largest leader epoch that is known of their logs.
     """
 
     def __init__(self) -> None:
         self.deleted_ids: set[str] = set()
-        self.native_starts: dict[Partition, int] = {}
+        self.producer_starts: dict[Partition, int] = {}
         self.last_epochs: dict[str, int] = {}
         self._living: dict[str, dict[str, _Versions]] = {}
         self._changed: dict[str, None] = {}
@@ -80,8 +80,8 @@ class TopicTable:
         is_new = topic.topic_id not in self.deleted_ids
         for address, end in deletion.native_ends.items():
             partition = Partition(topic.name, address)
-            is_new |= end > self.native_starts.get(partition, 0)
-            self.native_starts[partition] = max(end, self.native_starts.get(partition, 0))
+            is_new |= end > self.producer_starts.get(partition, 0)
+            self.producer_starts[partition] = max(end, self.producer_starts.get(partition, 0))
         self.last_epochs[topic.name] = max(deletion.last_epoch, self.last_epochs.get(topic.name, 0))
         if not is_new:
             return

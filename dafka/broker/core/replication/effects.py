@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka.broker.core.replication.records import Branch, BranchRow, ControlRecord
+from dafka.broker.core.replication.records import ControlRecord, EpochStart, LeaderAndEpoch
 
 
 @attrs.frozen
@@ -20,7 +20,7 @@ class WriteControl:
 class Acknowledge:
     """Tell the leader of a branch that this replica has the log up to an offset."""
 
-    branch: Branch
+    branch: LeaderAndEpoch
     end_offset: int
 
 
@@ -28,14 +28,14 @@ class Acknowledge:
 class Lead:
     """This replica leads: store the first index record of the branch, which is empty, if there is none, then append."""
 
-    row: BranchRow
+    row: EpochStart
 
 
 @attrs.frozen
 class StepDown:
     """This replica leads no more: append nothing to this branch."""
 
-    branch: Branch
+    branch: LeaderAndEpoch
 
 
 @attrs.frozen

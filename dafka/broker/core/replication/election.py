@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dafka.broker.core.replication.epoch_tree import BranchTable
-from dafka.broker.core.replication.records import NO_BRANCH, Branch, Claim, Promise, Tip
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch, Vote, VoteRequest
 from dafka.broker.core.replication.settings import Availability
 
 
-class Candidacy:
+class Election:
     """A claim of this replica, and the promises to follow it.
 
     Args:
@@ -21,59 +21,59 @@ class Candidacy:
         promises: The promises, by replica. That of this replica is the last one.
     """
 
-    def __init__(self, claim: Claim, availability: Availability) -> None:
-        self.claim = claim
-        self.promises: dict[str, Promise] = {}
+    def __init__(self, vote_request: VoteRequest, availability: Availability) -> None:
+        self.vote_request = vote_request
+        self.votes: dict[str, Vote] = {}
         self._availability = availability
 
     @property
-    def branch(self) -> Branch:
+    def branch(self) -> LeaderAndEpoch:
         """The branch that is claimed."""
-        return self.claim.branch
+        return self.vote_request.branch
 
     @property
-    def is_promised(self) -> bool:
+    def has_own_vote(self) -> bool:
         """Whether the promise of this replica itself is durable."""
-        return self.claim.branch.leader in self.promises
+        return self.vote_request.branch.leader in self.votes
 
-    def has_followers(self, able: Collection[str]) -> bool:
+    def has_quorum(self, writable: Collection[str]) -> bool:
         """Find out whether enough of the replicas that the claim names follow it, if this one does.
 
         Args:
-            able: The living brokers that can write.
+            writable: The living brokers that can write.
 
         Returns:
             Whether they do.
         """
-        voters, promised = set(self.claim.voters), self.promises.keys() | {self.claim.branch.leader}
+        voters, voted = set(self.vote_request.voters), self.votes.keys() | {self.vote_request.branch.leader}
         if self._availability is Availability.BRANCH:
-            return promised >= voters.intersection(able)
-        return 2 * len(promised & voters) > len(voters)
+            return voted >= voters.intersection(writable)
+        return 2 * len(voted & voters) > len(voters)
 
-    def has_former_followers(self, table: BranchTable) -> bool:
+    def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
         """Return whether enough of all replicas follow it that may have acknowledged what no promised tip has."""
         if self._availability is Availability.BRANCH:
             return True
         asked = self.former_replica_sets(table)
-        for each in self.promises.values():
+        for each in self.votes.values():
             asked.update(each.replica_sets)
-        return all(2 * len(self.promises.keys() & set(each)) > len(each) for each in asked)
+        return all(2 * len(self.votes.keys() & set(each)) > len(each) for each in asked)
 
-    def former_replica_sets(self, table: BranchTable) -> set[tuple[str, ...]]:
+    def former_replica_sets(self, table: EpochTree) -> set[tuple[str, ...]]:
         """Return the voters of the latest branch, and of those before it that no promised tip reaches beyond.
 
         What the replicas of an earlier branch have acknowledged is in each tip that reaches a later one.
         """
-        reached = max(each.tip.branch.epoch for each in self.promises.values())
+        reached = max(each.tip.branch.epoch for each in self.votes.values())
         row = table.latest
         assert row is not None
         found = {row.voters}
-        while row.branch.epoch > reached and row.parent.branch != NO_BRANCH:
+        while row.branch.epoch > reached and row.parent.branch != NO_EPOCH:
             row = table.rows[row.parent.branch]
             found.add(row.voters)
         return found
 
-    def tips(self, late: Mapping[str, Tip]) -> list[Tip]:
+    def tips(self, late: Mapping[str, EpochEnd]) -> list[EpochEnd]:
         """Return how far the log of each replica reaches.
 
         Args:
@@ -83,9 +83,9 @@ class Candidacy:
             Their tips.
         """
         is_branch = self._availability is Availability.BRANCH
-        return [late.get(broker, each.tip) if is_branch else each.tip for broker, each in self.promises.items()]
+        return [late.get(broker, each.tip) if is_branch else each.tip for broker, each in self.votes.items()]
 
-    def knows_rows(self, table: BranchTable, tips: Collection[Tip]) -> bool:
+    def knows_rows(self, table: EpochTree, tips: Collection[EpochEnd]) -> bool:
         """Return whether a table has the rows of all branches that the promises and some tips name."""
-        latest = (Tip(each.latest, 0) for each in self.promises.values())
+        latest = (EpochEnd(each.latest, 0) for each in self.votes.values())
         return all(table.chain(each) is not None for each in (*tips, *latest))

@@ -14,7 +14,7 @@ RETURNED_DOUBLINGS = 1
 because they are slow must not make replicas claim so often that no claim gets its promises in time."""
 
 
-class ClaimTimer:
+class ElectionTimer:
     """When one replica makes its next claim.
 
     A claim has more time after each one of which no branch has come that the replica holds: records may take longer to
@@ -60,7 +60,7 @@ class ClaimTimer:
         claims_before = min(self._fruitless, CLAIM_DOUBLINGS) - RETURNED_DOUBLINGS
         self._not_before = now + self._wait_s(max(claims_before, 0), place)
 
-    def hurry(self, now: float, place: int) -> None:
+    def shorten_wait(self, now: float, place: int) -> None:
         """Wait no longer than for a first claim: what has made claims wait longer and longer may be over."""
         if self._due is not None:
             self._due = min(self._due, max(now + self._wait_s(0, place), self._not_before))
@@ -82,11 +82,11 @@ class ClaimTimer:
         self._fruitless = 0
 
     def _wait_s(self, claims_before: int, place: int) -> float:
-        timeout_s = self._settings.claim_timeout_s * 2.0 ** min(claims_before, CLAIM_DOUBLINGS)
+        timeout_s = self._settings.election_timeout_s * 2.0 ** min(claims_before, CLAIM_DOUBLINGS)
         return timeout_s + place * self._settings.stagger_s
 
 
-class Lasting:
+class Debounce:
     """How long something has been true without a break."""
 
     def __init__(self) -> None:

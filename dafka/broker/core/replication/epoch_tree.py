@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dafka.broker.core.replication.records import NO_BRANCH, NO_TIP, Branch, BranchRow, Tip
+from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 
 
-class BranchTable:
+class EpochTree:
     """The rows of one log.
 
     Args:
@@ -18,19 +18,19 @@ class BranchTable:
         latest: The row with the largest epoch; None if there is none.
     """
 
-    def __init__(self, rows: Iterable[BranchRow] = ()) -> None:
-        self.rows: dict[Branch, BranchRow] = {}
-        self.latest: BranchRow | None = None
+    def __init__(self, rows: Iterable[EpochStart] = ()) -> None:
+        self.rows: dict[LeaderAndEpoch, EpochStart] = {}
+        self.latest: EpochStart | None = None
         for row in rows:
             self.add(row)
 
-    def add(self, row: BranchRow) -> None:
+    def add(self, row: EpochStart) -> None:
         """Add a row."""
         self.rows[row.branch] = row
         if self.latest is None or row.branch >= self.latest.branch:
             self.latest = row
 
-    def chain(self, tip: Tip) -> list[Tip] | None:
+    def chain(self, tip: EpochEnd) -> list[EpochEnd] | None:
         """Return the branches that a log consists of, the last one first, each with its end there.
 
         Args:
@@ -40,7 +40,7 @@ class BranchTable:
             The branches; None if a row is not known yet.
         """
         found = []
-        while tip.branch != NO_BRANCH:
+        while tip.branch != NO_EPOCH:
             row = self.rows.get(tip.branch)
             if row is None:
                 return None
@@ -48,7 +48,7 @@ class BranchTable:
             tip = row.parent
         return found
 
-    def epoch_at(self, last: Branch, offset: int) -> int:
+    def epoch_at(self, last: LeaderAndEpoch, offset: int) -> int:
         """Return the leader epoch of the record before an offset.
 
         Args:
@@ -63,7 +63,7 @@ class BranchTable:
             row = self.rows[row.parent.branch]
         return row.branch.epoch
 
-    def fork(self, first: Tip, second: Tip) -> Tip | None:
+    def fork(self, first: EpochEnd, second: EpochEnd) -> EpochEnd | None:
         """Return the last place that two logs have in common.
 
         Args:
@@ -79,10 +79,10 @@ class BranchTable:
         ends = {each.branch: each.end_offset for each in other}
         for each in one:
             if each.branch in ends:
-                return Tip(each.branch, min(each.end_offset, ends[each.branch]))
-        return NO_TIP
+                return EpochEnd(each.branch, min(each.end_offset, ends[each.branch]))
+        return NO_EPOCH_END
 
-    def forks(self, tip: Tip) -> dict[int, tuple[int, int]]:
+    def divergences(self, tip: EpochEnd) -> dict[int, tuple[int, int]]:
         """Return where a log parts from the branches that it does not continue.
 
         Args:
@@ -99,7 +99,7 @@ class BranchTable:
                 found[branch.epoch] = fork.branch.epoch, fork.end_offset
         return found
 
-    def heads(self) -> Iterator[BranchRow]:
+    def heads(self) -> Iterator[EpochStart]:
         """Yield the rows of branches that no other branch continues."""
         parents = {row.parent.branch for row in self.rows.values()}
         for branch, row in self.rows.items():

@@ -1,4 +1,4 @@
-"""Rounds: which brokers have heard this one since when, which is what its leases are made of.
+"""LeaseRounds: which brokers have heard this one since when, which is what its leases are made of.
 
 A leader asks the other brokers in rounds, and each answers. The answer says how far the broker's control records reach;
 it counts when all of them are known here. So whoever is known to have answered has promised no other leader before, and
@@ -26,7 +26,7 @@ class RoundAnswer(NamedTuple):
     control_end: int
 
 
-class Rounds:
+class LeaseRounds:
     """The rounds of one broker.
 
     Args:

@@ -7,27 +7,27 @@ from collections.abc import Collection
 from dafka.protocol.rendezvous import rank_nodes
 
 
-class LeaderOrder:
+class LeaderPreference:
     """The order of the replicas of one log: those that are named come first, then the log's rendezvous order counts.
 
     Args:
         log: The name of the log.
 
     Attributes:
-        unfit: The brokers that lead only if no other replica can: they are drained or full.
+        ineligible_leaders: The brokers that lead only if no other replica can: they are drained or full.
     """
 
     def __init__(self, log: str) -> None:
-        self.unfit: frozenset[str] = frozenset()
+        self.ineligible_leaders: frozenset[str] = frozenset()
         self._log = log
         self._preferred: tuple[str, ...] = ()
         self._ranked: dict[str, None] = {}
 
-    def set(self, preferred: tuple[str, ...], unfit: frozenset[str]) -> bool:
-        """Note which brokers are preferred, the first one most, and which are unfit; return whether that is new."""
-        before = self._preferred, self.unfit
-        self._preferred, self.unfit = preferred, unfit
-        return before != (preferred, unfit)
+    def set(self, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]) -> bool:
+        """Set the preferred brokers, the first one most, and the ineligible ones. Return whether that is new."""
+        before = self._preferred, self.ineligible_leaders
+        self._preferred, self.ineligible_leaders = preferred, ineligible_leaders
+        return before != (preferred, ineligible_leaders)
 
     def rank(self, replicas: tuple[str, ...]) -> list[str]:
         """Return replicas, the most preferred one first."""
@@ -36,6 +36,8 @@ class LeaderOrder:
         named = [each for each in self._preferred if each in self._ranked]
         return [*named, *(each for each in self._ranked if each not in named)]
 
-    def rank_able(self, replicas: tuple[str, ...], able: Collection[str]) -> list[str]:
-        """Return those replicas that are able to lead, the most preferred one first, unfit ones last."""
-        return sorted((each for each in self.rank(replicas) if each in able), key=self.unfit.__contains__)
+    def rank_writable(self, replicas: tuple[str, ...], writable: Collection[str]) -> list[str]:
+        """Return the writable replicas, the most preferred one first, ineligible leaders last."""
+        return sorted(
+            (each for each in self.rank(replicas) if each in writable), key=self.ineligible_leaders.__contains__
+        )

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from dafka.broker.core.log.entries import (
-    BranchEntry,
     Entry,
+    EpochStartEntry,
+    LogStartEntry,
     MarkerEntry,
     RunEntry,
-    StartEntry,
     begins_again,
     decode_entries,
 )
-from dafka.broker.core.log.log import OWN
+from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.partition_address import BranchAddress
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart
-from dafka.broker.core.replication.records import Branch
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.records import Partition
 
 RECENT_RECORDS = 4096
@@ -67,7 +67,7 @@ class _HeldBranch:
     checkpoint_end: int = 0
 
 
-class HeldLog:
+class LocalLog:
     """What a broker holds of one log.
 
     Args:
@@ -86,9 +86,9 @@ class HeldLog:
         self._topic_id = topic_id
         self._number = number
         self._durable_end = durable_end
-        self._branches: dict[Branch, _HeldBranch] = {}
-        self._waiting: dict[Branch, _HeldBranch] = {}
-        self._advanced: set[Branch] = set()
+        self._branches: dict[LeaderAndEpoch, _HeldBranch] = {}
+        self._waiting: dict[LeaderAndEpoch, _HeldBranch] = {}
+        self._advanced: set[LeaderAndEpoch] = set()
 
     def clear(self) -> None:
         """Note that nothing of the log is held any more."""
@@ -97,16 +97,16 @@ class HeldLog:
         self._advanced.clear()
         self.start_offset = 0
 
-    def ends(self) -> dict[Branch, int]:
+    def ends(self) -> dict[LeaderAndEpoch, int]:
         """Return the offset up to which each branch is held."""
         return {branch: held.end_offset for branch, held in self._branches.items()}
 
-    def acknowledged_end(self, branch: Branch) -> int:
+    def acknowledged_end(self, branch: LeaderAndEpoch) -> int:
         """Return the sequence after the last index record of a branch of which everything is held."""
         held = self._branches.get(branch)
         return 0 if held is None else held.index_end
 
-    def restore(self, branch: Branch, checkpoint: Checkpoint) -> None:
+    def restore(self, branch: LeaderAndEpoch, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint of a branch, of which nothing is known yet. `add_index` gets what follows it."""
         held = self._branches[branch] = _HeldBranch(checkpoint.index_end, checkpoint.end_offset, checkpoint.end_offset)
         held.restart, held.needed = checkpoint.restart, dict(checkpoint.needed)
@@ -114,7 +114,7 @@ class HeldLog:
         held.recent.append((checkpoint.index_end, checkpoint.end_offset))
         self.start_offset = max(self.start_offset, checkpoint.start_offset)
 
-    def take_checkpoints(self, latest: Branch) -> Iterator[tuple[Branch, Checkpoint]]:
+    def take_checkpoints(self, latest: LeaderAndEpoch) -> Iterator[tuple[LeaderAndEpoch, Checkpoint]]:
         """Go through the branches that are held further than their last checkpoints say.
 
         Args:
@@ -133,7 +133,7 @@ class HeldLog:
                 held.checkpoint_end, needed = held.index_end, dict(held.needed)
                 yield branch, Checkpoint(held.index_end, held.end_offset, self.start_offset, held.restart, needed)
 
-    def add_index(self, branch: Branch, first_sequence: int, values: list[bytes]) -> None:
+    def add_index(self, branch: LeaderAndEpoch, first_sequence: int, values: list[bytes]) -> None:
         """Note index records of a branch that are stored; those that are known already are passed over.
 
         Args:
@@ -152,11 +152,11 @@ class HeldLog:
             needed: dict[Partition, int] = {}
             restart_offset = held.known_offset if begins_again(value) else None
             for entry in decode_entries(value):
-                if isinstance(entry, StartEntry):
+                if isinstance(entry, LogStartEntry):
                     self.start_offset = max(self.start_offset, entry.offset)
                 held.known_offset = max(held.known_offset, _end_of(entry))
                 for run in _ended_runs(held, entry):
-                    partition = Partition(self._topic, address if run.address == OWN else run.address)
+                    partition = Partition(self._topic, address if run.address == LEADER else run.address)
                     end = run.first_sequence + run.record_count
                     needed[partition] = max(end, needed.get(partition, 0))
                     held.named[partition] = max(end, held.named.get(partition, 0))
@@ -164,7 +164,7 @@ class HeldLog:
             held.waiting.append(_IndexRecord(sequence + 1, held.known_offset, needed, restart_offset))
             held.recent.append((sequence + 1, held.known_offset))
 
-    def offset_at(self, branch: Branch, index_end: int) -> int | None:
+    def offset_at(self, branch: LeaderAndEpoch, index_end: int) -> int | None:
         """Return the offset after the last record that the index records of a branch up to a sequence name.
 
         Args:
@@ -178,7 +178,7 @@ class HeldLog:
         found = 0 if held is None else bisect_right(held.recent, index_end, key=lambda each: each[0])
         return held.recent[found - 1][1] if held is not None and found else None
 
-    def advance(self) -> Iterator[tuple[Branch, int]]:
+    def advance(self) -> Iterator[tuple[LeaderAndEpoch, int]]:
         """Yield the branches of which more is held than before, each with the offset up to which it is held."""
         for branch, held in list(self._waiting.items()):
             before = held.index_end
@@ -196,12 +196,12 @@ class HeldLog:
                 self._advanced.add(branch)
                 yield branch, held.end_offset
 
-    def restart(self, branch: Branch) -> Restart | None:
+    def restart(self, branch: LeaderAndEpoch) -> Restart | None:
         """Return where the index of a branch was last written again, as far as it is held; None if it was not."""
         held = self._branches.get(branch)
         return None if held is None else held.restart
 
-    def needed_from(self) -> dict[Branch, int]:
+    def needed_from(self) -> dict[LeaderAndEpoch, int]:
         """Return the branches whose index was written again, each with the sequence of its first record that counts."""
         return {
             branch: held.restart.sequence
@@ -209,7 +209,7 @@ class HeldLog:
             if held.restart is not None and held.index_end >= held.restart.sequence + REWRITE_RECORDS
         }
 
-    def known_ends(self) -> dict[Branch, int]:
+    def known_ends(self) -> dict[LeaderAndEpoch, int]:
         """Return the offset up to which the index of each branch is held, with or without the records that it names."""
         return {branch: held.known_offset for branch, held in self._branches.items()}
 
@@ -245,4 +245,4 @@ def _end_of(entry: Entry) -> int:
         return entry.offset + entry.record_count
     if isinstance(entry, MarkerEntry):
         return entry.offset + 1
-    return entry.offset if isinstance(entry, BranchEntry) else 0
+    return entry.offset if isinstance(entry, EpochStartEntry) else 0

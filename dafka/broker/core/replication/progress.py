@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dafka.broker.core.replication.records import NO_BRANCH, Branch
+from dafka.broker.core.replication.records import NO_EPOCH, LeaderAndEpoch
 
 
-class Acknowledgements:
+class FollowerProgress:
     """The acknowledgements of one branch, that of the largest epoch of which there are any.
 
     Attributes:
@@ -16,16 +16,16 @@ class Acknowledgements:
     """
 
     def __init__(self) -> None:
-        self.branch = NO_BRANCH
+        self.branch = NO_EPOCH
         self.ends: dict[str, int] = {}
         self._caught_up_at: dict[str, float] = {}
         self._end_before = 0
 
-    def begin(self, branch: Branch) -> None:
+    def begin(self, branch: LeaderAndEpoch) -> None:
         """Begin with another branch, or anew."""
         self.branch, self.ends, self._caught_up_at = branch, {}, {}
 
-    def add(self, broker: str, branch: Branch, end_offset: int) -> None:
+    def add(self, broker: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Note that a replica holds a branch up to an offset."""
         if branch != self.branch:
             self.begin(branch)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from dafka.broker.core.metadata.leader_and_isr import NamesReplicas
+from dafka.broker.core.metadata.leader_and_isr import ReplicaSet
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
@@ -25,7 +25,7 @@ EPOCH_STEP = 1024
 """Epochs leave room for the numbers of brokers, so that no two brokers ever claim the same epoch."""
 
 
-class Branch(NamedTuple):
+class LeaderAndEpoch(NamedTuple):
     """The stretch of a log that one leader has ordered.
 
     Attributes:
@@ -37,11 +37,11 @@ class Branch(NamedTuple):
     leader: str
 
 
-NO_BRANCH = Branch(-1, "")
+NO_EPOCH = LeaderAndEpoch(-1, "")
 """The branch of a log that has no branch yet."""
 
 
-class Tip(NamedTuple):
+class EpochEnd(NamedTuple):
     """How far a log reaches.
 
     Attributes:
@@ -49,35 +49,35 @@ class Tip(NamedTuple):
         end_offset: The offset after its last record.
     """
 
-    branch: Branch
+    branch: LeaderAndEpoch
     end_offset: int
 
 
-NO_TIP = Tip(NO_BRANCH, 0)
+NO_EPOCH_END = EpochEnd(NO_EPOCH, 0)
 """The tip of an empty log."""
 
 
 @attrs.frozen
-class Claim(NamesReplicas):
+class VoteRequest(ReplicaSet):
     """A broker asks the replicas of a log to follow it.
 
     Attributes:
         log: The log.
         branch: The branch that it wants to begin.
         replicas: The replicas that the log then has.
-        joining: Those of them that copy the log, and of which nothing is asked until they hold it.
-        is_move: Whether the leader lives, and is to be replaced by one that is preferred.
+        learners: Those of them that copy the log, and of which nothing is asked until they hold it.
+        is_transfer: Whether the leader lives, and is to be replaced by one that is preferred.
     """
 
     log: str
-    branch: Branch
+    branch: LeaderAndEpoch
     replicas: tuple[str, ...]
-    joining: tuple[str, ...] = ()
-    is_move: bool = False
+    learners: tuple[str, ...] = ()
+    is_transfer: bool = False
 
 
 @attrs.frozen
-class Promise:
+class Vote:
     """A replica acknowledges no records of earlier branches any more.
 
     Attributes:
@@ -90,14 +90,14 @@ class Promise:
     """
 
     log: str
-    branch: Branch
-    tip: Tip
+    branch: LeaderAndEpoch
+    tip: EpochEnd
     replica_sets: tuple[tuple[str, ...], ...]
-    latest: Branch = NO_BRANCH
+    latest: LeaderAndEpoch = NO_EPOCH
 
 
 @attrs.frozen
-class BranchRow(NamesReplicas):
+class EpochStart(ReplicaSet):
     """A branch begins: a row of the branch table.
 
     Attributes:
@@ -105,19 +105,20 @@ class BranchRow(NamesReplicas):
         branch: The branch, whose leader publishes this row.
         parent: The branch before it, and its end: the offset at which this branch begins.
         replicas: The replicas.
-        joining: Those of them that copy the log, and of which nothing is asked until they hold it.
+        learners: Those of them that copy the log, and of which nothing is asked until they hold it.
     """
 
     log: str
-    branch: Branch
-    parent: Tip
+    branch: LeaderAndEpoch
+    parent: EpochEnd
     replicas: tuple[str, ...]
-    joining: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
 
 
-ControlRecord: TypeAlias = Claim | Promise | BranchRow
+ControlRecord: TypeAlias = VoteRequest | Vote | EpochStart
 
-_KINDS: dict[str, type[ControlRecord]] = {"claim": Claim, "promise": Promise, "row": BranchRow}
+_KEYS: dict[type[ControlRecord], str] = {VoteRequest: "claim", Vote: "promise", EpochStart: "branchrow"}
+_KINDS: dict[str, type[ControlRecord]] = {"claim": VoteRequest, "promise": Vote, "row": EpochStart}
 
 
 def next_epoch(latest: int, number: int) -> int:
@@ -131,6 +132,11 @@ def next_epoch(latest: int, number: int) -> int:
         The epoch.
     """
     return (latest // EPOCH_STEP + 1) * EPOCH_STEP + number
+
+
+def key_of(record: ControlRecord) -> str:
+    """Return the key of a control record. A later record with the same key replaces it."""
+    return f"{_KEYS[type(record)]}/{record.log}/{record.branch.epoch}"
 
 
 def encode_control(record: ControlRecord) -> bytes:
@@ -158,21 +164,21 @@ def decode_control(value: bytes) -> ControlRecord:
         [(kind, found)] = fields.items()
         if kind == "claim":
             log, branch, replicas, *further = found
-            joining = _texts(further[0]) if further else ()
-            return Claim(str(log), _branch(branch), _texts(replicas), joining, is_move=True in further[1:])
+            learners = _texts(further[0]) if further else ()
+            return VoteRequest(str(log), _branch(branch), _texts(replicas), learners, is_transfer=True in further[1:])
         log, branch, (last, end), replicas, *further = found
-        tip = Tip(_branch(last), int(end))
+        tip = EpochEnd(_branch(last), int(end))
         if kind == "promise":
             [latest] = further
-            return Promise(str(log), _branch(branch), tip, tuple(map(_texts, replicas)), _branch(latest))
+            return Vote(str(log), _branch(branch), tip, tuple(map(_texts, replicas)), _branch(latest))
         if kind == "row":
-            return BranchRow(str(log), _branch(branch), tip, _texts(replicas), *map(_texts, further))
+            return EpochStart(str(log), _branch(branch), tip, _texts(replicas), *map(_texts, further))
         raise StorageFormatError(f"a control record has the unknown kind {kind!r}")
 
 
-def _branch(found: Sequence[Any]) -> Branch:
+def _branch(found: Sequence[Any]) -> LeaderAndEpoch:
     epoch, leader = found
-    return Branch(int(epoch), str(leader))
+    return LeaderAndEpoch(int(epoch), str(leader))
 
 
 def _texts(found: Sequence[Any]) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, BranchAddress, name_log, parse_address
 from dafka.broker.core.replication.checkpoints import Checkpoint
 from dafka.broker.core.replication.effects import ReplicaAction
-from dafka.broker.core.replication.local_log import HeldLog
-from dafka.broker.core.replication.records import Branch, BranchRow, ControlRecord
+from dafka.broker.core.replication.local_log import LocalLog
+from dafka.broker.core.replication.records import ControlRecord, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.records import Partition, RecordBatch
@@ -21,7 +21,7 @@ from dafka.records import Partition, RecordBatch
 
 def is_useless(record: ControlRecord, epoch: int) -> bool:
     """Return whether a control record says nothing any more, now that a branch of an epoch has begun."""
-    return not isinstance(record, BranchRow) and record.branch.epoch < epoch
+    return not isinstance(record, EpochStart) and record.branch.epoch < epoch
 
 
 @attrs.frozen
@@ -62,13 +62,13 @@ class ReplicatedLog:
     number: int
     name: str
     replica: Replica
-    held: HeldLog
+    held: LocalLog
 
-    def index_partition(self, branch: Branch) -> Partition:
+    def index_partition(self, branch: LeaderAndEpoch) -> Partition:
         """Return the partition of the index of a branch."""
         return Partition(INDEX_TOPIC, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
 
-    def own_partition(self, branch: Branch) -> Partition:
+    def own_partition(self, branch: LeaderAndEpoch) -> Partition:
         """Return the partition of the records that clients of a branch's leader have appended."""
         return Partition(self.topic, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
 
@@ -100,7 +100,7 @@ class ReplicatedLogs:
         self._unwritable: frozenset[str] = frozenset()
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
         self._lacking: dict[ReplicatedLog, None] = {}
-        self._restless: dict[ReplicatedLog, None] = {}
+        self._active: dict[ReplicatedLog, None] = {}
         self._changed: dict[ReplicatedLog, None] = {}
         self._advanced_at = float("-inf")
 
@@ -114,18 +114,18 @@ class ReplicatedLogs:
         """Return the log with a name; None if it is not replicated."""
         return self._logs.get(name)
 
-    def find_partition(self, partition: Partition) -> tuple[ReplicatedLog, Branch] | None:
+    def find_partition(self, partition: Partition) -> tuple[ReplicatedLog, LeaderAndEpoch] | None:
         """Return the log and the branch that a partition of records or of an index belongs to; None if to none."""
         address = parse_address(partition.address)
         log = None if address is None else self._logs.get(address.log_name)
         if address is None or log is None or partition.topic not in {INDEX_TOPIC, log.topic}:
             return None
-        return log, Branch(address.epoch, address.leader)
+        return log, LeaderAndEpoch(address.epoch, address.leader)
 
     def note_control(self, broker: str, record: ControlRecord) -> list[LogAction]:
         """Take in a control record, of this broker or another one."""
         noted = self._control.setdefault(record.log, [])
-        if isinstance(record, BranchRow):
+        if isinstance(record, EpochStart):
             noted[:] = [each for each in noted if not is_useless(each[1], record.branch.epoch)]
         noted.append((broker, record))
         log = self._logs.get(record.log)
@@ -135,7 +135,7 @@ class ReplicatedLogs:
         replica = self._wake_up(log)
         found = replica.written(record) if is_own else replica.receive(broker, record)
         actions = self._actions(log, found)
-        return [*actions, *self.fetch_lacking([log])] if isinstance(record, BranchRow) else actions
+        return [*actions, *self.fetch_lacking([log])] if isinstance(record, EpochStart) else actions
 
     def has_control(self, name: str) -> bool:
         """Return whether there are control records of a log."""
@@ -165,7 +165,7 @@ class ReplicatedLogs:
         settings = attrs.evolve(self._settings, availability=availability)
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
-        held = HeldLog(topic.name, topic.topic_id, number, self._durable_end)
+        held = LocalLog(topic.name, topic.topic_id, number, self._durable_end)
         log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, held)
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
@@ -190,7 +190,7 @@ class ReplicatedLogs:
         """Remove a log whose topic is deleted or hidden. Its control records stay, see `forget_control`."""
         log = self._logs.pop(name, None)
         if log is not None:
-            self._restless.pop(log, None)
+            self._active.pop(log, None)
             self._changed.pop(log, None)
             self._lacking.pop(log, None)
             self._forget_waiting(log)
@@ -280,10 +280,10 @@ class ReplicatedLogs:
 
     def advance(self, now: float) -> list[LogAction]:
         """Let time pass, for the logs that wait for something."""
-        restless, self._restless = self._restless, {}
+        active, self._active = self._active, {}
         self._advanced_at = now
         actions: list[LogAction] = []
-        for log in restless:
+        for log in active:
             found = log.replica.advance(now)
             if found or not log.replica.is_settled:
                 actions += self._actions(log, found)
@@ -291,28 +291,30 @@ class ReplicatedLogs:
 
     def _wake_up(self, log: ReplicatedLog) -> Replica:
         """Return the replica of a log that something happens to, which may have been settled until now."""
-        if log not in self._restless:
-            log.replica.rest(self._advanced_at)
+        if log not in self._active:
+            log.replica.idle(self._advanced_at)
         return log.replica
 
     @property
-    def restless(self) -> list[ReplicatedLog]:
+    def active(self) -> list[ReplicatedLog]:
         """The logs that something has happened to since time was let pass, or that wait for something."""
-        return list(self._restless)
+        return list(self._active)
 
     def take_changed(self) -> list[ReplicatedLog]:
         """Return the logs that may have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
-    def set_preferences(self, log: ReplicatedLog, preferred: tuple[str, ...], unfit: frozenset[str]) -> None:
+    def set_preferences(
+        self, log: ReplicatedLog, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]
+    ) -> None:
         """Note which brokers are meant to lead a log; see `Replica.set_preferences`."""
-        if log.replica.set_preferences(preferred, unfit):
+        if log.replica.set_preferences(preferred, ineligible_leaders):
             self._touch(log)
 
-    def take_over(self, log: ReplicatedLog) -> list[LogAction]:
-        """Claim a log from another leader, if this broker is preferred; see `Replica.take_over`."""
-        return self._actions(log, self._wake_up(log).take_over())
+    def transfer_leadership(self, log: ReplicatedLog) -> list[LogAction]:
+        """Claim a log from another leader, if this broker is preferred; see `Replica.transfer_leadership`."""
+        return self._actions(log, self._wake_up(log).transfer_leadership())
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
         """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
@@ -333,7 +335,7 @@ class ReplicatedLogs:
         found = self.find_partition(partition)
         return found is not None and found[0].replica.is_joining
 
-    def rows(self, name: str) -> list[BranchRow]:
+    def rows(self, name: str) -> list[EpochStart]:
         """Return the branch table of a log, by epoch."""
         log = self._logs.get(name)
         return [] if log is None else [log.replica.table.rows[branch] for branch in sorted(log.replica.table.rows)]
@@ -342,7 +344,7 @@ class ReplicatedLogs:
         address = parse_address(batch.partition.address)
         assert address is not None
         values = [value or b"" for value in batch.values]
-        log.held.add_index(Branch(address.epoch, address.leader), batch.first_sequence, values)
+        log.held.add_index(LeaderAndEpoch(address.epoch, address.leader), batch.first_sequence, values)
 
     def _wait(self, log: ReplicatedLog) -> None:
         for partition in log.held.missing():
@@ -385,7 +387,7 @@ class ReplicatedLogs:
 
     def _touch(self, log: ReplicatedLog) -> None:
         if self._logs.get(log.name) is log:
-            self._restless[log] = self._changed[log] = None
+            self._active[log] = self._changed[log] = None
 
     def _actions(self, log: ReplicatedLog, actions: Iterable[ReplicaAction]) -> list[LogAction]:
         self._touch(log)

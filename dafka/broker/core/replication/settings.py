@@ -24,11 +24,11 @@ class ReplicaSettings:
         availability: What the sides of a split may do.
         claim_timeout_s: How long a claim waits for promises until another one is made, in seconds.
         stagger_s: How much later each less preferred replica claims.
-        move_after_s: How long the preferred replica must have been ready before it takes over from another leader. It
-            waits up to twice as long, each log for another time, so that it does not take over all logs at once.
+        preferred_leader_after_s: How long a preferred leader must be caught up before it takes leadership back. Each
+            log waits for another time, up to twice as long, so that not all logs move at once.
     """
 
     availability: Availability = Availability.MAJORITY
-    claim_timeout_s: float = 1.0
+    election_timeout_s: float = 1.0
     stagger_s: float = 0.25
-    move_after_s: float = 30.0
+    preferred_leader_after_s: float = 30.0

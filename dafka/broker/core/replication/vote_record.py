@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dafka.broker.core.replication.records import Branch, Claim
+from dafka.broker.core.replication.records import LeaderAndEpoch, VoteRequest
 
 
-class Promises:
+class VoteRecord:
     """The claims and promises of the replicas of one log.
 
     Attributes:
@@ -13,9 +13,9 @@ class Promises:
     """
 
     def __init__(self) -> None:
-        self.own: Claim | None = None
-        self._own_claims: list[Claim] = []
-        self._claims: dict[Branch, Claim] = {}
+        self.own: VoteRequest | None = None
+        self._own_claims: list[VoteRequest] = []
+        self._claims: dict[LeaderAndEpoch, VoteRequest] = {}
         self._epochs: dict[str, int] = {}
 
     @property
@@ -27,26 +27,26 @@ class Promises:
         """Return the latest epoch that a broker has promised; -1 if it has promised nothing."""
         return self._epochs.get(broker, -1)
 
-    def find_claim(self, branch: Branch) -> Claim | None:
+    def find_vote_request(self, branch: LeaderAndEpoch) -> VoteRequest | None:
         """Return the claim to begin a branch, if it is known."""
         return self._claims.get(branch)
 
-    def note_claim(self, claim: Claim) -> None:
+    def note_claim(self, vote_request: VoteRequest) -> None:
         """Note a claim of any broker."""
-        self._claims[claim.branch] = claim
+        self._claims[vote_request.branch] = vote_request
 
     def note_promise(self, broker: str, epoch: int) -> None:
         """Note a promise of any broker."""
         self._epochs[broker] = max(epoch, self.epoch_of(broker))
 
-    def add_own(self, claim: Claim) -> None:
+    def add_own(self, vote_request: VoteRequest) -> None:
         """Note that this replica promises to follow a claim."""
-        self.own = claim
-        self._own_claims.append(claim)
+        self.own = vote_request
+        self._own_claims.append(vote_request)
 
     def asked_replicas(self) -> set[str]:
         """Return the replicas of the branches that this replica has promised to follow, and that may not have begun."""
-        return {each for claim in self._own_claims for each in claim.replicas}
+        return {each for vote_request in self._own_claims for each in vote_request.replicas}
 
     def asked_voters(self, epoch: int) -> list[tuple[str, ...]]:
         """Return the voters of the branches that this replica has promised to follow, and forget earlier promises.

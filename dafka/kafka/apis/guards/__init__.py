@@ -1,6 +1,6 @@
 """The guards of requests: they take away what a user may not do, and answer that as Kafka does."""
 
 from dafka.kafka.apis.guards import administration, groups, logs, transactions  # noqa: F401 (they register themselves)
-from dafka.kafka.apis.guards.registry import GUARDS, Access, Amendment, Verdict
+from dafka.kafka.apis.guards.registry import GUARDS, Decision, Permits, ResponsePatch
 
-__all__ = ["GUARDS", "Access", "Amendment", "Verdict"]
+__all__ = ["GUARDS", "Decision", "Permits", "ResponsePatch"]

@@ -7,12 +7,12 @@ from typing import Any
 from dafka.kafka.apis.guards.registry import (
     CLUSTER_REFUSED,
     TOPIC_REFUSED,
-    Access,
-    Amendment,
-    Verdict,
+    Decision,
+    Permits,
+    ResponsePatch,
     add_refused,
     guards,
-    take_refused,
+    split_unauthorized,
 )
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.constants import TOPIC
@@ -70,21 +70,21 @@ from dafka.kafka.protocol.messages.transactions import (
 
 
 @guards(CreateTopicsRequest)
-def guard_create(access: Access, request: CreateTopicsRequest) -> Verdict:
+def guard_create(access: Permits, request: CreateTopicsRequest) -> Decision:
     """Permit to administer."""
 
     def answer(each: CreatableTopic) -> CreatableTopicResult:
         return CreatableTopicResult(name=each.name, error_code=TOPIC_REFUSED)
 
-    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
+    refused = split_unauthorized(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "topics", answer)
 
 
 @guards(DeleteTopicsRequest)
-def guard_delete(access: Access, request: DeleteTopicsRequest) -> Verdict:
+def guard_delete(access: Permits, request: DeleteTopicsRequest) -> Decision:
     """Permit to administer. What the user may not see is answered by its id only, if the request had the id."""
-    refused: list[Any] = take_refused(request, "topic_names", access.user.may_administer)
-    refused += take_refused(
+    refused: list[Any] = split_unauthorized(request, "topic_names", access.user.may_administer)
+    refused += split_unauthorized(
         request,
         "topics",
         lambda each: (
@@ -102,18 +102,18 @@ def guard_delete(access: Access, request: DeleteTopicsRequest) -> Verdict:
 
 
 @guards(CreatePartitionsRequest)
-def guard_create_partitions(access: Access, request: CreatePartitionsRequest) -> Verdict:
+def guard_create_partitions(access: Permits, request: CreatePartitionsRequest) -> Decision:
     """Permit to administer."""
 
     def answer(each: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         return CreatePartitionsTopicResult(name=each.name, error_code=TOPIC_REFUSED)
 
-    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
+    refused = split_unauthorized(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "results", answer)
 
 
 @guards(AlterPartitionReassignmentsRequest)
-def guard_alter_reassignments(access: Access, request: AlterPartitionReassignmentsRequest) -> Verdict:
+def guard_alter_reassignments(access: Permits, request: AlterPartitionReassignmentsRequest) -> Decision:
     """Permit to administer."""
 
     def answer(each: ReassignableTopic) -> ReassignableTopicResponse:
@@ -125,12 +125,12 @@ def guard_alter_reassignments(access: Access, request: AlterPartitionReassignmen
         ]
         return ReassignableTopicResponse(name=each.name, partitions=parts)
 
-    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
+    refused = split_unauthorized(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "responses", answer)
 
 
 @guards(ElectLeadersRequest)
-def guard_elect_leaders(access: Access, request: ElectLeadersRequest) -> Verdict:
+def guard_elect_leaders(access: Permits, request: ElectLeadersRequest) -> Decision:
     """Permit to administer; all topics only to administrators."""
     if request.topic_partitions is None:
         if access.user.is_administrator:
@@ -144,12 +144,12 @@ def guard_elect_leaders(access: Access, request: ElectLeadersRequest) -> Verdict
         ]
         return ReplicaElectionResult(topic=each.topic, partition_result=parts)
 
-    refused = take_refused(request, "topic_partitions", lambda each: access.user.may_administer(each.topic))
+    refused = split_unauthorized(request, "topic_partitions", lambda each: access.user.may_administer(each.topic))
     return add_refused(refused, "replica_election_results", answer)
 
 
 @guards(ListPartitionReassignmentsRequest)
-def guard_list_reassignments(access: Access, _request: ListPartitionReassignmentsRequest) -> Amendment:
+def guard_list_reassignments(access: Permits, _request: ListPartitionReassignmentsRequest) -> ResponsePatch:
     """Show those of the topics that the user may see."""
 
     def amend(response: ListPartitionReassignmentsResponse) -> None:
@@ -159,7 +159,7 @@ def guard_list_reassignments(access: Access, _request: ListPartitionReassignment
 
 
 @guards(DescribeConfigsRequest)
-def guard_describe_configs(access: Access, request: DescribeConfigsRequest) -> Verdict:
+def guard_describe_configs(access: Permits, request: DescribeConfigsRequest) -> Decision:
     """Permit to see topics, and administrators to see the broker."""
 
     def answer(each: DescribeConfigsResource) -> DescribeConfigsResult:
@@ -175,12 +175,12 @@ def guard_describe_configs(access: Access, request: DescribeConfigsRequest) -> V
         is_topic = each.resource_type == TOPIC
         return access.user.may_see(each.resource_name) if is_topic else access.user.is_administrator
 
-    return add_refused(take_refused(request, "resources", is_permitted), "results", answer)
+    return add_refused(split_unauthorized(request, "resources", is_permitted), "results", answer)
 
 
 @guards(AlterConfigsRequest)
 @guards(IncrementalAlterConfigsRequest)
-def guard_alter_configs(access: Access, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> Verdict:
+def guard_alter_configs(access: Permits, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> Decision:
     """Permit to administer."""
 
     def answer(each: Any) -> AlterConfigsResourceResponse:
@@ -195,16 +195,16 @@ def guard_alter_configs(access: Access, request: AlterConfigsRequest | Increment
         is_topic = each.resource_type == TOPIC
         return access.user.may_administer(each.resource_name) if is_topic else access.user.is_administrator
 
-    return add_refused(take_refused(request, "resources", is_permitted), "responses", answer)
+    return add_refused(split_unauthorized(request, "resources", is_permitted), "responses", answer)
 
 
 @guards(DescribeClusterRequest)
-def guard_describe_cluster(_access: Access, _request: DescribeClusterRequest) -> None:
+def guard_describe_cluster(_access: Permits, _request: DescribeClusterRequest) -> None:
     """Permit everybody."""
 
 
 @guards(DescribeTopicPartitionsRequest)
-def guard_topic_partitions(access: Access, request: DescribeTopicPartitionsRequest) -> Verdict:
+def guard_topic_partitions(access: Permits, request: DescribeTopicPartitionsRequest) -> Decision:
     """Permit to see topics."""
     if not request.topics:
         names = access.client.service.broker.topics
@@ -216,14 +216,14 @@ def guard_topic_partitions(access: Access, request: DescribeTopicPartitionsReque
             error_code=TOPIC_REFUSED, name=each.name, topic_id=NIL, partitions=[]
         )
 
-    refused = take_refused(request, "topics", lambda each: access.user.may_see(each.name))
+    refused = split_unauthorized(request, "topics", lambda each: access.user.may_see(each.name))
     if not request.topics:
         return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[answer(each) for each in refused])
     return add_refused(refused, "topics", answer)
 
 
 @guards(ListConfigResourcesRequest)
-def guard_config_resources(access: Access, _request: ListConfigResourcesRequest) -> Verdict:
+def guard_config_resources(access: Permits, _request: ListConfigResourcesRequest) -> Decision:
     """Permit to see topics, and administrators to see the broker."""
 
     def amend(response: ListConfigResourcesResponse) -> None:
@@ -239,7 +239,7 @@ def guard_config_resources(access: Access, _request: ListConfigResourcesRequest)
 
 
 @guards(DescribeLogDirsRequest)
-def guard_log_dirs(access: Access, _request: DescribeLogDirsRequest) -> Verdict:
+def guard_log_dirs(access: Permits, _request: DescribeLogDirsRequest) -> Decision:
     """Permit administrators."""
     if access.user.is_administrator:
         return None
@@ -247,7 +247,7 @@ def guard_log_dirs(access: Access, _request: DescribeLogDirsRequest) -> Verdict:
 
 
 @guards(WriteTxnMarkersRequest)
-def guard_markers(access: Access, request: WriteTxnMarkersRequest) -> Verdict:
+def guard_markers(access: Permits, request: WriteTxnMarkersRequest) -> Decision:
     """Permit administrators."""
     if access.user.is_administrator:
         return None

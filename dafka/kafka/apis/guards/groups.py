@@ -8,12 +8,12 @@ from dafka.kafka.apis.guards.registry import (
     GROUP_REFUSED,
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
-    Access,
-    Amendment,
-    Verdict,
+    Decision,
+    Permits,
+    ResponsePatch,
     add_refused,
     guards,
-    take_refused,
+    split_unauthorized,
 )
 from dafka.kafka.protocol.constants import GROUP_KEY, OFFSET_FETCH_GROUPS_VERSION
 from dafka.kafka.protocol.messages.groups import (
@@ -59,7 +59,7 @@ _BATCHED_VERSION = 4
 
 
 @guards(FindCoordinatorRequest)
-def guard_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdict:
+def guard_coordinator(access: Permits, request: FindCoordinatorRequest) -> Decision:
     """Permit the groups or the transactional ids that are named."""
     is_group = request.key_type == GROUP_KEY
     error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
@@ -68,7 +68,7 @@ def guard_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdic
         if is_permitted(request.key):
             return None
         return FindCoordinatorResponse(error_code=error, node_id=-1, host="", port=-1)
-    refused = take_refused(request, "coordinator_keys", is_permitted)
+    refused = split_unauthorized(request, "coordinator_keys", is_permitted)
 
     def answer(key: str) -> Coordinator:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=None)
@@ -77,7 +77,7 @@ def guard_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdic
 
 
 @guards(JoinGroupRequest)
-def guard_join(access: Access, request: JoinGroupRequest) -> Verdict:
+def guard_join(access: Permits, request: JoinGroupRequest) -> Decision:
     """Permit to use the group."""
     if access.user.may_use_group(request.group_id):
         return None
@@ -85,26 +85,26 @@ def guard_join(access: Access, request: JoinGroupRequest) -> Verdict:
 
 
 @guards(SyncGroupRequest)
-def guard_sync(access: Access, request: SyncGroupRequest) -> Verdict:
+def guard_sync(access: Permits, request: SyncGroupRequest) -> Decision:
     """Permit to use the group."""
     is_permitted = access.user.may_use_group(request.group_id)
     return None if is_permitted else SyncGroupResponse(error_code=GROUP_REFUSED, assignment=b"")
 
 
 @guards(HeartbeatRequest)
-def guard_heartbeat(access: Access, request: HeartbeatRequest) -> Verdict:
+def guard_heartbeat(access: Permits, request: HeartbeatRequest) -> Decision:
     """Permit to use the group."""
     return None if access.user.may_use_group(request.group_id) else HeartbeatResponse(error_code=GROUP_REFUSED)
 
 
 @guards(LeaveGroupRequest)
-def guard_leave(access: Access, request: LeaveGroupRequest) -> Verdict:
+def guard_leave(access: Permits, request: LeaveGroupRequest) -> Decision:
     """Permit to use the group."""
     return None if access.user.may_use_group(request.group_id) else LeaveGroupResponse(error_code=GROUP_REFUSED)
 
 
 @guards(ListGroupsRequest)
-def guard_list_groups(access: Access, _request: ListGroupsRequest) -> Amendment:
+def guard_list_groups(access: Permits, _request: ListGroupsRequest) -> ResponsePatch:
     """Show the groups that the user may use."""
 
     def amend(response: ListGroupsResponse) -> None:
@@ -114,7 +114,7 @@ def guard_list_groups(access: Access, _request: ListGroupsRequest) -> Amendment:
 
 
 @guards(DescribeGroupsRequest)
-def guard_describe_groups(access: Access, request: DescribeGroupsRequest) -> Verdict:
+def guard_describe_groups(access: Permits, request: DescribeGroupsRequest) -> Decision:
     """Permit to use the groups."""
 
     def answer(group_id: str) -> DescribedGroup:
@@ -122,21 +122,21 @@ def guard_describe_groups(access: Access, request: DescribeGroupsRequest) -> Ver
             error_code=GROUP_REFUSED, group_id=group_id, group_state="", protocol_type="", protocol_data="", members=[]
         )
 
-    return add_refused(take_refused(request, "groups", access.user.may_use_group), "groups", answer)
+    return add_refused(split_unauthorized(request, "groups", access.user.may_use_group), "groups", answer)
 
 
 @guards(DeleteGroupsRequest)
-def guard_delete_groups(access: Access, request: DeleteGroupsRequest) -> Verdict:
+def guard_delete_groups(access: Permits, request: DeleteGroupsRequest) -> Decision:
     """Permit to use the groups."""
 
     def answer(group_id: str) -> DeletableGroupResult:
         return DeletableGroupResult(group_id=group_id, error_code=GROUP_REFUSED)
 
-    return add_refused(take_refused(request, "groups_names", access.user.may_use_group), "results", answer)
+    return add_refused(split_unauthorized(request, "groups_names", access.user.may_use_group), "results", answer)
 
 
 @guards(OffsetCommitRequest)
-def guard_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
+def guard_commit(access: Permits, request: OffsetCommitRequest) -> Decision:
     """Permit to use the group, and to read the topics."""
     is_permitted = access.user.may_use_group(request.group_id)
     error = TOPIC_REFUSED if is_permitted else GROUP_REFUSED
@@ -150,14 +150,14 @@ def guard_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
 
     if not is_permitted:
         return OffsetCommitResponse(topics=[answer(each) for each in request.topics])
-    refused = take_refused(
+    refused = split_unauthorized(
         request, "topics", lambda each: access.user.may_read(access.name_of(each.name, each.topic_id))
     )
     return add_refused(refused, "topics", answer)
 
 
 @guards(OffsetFetchRequest)
-def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
+def guard_offset_fetch(access: Permits, request: OffsetFetchRequest) -> Decision:
     """Permit to use the groups, and to see the topics."""
     if access.client.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
         return _guard_groups_offsets(access, request)
@@ -174,7 +174,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
         return OffsetFetchResponse(error_code=GROUP_REFUSED, topics=topics)
     if request.topics is not None:
         return add_refused(
-            take_refused(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer
+            split_unauthorized(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer
         )
 
     def hide(response: OffsetFetchResponse) -> None:
@@ -183,14 +183,16 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
     return hide
 
 
-def _guard_groups_offsets(access: Access, request: OffsetFetchRequest) -> Amendment:
-    refused = take_refused(request, "groups", lambda each: access.user.may_use_group(each.group_id))
+def _guard_groups_offsets(access: Permits, request: OffsetFetchRequest) -> ResponsePatch:
+    refused = split_unauthorized(request, "groups", lambda each: access.user.may_use_group(each.group_id))
 
     def is_permitted(each: Any) -> bool:
         return access.user.may_see(access.name_of(each.name, each.topic_id))
 
     hidden = {
-        each.group_id: take_refused(each, "topics", is_permitted) for each in request.groups if each.topics is not None
+        each.group_id: split_unauthorized(each, "topics", is_permitted)
+        for each in request.groups
+        if each.topics is not None
     }
 
     def answer(each: Any) -> OffsetFetchResponseTopics:
@@ -214,7 +216,7 @@ def _guard_groups_offsets(access: Access, request: OffsetFetchRequest) -> Amendm
 
 
 @guards(OffsetDeleteRequest)
-def guard_delete_offsets(access: Access, request: OffsetDeleteRequest) -> Verdict:
+def guard_delete_offsets(access: Permits, request: OffsetDeleteRequest) -> Decision:
     """Permit to use the group, and to read the topics."""
     if not access.user.may_use_group(request.group_id):
         return OffsetDeleteResponse(error_code=GROUP_REFUSED, throttle_time_ms=0, topics=[])
@@ -226,4 +228,6 @@ def guard_delete_offsets(access: Access, request: OffsetDeleteRequest) -> Verdic
         ]
         return OffsetDeleteResponseTopic(name=each.name, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)
+    return add_refused(
+        split_unauthorized(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer
+    )

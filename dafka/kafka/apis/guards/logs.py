@@ -8,12 +8,12 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.guards.registry import (
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
-    Access,
-    Amendment,
-    Verdict,
+    Decision,
+    Permits,
+    ResponsePatch,
     add_refused,
     guards,
-    take_refused,
+    split_unauthorized,
 )
 from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse, MetadataResponseTopic
@@ -49,12 +49,12 @@ from dafka.kafka.protocol.messages.transactions import (
 
 
 @guards(ProduceRequest)
-def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
+def guard_produce(access: Permits, request: ProduceRequest) -> Decision:
     """Permit to write."""
     name = request.transactional_id
     error = TOPIC_REFUSED if name is None or access.user.may_use_transaction(name) else TRANSACTION_REFUSED
     is_known = error is TOPIC_REFUSED
-    refused = take_refused(
+    refused = split_unauthorized(
         request,
         "topic_data",
         lambda each: is_known and access.user.may_write(access.name_of(each.name, each.topic_id)),
@@ -70,7 +70,7 @@ def guard_produce(access: Access, request: ProduceRequest) -> Verdict:
 
 
 @guards(FetchRequest)
-def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
+def guard_fetch(access: Permits, request: FetchRequest) -> Decision:
     """Permit to read. If something is refused, the answer does not wait for records.
 
     A client that names what it may not read gets no session, so that each answer names that again. The answer is looked
@@ -80,7 +80,7 @@ def guard_fetch(access: Access, request: FetchRequest) -> Verdict:
     def is_permitted(each: Any) -> bool:
         return access.user.may_read(access.name_of(each.topic, each.topic_id))
 
-    refused = take_refused(request, "topics", is_permitted)
+    refused = split_unauthorized(request, "topics", is_permitted)
     if refused and request.session_epoch > INITIAL_EPOCH:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     if refused:
@@ -105,7 +105,7 @@ def _refuse_part(number: int) -> PartitionData:
 
 
 @guards(ListOffsetsRequest)
-def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Verdict:
+def guard_list_offsets(access: Permits, request: ListOffsetsRequest) -> Decision:
     """Permit to see."""
 
     def answer(each: ListOffsetsTopic) -> ListOffsetsTopicResponse:
@@ -115,11 +115,13 @@ def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Verdict:
         ]
         return ListOffsetsTopicResponse(name=each.name, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer)
+    return add_refused(
+        split_unauthorized(request, "topics", lambda each: access.user.may_see(each.name)), "topics", answer
+    )
 
 
 @guards(OffsetForLeaderEpochRequest)
-def guard_epochs(access: Access, request: OffsetForLeaderEpochRequest) -> Verdict:
+def guard_epochs(access: Permits, request: OffsetForLeaderEpochRequest) -> Decision:
     """Permit to see."""
 
     def answer(each: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
@@ -129,11 +131,13 @@ def guard_epochs(access: Access, request: OffsetForLeaderEpochRequest) -> Verdic
         ]
         return OffsetForLeaderTopicResult(topic=each.topic, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.user.may_see(each.topic)), "topics", answer)
+    return add_refused(
+        split_unauthorized(request, "topics", lambda each: access.user.may_see(each.topic)), "topics", answer
+    )
 
 
 @guards(DeleteRecordsRequest)
-def guard_delete_records(access: Access, request: DeleteRecordsRequest) -> Verdict:
+def guard_delete_records(access: Permits, request: DeleteRecordsRequest) -> Decision:
     """Permit to administer."""
 
     def answer(each: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
@@ -145,12 +149,12 @@ def guard_delete_records(access: Access, request: DeleteRecordsRequest) -> Verdi
         ]
         return DeleteRecordsTopicResult(name=each.name, partitions=parts)
 
-    refused = take_refused(request, "topics", lambda each: access.user.may_administer(each.name))
+    refused = split_unauthorized(request, "topics", lambda each: access.user.may_administer(each.name))
     return add_refused(refused, "topics", answer)
 
 
 @guards(DescribeProducersRequest)
-def guard_producers(access: Access, request: DescribeProducersRequest) -> Verdict:
+def guard_producers(access: Permits, request: DescribeProducersRequest) -> Decision:
     """Permit to read."""
 
     def answer(each: TopicRequest) -> TopicResponse:
@@ -160,11 +164,13 @@ def guard_producers(access: Access, request: DescribeProducersRequest) -> Verdic
         ]
         return TopicResponse(name=each.name, partitions=parts)
 
-    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)
+    return add_refused(
+        split_unauthorized(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer
+    )
 
 
 @guards(MetadataRequest)
-def guard_metadata(access: Access, request: MetadataRequest) -> Verdict:
+def guard_metadata(access: Permits, request: MetadataRequest) -> Decision:
     """Permit to see. A topic is created only for a user who may write to it or administer it.
 
     A topic that the user may not see and that is asked for by its id is answered like one that does not exist.
@@ -172,7 +178,7 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Verdict:
     version = access.client.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _hide_topics(access)
-    refused = take_refused(
+    refused = split_unauthorized(
         request, "topics", lambda each: access.user.may_see(access.name_of(each.name, each.topic_id))
     )
     if version == 0 and not request.topics:  # an empty list would be all of them
@@ -197,7 +203,7 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Verdict:
     return amend if refused else None
 
 
-def _hide_topics(access: Access) -> Amendment:
+def _hide_topics(access: Permits) -> ResponsePatch:
     def amend(response: MetadataResponse) -> None:
         response.topics = [each for each in response.topics if access.user.may_see(each.name or "")]
 

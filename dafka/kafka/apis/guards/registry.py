@@ -14,22 +14,22 @@ import attrs
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.apis import Client
+from dafka.kafka.apis import RequestContext
 from dafka.kafka.protocol import NIL, ApiKey, Request, Response
 
-Amendment: TypeAlias = Callable[[Any], None]
+ResponsePatch: TypeAlias = Callable[[Any], None]
 """Adds what was refused to a response."""
 
-Verdict: TypeAlias = Response | Amendment | None
+Decision: TypeAlias = Response | ResponsePatch | None
 
-Guard: TypeAlias = Callable[["Access", Any], Verdict]
+Guard: TypeAlias = Callable[["Permits", Any], Decision]
 
 GUARDS: dict[ApiKey, Guard] = {}
 """The guard of each API."""
 
 
 @attrs.frozen
-class Access:
+class Permits:
     """What the user of a request may do, and the names of topics that the request has only the ids of.
 
     Attributes:
@@ -38,7 +38,7 @@ class Access:
     """
 
     user: Permissions
-    client: Client
+    client: RequestContext
 
     def name_of(self, name: str | None, topic_id: uuid.UUID) -> str:
         """Return the name of a topic that a request gives by name or by id; empty if there is none."""
@@ -58,7 +58,7 @@ def guards(request: type[Request]) -> Callable[[Guard], Guard]:
     return register
 
 
-def take_refused(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:
+def split_unauthorized(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:
     """Remove the items of a request's list that are not permitted, and return them."""
     items = getattr(request, field)
     refused = [each for each in items if not is_permitted(each)]
@@ -67,7 +67,7 @@ def take_refused(request: Any, field: str, is_permitted: Callable[[Any], bool]) 
     return refused
 
 
-def add_refused(refused: list[Any], field: str, answer: Callable[[Any], Any]) -> Amendment | None:
+def add_refused(refused: list[Any], field: str, answer: Callable[[Any], Any]) -> ResponsePatch | None:
     """Return a function that adds an answer to each refused item to a list of the response; None if there are none."""
     if not refused:
         return None

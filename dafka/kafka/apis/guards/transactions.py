@@ -9,12 +9,12 @@ from dafka.kafka.apis.guards.registry import (
     GROUP_REFUSED,
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
-    Access,
-    Amendment,
-    Verdict,
+    Decision,
+    Permits,
+    ResponsePatch,
     add_refused,
     guards,
-    take_refused,
+    split_unauthorized,
 )
 from dafka.kafka.apis.transactions import describe_nothing
 from dafka.kafka.protocol.messages.offsets import (
@@ -42,7 +42,7 @@ from dafka.kafka.protocol.messages.transactions import (
 
 
 @guards(InitProducerIdRequest)
-def guard_producer_id(access: Access, request: InitProducerIdRequest) -> Verdict:
+def guard_producer_id(access: Permits, request: InitProducerIdRequest) -> Decision:
     """Permit the transactional id; without one, permit to write to any topic."""
     name = request.transactional_id
     if name is None:
@@ -55,7 +55,7 @@ def guard_producer_id(access: Access, request: InitProducerIdRequest) -> Verdict
 
 
 @guards(AddPartitionsToTxnRequest)
-def guard_partitions(access: Access, request: AddPartitionsToTxnRequest) -> Verdict:
+def guard_partitions(access: Permits, request: AddPartitionsToTxnRequest) -> Decision:
     """Permit the transactional id, and to write to the topics: to all of them, or to none."""
     topics = request.v3_and_below_topics
     is_known = access.user.may_use_transaction(request.v3_and_below_transactional_id)
@@ -84,7 +84,7 @@ def guard_partitions(access: Access, request: AddPartitionsToTxnRequest) -> Verd
 
 
 @guards(AddOffsetsToTxnRequest)
-def guard_offsets(access: Access, request: AddOffsetsToTxnRequest) -> Verdict:
+def guard_offsets(access: Permits, request: AddOffsetsToTxnRequest) -> Decision:
     """Permit the transactional id and the group."""
     if not access.user.may_use_transaction(request.transactional_id):
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=TRANSACTION_REFUSED)
@@ -94,14 +94,14 @@ def guard_offsets(access: Access, request: AddOffsetsToTxnRequest) -> Verdict:
 
 
 @guards(EndTxnRequest)
-def guard_end(access: Access, request: EndTxnRequest) -> Verdict:
+def guard_end(access: Permits, request: EndTxnRequest) -> Decision:
     """Permit the transactional id."""
     is_permitted = access.user.may_use_transaction(request.transactional_id)
     return None if is_permitted else EndTxnResponse(throttle_time_ms=0, error_code=TRANSACTION_REFUSED)
 
 
 @guards(TxnOffsetCommitRequest)
-def guard_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verdict:
+def guard_offset_commit(access: Permits, request: TxnOffsetCommitRequest) -> Decision:
     """Permit the transactional id and the group, and to read the topics."""
     error = TOPIC_REFUSED
     if not access.user.may_use_transaction(request.transactional_id):
@@ -118,18 +118,20 @@ def guard_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verd
 
     if error is not TOPIC_REFUSED:
         return TxnOffsetCommitResponse(throttle_time_ms=0, topics=[answer(each) for each in request.topics])
-    return add_refused(take_refused(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer)
+    return add_refused(
+        split_unauthorized(request, "topics", lambda each: access.user.may_read(each.name)), "topics", answer
+    )
 
 
 @guards(DescribeTransactionsRequest)
-def guard_describe(access: Access, request: DescribeTransactionsRequest) -> Verdict:
+def guard_describe(access: Permits, request: DescribeTransactionsRequest) -> Decision:
     """Permit the transactional ids."""
-    refused = take_refused(request, "transactional_ids", access.user.may_use_transaction)
+    refused = split_unauthorized(request, "transactional_ids", access.user.may_use_transaction)
     return add_refused(refused, "transaction_states", lambda name: describe_nothing(name, TRANSACTION_REFUSED))
 
 
 @guards(ListTransactionsRequest)
-def guard_list(access: Access, _request: ListTransactionsRequest) -> Amendment:
+def guard_list(access: Permits, _request: ListTransactionsRequest) -> ResponsePatch:
     """Show the transactional ids that the user may use."""
 
     def amend(response: ListTransactionsResponse) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import trio
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import LogState
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.replication.records import EPOCH_STEP
-from dafka.kafka.apis.shared.registry import Client
+from dafka.kafka.apis.shared.registry import RequestContext
 
 LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 """The errors of clients that do not know the leader."""
 
 
-def find_epoch_error(log: LogState, epoch: int) -> ErrorCode:
+def find_epoch_error(log: Log, epoch: int) -> ErrorCode:
     """Return what is wrong with the leader epoch that a client knows; -1 if it knows none."""
     current = log.leadership.epoch
     if epoch < 0 or epoch == current:
@@ -21,7 +21,7 @@ def find_epoch_error(log: LogState, epoch: int) -> ErrorCode:
     return ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def find_leader_error(log: LogState, epoch: int = -1) -> ErrorCode:
+def find_leader_error(log: Log, epoch: int = -1) -> ErrorCode:
     """Return why this broker cannot answer what only the leader of a log can.
 
     Args:
@@ -35,14 +35,14 @@ def find_leader_error(log: LogState, epoch: int = -1) -> ErrorCode:
     return error if error or log.leadership.is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def find_reader_error(log: LogState, epoch: int) -> ErrorCode:
+def find_reader_error(log: Log, epoch: int) -> ErrorCode:
     """Return why this broker cannot serve readers of a log; see `find_leader_error`."""
     error = find_leader_error(log, epoch)
     is_readable = error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log.leadership.is_follower_readable
     return ErrorCode.NONE if is_readable else error
 
 
-def find_read_error(client: Client, log: LogState, epoch: int) -> ErrorCode:
+def find_read_error(client: RequestContext, log: Log, epoch: int) -> ErrorCode:
     """Return why this broker cannot tell yet where the records end that a client has read.
 
     Args:
@@ -52,17 +52,17 @@ def find_read_error(client: Client, log: LogState, epoch: int) -> ErrorCode:
 
     Returns:
         UNKNOWN_LEADER_EPOCH if the log's branch of this epoch is not known, and may still be told; else NONE. What a
-        broker has not told that is dead for `[broker] mend_after_ms` is not waited for.
+        broker has not told that is dead for `[broker] replace_replicas_after_ms` is not waited for.
     """
     if log.knows_epoch(epoch):
         return ErrorCode.NONE
-    brokers, patience_s = client.service.broker.brokers, client.service.config.broker.mend_after_ms / 1000
+    brokers, patience_s = client.service.broker.brokers, client.service.config.broker.replace_replicas_after_ms / 1000
     leader = brokers.find_number(epoch % EPOCH_STEP)
     is_told = leader is None or brokers.silent_s(leader.address, trio.current_time()) >= patience_s
     return ErrorCode.NONE if is_told else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def find_epoch_end(log: LogState, epoch: int) -> tuple[int, int] | None:
+def find_epoch_end(log: Log, epoch: int) -> tuple[int, int] | None:
     """Return where the records of a leader epoch end.
 
     The last epoch ends with the log, not with the high watermark: a leader learns that one anew after a restart, and

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from dafka.broker.broker import Service
+from dafka.broker.broker import Broker
 from dafka.broker.core.metadata.topics import Topic
 from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
 from dafka.kafka.server.cluster_view import ClusterView
-from dafka.kafka.server.kafka_server import KafkaListener
+from dafka.kafka.server.kafka_server import KafkaServer
 
-Handler: TypeAlias = Callable[["Client", Any], Awaitable[Response | None]]
+Handler: TypeAlias = Callable[["RequestContext", Any], Awaitable[Response | None]]
 """Handles a request. None is no answer, which only Produce without acknowledgements gets."""
 
 _H = TypeVar("_H", bound=Handler)
@@ -24,7 +24,7 @@ HANDLERS: dict[ApiKey, Handler] = {}
 
 
 @attrs.define
-class Client:
+class RequestContext:
     """A client's connection, as handlers see it.
 
     Attributes:
@@ -35,14 +35,14 @@ class Client:
         source: The user, or the address of the client.
     """
 
-    listener: KafkaListener
+    listener: KafkaServer
     header: RequestHeader
     host: str
     endpoint: tuple[str, int]
     source: str
 
     @property
-    def service(self) -> Service:
+    def service(self) -> Broker:
         """The broker and its coordinators."""
         return self.listener.service
 
@@ -76,7 +76,7 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
     """
 
     def register(handler: _H) -> _H:
-        async def handle_when_topics_are_known(client: Client, asked: Any) -> Response | None:
+        async def handle_when_topics_are_known(client: RequestContext, asked: Any) -> Response | None:
             await client.service.broker.cluster.wait_topics()
             return await handler(client, asked)
 
