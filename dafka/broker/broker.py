@@ -21,9 +21,9 @@ from dafka.broker.connections.security import ListenerSecurity
 from dafka.broker.connections.stopping import Stopping
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
-from dafka.broker.coordinator.groups import Groups
+from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
-from dafka.broker.coordinator.transactions import Transactions
+from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import SLOTS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
@@ -37,11 +37,11 @@ from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.core.transactions.settings import TransactionSettings
 from dafka.broker.interbroker.messenger import BrokerMessenger
-from dafka.broker.log.append_outcomes import Outcomes
+from dafka.broker.log.append_outcomes import AppendOutcomes
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.producer_table import ProducerTable
 from dafka.broker.node import BrokerNode
-from dafka.broker.replication.preferred_leader import Elections
+from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.broker.startup import serve_broker
 from dafka.config import Config
 from dafka.storage.plugin_helpers import now_ms
@@ -105,7 +105,7 @@ class Broker:
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         self.unpacking = self.memory.room(UNPACKING_BYTES_MAX)
         self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
-        broker.cluster.leading.admit_batch = self._admit_batch
+        broker.replicator.led_logs.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self.logins = Logins()
         self.stopping = Stopping()
@@ -114,11 +114,11 @@ class Broker:
         self._has_messages = trio.Event()
         self._post = BrokerMessenger(broker.address, self._put_message)
         broker.on_message = self._post.receive
-        self.elections = Elections(broker, self._post)
-        self.outcomes = Outcomes(broker, self._post)
+        self.elections = PreferredLeaderElections(broker, self._post)
+        self.outcomes = AppendOutcomes(broker, self._post)
         self.participants = TransactionParticipants(broker, self._coordinators, producers, self._post)
-        self.transactions = Transactions(self._coordinators, self.participants, self._post)
-        self.groups = Groups(broker, self._coordinators, self.participants)
+        self.transactions = TransactionCoordinators(self._coordinators, self.participants, self._post)
+        self.groups = GroupCoordinators(broker, self._coordinators, self.participants)
         broker.on_removed = self._on_removed
 
     def _admit_batch(self, log: Log, entry: BatchEntry) -> bool:
@@ -198,7 +198,7 @@ class Broker:
         for log in logs:
             self.producers.forget(log)
             self.participants.forget(log)
-        if topic.topic_id in self.broker.cluster.topic_table.deleted_ids:
+        if topic.topic_id in self.broker.replicator.topic_table.deleted_ids:
             self.groups.forget_topic(topic)
 
     def _put_message(self, value: bytes) -> None:

@@ -37,10 +37,10 @@ from dafka.broker.local_state import LocalState
 from dafka.broker.log.durable_waits import DurableWaits, Written
 from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.log.reader import LogReader
-from dafka.broker.log.retention import BrokerRetention
-from dafka.broker.log.waiters import LogWatchers
+from dafka.broker.log.retention import LogRetention
+from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.lease_clock import lease_time
-from dafka.broker.replication.replicator import CONTROL_TOPICS, Cluster
+from dafka.broker.replication.replicator import CONTROL_TOPICS, Replicator
 from dafka.config import Config
 from dafka.errors import ConfigError, NotLeaderError, StorageError, TopicDeletedError
 from dafka.internal_topics import check_no_system_topic, is_internal_topic
@@ -102,10 +102,10 @@ class BrokerNode(Store):
         self._stored: list[RecordBatch] = []
         self._is_announced = False
         self._in_flight: list[RecordBatch] = []
-        self.cluster = Cluster(self, config, restore_producer)
-        self.inventory = Inventory(machine, storage, order, self.cluster.topic_table.is_orphan)
-        self._retention = BrokerRetention(
-            storage, machine.stored, order, self.cluster.logs, state, config.store, self.address
+        self.replicator = Replicator(self, config, restore_producer)
+        self.inventory = Inventory(machine, storage, order, self.replicator.topic_table.is_orphan)
+        self._retention = LogRetention(
+            storage, machine.stored, order, self.replicator.logs, state, config.store, self.address
         )
         self._creates_topics = config.kafka.auto_create_topics == "on"
         self._log_count = config.kafka.log_count
@@ -115,7 +115,7 @@ class BrokerNode(Store):
         self._deleted = trio.Event()
         self._writing: trio.Event | None = None
         self._is_writing_state = False
-        self.watchers = LogWatchers()
+        self.watchers = LogWaiters()
         self.waits = DurableWaits()
         self._room = trio.lowlevel.ParkingLot()
         self._heads = HeadAnnouncer(sockets, machine.stored.durable_end)
@@ -123,7 +123,7 @@ class BrokerNode(Store):
     @property
     def brokers(self) -> Brokers:
         """The brokers of the cluster."""
-        return self.cluster.brokers
+        return self.replicator.brokers
 
     @property
     def can_write(self) -> bool:
@@ -160,12 +160,12 @@ class BrokerNode(Store):
             Its logs.
         """
         if name not in self.order.topics:
-            await self.cluster.wait_others()
-        while name not in self.order.topics and not self.cluster.creates(name):
+            await self.replicator.wait_others()
+        while name not in self.order.topics and not self.replicator.creates(name):
             with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it may be gone
                 await self._durable.wait()
         if name not in self.order.topics:
-            await self.cluster.put_topic(self._make_topic(name, log_count, {})).wait()
+            await self.replicator.put_topic(self._make_topic(name, log_count, {})).wait()
         return self.order.logs(name)
 
     def create_topic(
@@ -202,7 +202,7 @@ class BrokerNode(Store):
         if problem:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
-        written = self.cluster.put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
+        written = self.replicator.put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
         return Written(self.waits, written)
 
     def _make_topic(
@@ -222,9 +222,9 @@ class BrokerNode(Store):
             placement,
             assignments=dict(enumerate(placement)),
             created_at=now_ms(),
-            first_epoch=self.cluster.first_epoch(name),
+            first_epoch=self.replicator.first_epoch(name),
         )
-        return attrs.evolve(topic, placement=self.cluster.balancing.place_logs(topic))
+        return attrs.evolve(topic, placement=self.replicator.reassigner.place_logs(topic))
 
     def change_topic(
         self, name: str, *, log_count: int | None = None, settings: Mapping[str, str] | None = None
@@ -253,8 +253,8 @@ class BrokerNode(Store):
             settings=topic.settings if settings is None else dict(settings),
             revision=topic.revision + 1,
         )
-        placed = attrs.evolve(changed, placement=self.cluster.balancing.place_logs(changed))
-        return Written(self.waits, self.cluster.put_topic(placed))
+        placed = attrs.evolve(changed, placement=self.replicator.reassigner.place_logs(changed))
+        return Written(self.waits, self.replicator.put_topic(placed))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic. Its logs are gone at once; its records are dropped when the deletion is durable.
@@ -276,14 +276,14 @@ class BrokerNode(Store):
         }
         changes: list[tuple[bytes, bytes | None]] = []
         epochs = [log.leadership.epoch for log in self.order.logs(name)]
-        for topic in self.cluster.topic_table.living(name):
+        for topic in self.replicator.topic_table.living(name):
             last_epoch = max([topic.first_epoch, *epochs])
             deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), native, last_epoch)
             changes.append((deletion.key.encode(), encode_deletion(deletion)))
-            self.cluster.topic_table.learn_deletion(deletion)
+            self.replicator.topic_table.learn_deletion(deletion)
         changes.append((name.encode(), changes[0][1]))  # instead of the record of its creation
         written = self.write_state(TOPICS_TOPIC, changes)
-        self.cluster.settle_topics()
+        self.replicator.settle_topics()
         with self.waits.bounded():
             await written.wait()
 
@@ -317,17 +317,17 @@ class BrokerNode(Store):
     ) -> None:
         """Describe to the other brokers where clients reach this one, and what they sign with. What is None stays."""
         changes = {"kafka_listener": kafka_listener, "http_url": http_url, "forwarding_key": forwarding_key}
-        self.cluster.describe(**{name: value for name, value in changes.items() if value is not None})
+        self.replicator.describe(**{name: value for name, value in changes.items() if value is not None})
 
     def branches(self, topic: str) -> list[list[EpochStart]]:
         """Return the branch table of each log of a topic: its rows by epoch."""
         found = self.order.topics.get(topic)
         numbers = range(0 if found is None else found.log_count)
-        return [self.cluster.logs.rows(name_log(found.topic_id, number)) for number in numbers if found is not None]
+        return [self.replicator.logs.rows(name_log(found.topic_id, number)) for number in numbers if found is not None]
 
     async def wait_leadership(self, log: Log) -> None:
         """Wait until the leadership of a log changes, or the log is gone."""
-        await self.cluster.wait_leadership(log)
+        await self.replicator.wait_leadership(log)
 
     def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
         """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
@@ -342,32 +342,32 @@ class BrokerNode(Store):
             ConfigError: One of them is no broker, or is named twice.
         """
         if replicas:
-            self.cluster.balancing.change_replicas(log, replicas)
+            self.replicator.reassigner.change_replicas(log, replicas)
         else:
-            self.cluster.balancing.release_replicas(log.topic, log.number)
+            self.replicator.reassigner.release_replicas(log.topic, log.number)
 
     def holds_lease(self, log: Log) -> bool:
         """Return whether this broker leads a log, and no other one can have begun to.
 
         Whoever tells clients what is the latest asks this after it was read: the process may have been stopped between.
         """
-        return log.leadership.is_led and lease_time() < self.cluster.lease_end(log)
+        return log.leadership.is_led and lease_time() < self.replicator.lease_end(log)
 
     async def wait_lease(self, log: Log) -> bool:
         """Wait until this broker leads a log and holds its lease. Return whether it still leads the log."""
         while log.leadership.is_led and not self.holds_lease(log):
-            await self.cluster.wait_round()
+            await self.replicator.wait_round()
         return log.leadership.is_led
 
     def set_draining(self, is_draining: bool) -> None:
         """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""
         was_draining = self.brokers.own.is_draining
         awaits_share = not is_draining and (was_draining or self.brokers.own.awaits_share)
-        self.cluster.describe(is_draining=is_draining, awaits_share=awaits_share)
+        self.replicator.describe(is_draining=is_draining, awaits_share=awaits_share)
 
     def under_replicated(self) -> list[Log]:
         """Return the logs that this broker leads and that fewer brokers have whole than should."""
-        return self.cluster.balancing.under_replicated()
+        return self.replicator.reassigner.under_replicated()
 
     # Records
 
@@ -517,13 +517,13 @@ class BrokerNode(Store):
     async def _run(self, task_status: trio.TaskStatus[Any]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._heads.run)
-            await nursery.start(self.cluster.run)
+            await nursery.start(self.replicator.run)
             await super()._run(task_status)
 
     def _on_records(self, batch: RecordBatch) -> None:
         topic = batch.partition.topic
         if topic not in self.order.topics and self.creates_topic_of(batch.partition):
-            self.cluster.put_topic(self._make_topic(topic, self._log_count, {}))
+            self.replicator.put_topic(self._make_topic(topic, self._log_count, {}))
         super()._on_records(batch)
         if topic == MESSAGES_TOPIC:
             for value in batch.values if not self.is_own(batch.partition) else ():
@@ -532,10 +532,10 @@ class BrokerNode(Store):
     def _on_change(self) -> None:
         super()._on_change()
         if signs := self._broker_machine.take_signs():
-            self.cluster.heard(signs.heard)
-            self.cluster.acknowledged(signs.acknowledgements.items())
-            self.cluster.repeat_acknowledgements(signs.repeats)
-            self.cluster.heard_rounds(signs.rounds, signs.answers)
+            self.replicator.heard(signs.heard)
+            self.replicator.acknowledged(signs.acknowledgements.items())
+            self.replicator.repeat_acknowledgements(signs.repeats)
+            self.replicator.heard_rounds(signs.rounds, signs.answers)
 
     def _has_work(self) -> bool:
         return super()._has_work() or self._has_own_work()
@@ -564,7 +564,7 @@ class BrokerNode(Store):
         self.waits.note_success()
         self._in_flight = []
         stored, self._stored = self._stored, []
-        self.cluster.stored(stored)
+        self.replicator.stored(stored)
         if not self._has_work():  # what came while a failed write was repeated was written with it
             self._durable.set()
             self._durable = trio.Event()
@@ -581,7 +581,7 @@ class BrokerNode(Store):
         self._in_flight = batches
         plan = self.order.plan(batches, time_ms, earlier)
         state = self._state.begin_write(time_ms)
-        self.cluster.begin_write()
+        self.replicator.begin_write()
         # A log that this broker leads no more when they are durable has them on a side branch, which the others heal.
         written = [*plan.index_records, *state]
         are_shown = [self._is_announced_to_others(batch.partition) for batch in written]
@@ -607,7 +607,7 @@ class BrokerNode(Store):
             self._sockets.publish([wire.RecordRun(batch) for batch in shown])
             self._heads.add(batch.partition for batch in shown)
         self._stored = [*batches, *plan.index_records]
-        self.cluster.write_done()
+        self.replicator.write_done()
         self._writing.set()
         self._writing = None
         for log in plan.logs:
@@ -629,7 +629,7 @@ class BrokerNode(Store):
         Records that a broker has written never do: they belong to a topic that was deleted, or is not known yet.
         """
         is_producer_partition = parse_address(partition.address) is None
-        return is_producer_partition and self.may_create(partition.topic) and self.cluster.creates(partition.topic)
+        return is_producer_partition and self.may_create(partition.topic) and self.replicator.creates(partition.topic)
 
     def durable_end_of(self, partition: Partition) -> int:
         """Return the sequence after the last stored record of a partition."""

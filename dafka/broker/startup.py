@@ -52,7 +52,7 @@ async def load_broker(
     Raises:
         StorageError: The storage fails, or a newer version of dafka has written it.
     """
-    storage, order, cluster = broker.storage, broker.order, broker.cluster
+    storage, order, cluster = broker.storage, broker.order, broker.replicator
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
         for partition in [each for each in held if each.topic == topic]:
             cluster.learn(partition, await _read_control(storage, partition, held[partition]))
@@ -90,7 +90,7 @@ async def _drop_deleted(broker: BrokerNode, held: dict[Partition, PartitionInfo]
     left = []
     for partition in held:
         address = parse_address(partition.address)
-        if address is not None and address.topic_id in broker.cluster.topic_table.deleted_ids:
+        if address is not None and address.topic_id in broker.replicator.topic_table.deleted_ids:
             left.append(partition)
     if left:
         broker.forget_partitions(left)
@@ -182,16 +182,16 @@ async def serve_broker(
             visible = {each: info for each, info in held.items() if not is_internal(each, identity)}
 
             def keeps(partition: Partition) -> bool | None:
-                return broker.cluster.keeps(partition)
+                return broker.replicator.keeps(partition)
 
             def has_index(partition: Partition) -> bool:
-                return broker.cluster.logs.find_partition(partition) is not None
+                return broker.replicator.logs.find_partition(partition) is not None
 
             def is_joining(partition: Partition) -> bool:
-                return broker.cluster.logs.is_joining(partition)
+                return broker.replicator.logs.is_joining(partition)
 
             def leader_of(partition: Partition) -> str:
-                return broker.cluster.leader_of(partition)
+                return broker.replicator.leader_of(partition)
 
             machine = BrokerMachine(
                 identity,

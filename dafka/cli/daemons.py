@@ -320,7 +320,7 @@ async def _run_broker(
     announce_others()
     with supervisor.monitor.watching(found.broker):
         if config.broker.number >= 0:
-            await found.broker.cluster.wait_number()
+            await found.broker.replicator.wait_number()
         click.echo(f"broker {found.broker.address} at {found.broker.endpoint} keeps {config.store.storage}")
         if found.kafka is not None:
             click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")

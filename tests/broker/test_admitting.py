@@ -14,7 +14,7 @@ async def test_batches_of_idempotent_producers_are_left_out_unless_both_sides_ac
         await service.broker.create_topic("orders", 1, {"availability": availability}).wait()
         log = service.broker.find_log("orders", 0)
         assert log is not None
-        admit = service.broker.cluster.leading.admit_batch
+        admit = service.broker.replicator.led_logs.admit_batch
         first, second = (BatchEntry(each, 5, 7, 0, each, 0, 0) for each in (0, 5))
         expected = [True, True, False] if availability == "branch" else [False] * 3
         assert [admit(log, each) for each in (first, second, first)] == expected

@@ -16,9 +16,9 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log import append_outcomes as outcomes
-from dafka.broker.log.append_outcomes import Outcomes
+from dafka.broker.log.append_outcomes import AppendOutcomes
 from dafka.broker.log.pending_append import PendingAppend
-from dafka.broker.log.waiters import LogWatchers
+from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 
@@ -35,11 +35,11 @@ class Broker:
         self.address = address
         self.order = OffsetAssigner(address)
         self.order.add_topic(TOPIC)
-        self.watchers = LogWatchers()
+        self.watchers = LogWaiters()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
         self.cluster = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
         self.post = BrokerMessenger(address, self._publish)
-        self.outcomes = Outcomes(self, self.post)  # type: ignore[arg-type]
+        self.outcomes = AppendOutcomes(self, self.post)  # type: ignore[arg-type]
         self.others: list[Broker] = []
         self.sequence = 0
         self.lead(1)

@@ -12,7 +12,15 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.broker.connections.memory import PACE_BYTES, PATIENCE_S, SMALL_BYTES, Memory, Room, SlowUploadError, Upload
+from dafka.broker.connections.memory import (
+    PACE_BYTES,
+    PATIENCE_S,
+    SMALL_BYTES,
+    Memory,
+    MemoryPool,
+    SlowUploadError,
+    Upload,
+)
 
 MIB = 2**20
 LIMIT_MS = 30_000
@@ -30,7 +38,7 @@ class Client:
     sent_fast: int = 0
     then_bytes_per_s: float = FAST_BYTES_PER_S
 
-    async def send(self, room: Room, most: int = 2**18) -> None:
+    async def send(self, room: MemoryPool, most: int = 2**18) -> None:
         """Send the request, as the listeners receive it."""
         kept = 0
 
@@ -51,7 +59,7 @@ class Client:
 
 
 async def test_slow_upload_holds_only_what_it_has_sent(autojump_clock: trio.testing.MockClock) -> None:
-    room = Room(100 * MIB)
+    room = MemoryPool(100 * MIB)
     async with trio.open_nursery() as nursery:
         for number in range(40):
             client = Client(str(number), 16 * MIB, sent_fast=MIB, then_bytes_per_s=0)
@@ -67,7 +75,7 @@ async def test_slow_upload_holds_only_what_it_has_sent(autojump_clock: trio.test
 @pytest.mark.parametrize("pace", [0, 100, PACE_BYTES / 2])
 async def test_upload_that_is_far_behind_the_pace_ends(pace: float, autojump_clock: trio.testing.MockClock) -> None:
     """The pace counts what was received, and not what the client claims."""
-    room = Room(100 * MIB)
+    room = MemoryPool(100 * MIB)
     with pytest.raises(SlowUploadError):
         await Client("slow", 64 * MIB, then_bytes_per_s=pace).send(room)
     assert trio.current_time() <= 2 * LIMIT_MS / 1000 + 1
@@ -75,12 +83,12 @@ async def test_upload_that_is_far_behind_the_pace_ends(pace: float, autojump_clo
 
 
 async def test_upload_at_the_pace_may_take_long(autojump_clock: trio.testing.MockClock) -> None:
-    await Client("steady", 64 * MIB, then_bytes_per_s=PACE_BYTES).send(Room(100 * MIB))
+    await Client("steady", 64 * MIB, then_bytes_per_s=PACE_BYTES).send(MemoryPool(100 * MIB))
     assert trio.current_time() == pytest.approx(64, abs=1)
 
 
 async def test_waiting_for_room_does_not_put_a_client_behind(autojump_clock: trio.testing.MockClock) -> None:
-    room = Room(MIB)
+    room = MemoryPool(MIB)
     room.take_now(MIB)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Client("patient", 2**18).send, room)
@@ -107,7 +115,7 @@ async def test_begun_requests_complete_when_they_fill_the_room_together(
 async def test_source_that_holds_more_than_half_at_the_slowest_pace_gives_way(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    room = Room(32 * MIB)
+    room = MemoryPool(32 * MIB)
     ended = []
 
     async def send(client: Client) -> None:
@@ -145,7 +153,7 @@ def test_fast_client_is_served_soon_beside_any_slow_ones(slow: list[Client], cop
 
 
 async def _serve_beside(slow: list[Client], bytes_max: int) -> None:
-    room = Room(bytes_max)
+    room = MemoryPool(bytes_max)
 
     async def send(client: Client) -> None:
         with suppress(SlowUploadError):

@@ -42,7 +42,7 @@ async def make_branches(several: Several) -> None:
 
 def find_end(broker: BrokerNode) -> int:
     """Return up to which offset a broker holds the log."""
-    log = broker.cluster.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
+    log = broker.replicator.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
     return -1 if log is None else log.replica.branches.tip().end_offset
 
 
@@ -94,6 +94,6 @@ async def test_a_leader_that_begins_anew_appends_the_records_of_other_branches_a
 
 def begin_anew(leader: BrokerNode) -> None:
     """Let the leader of the log begin another branch with the same replicas."""
-    log = leader.cluster.logs.find(name_log(leader.order.topics["orders"].topic_id, 0))
+    log = leader.replicator.logs.find(name_log(leader.order.topics["orders"].topic_id, 0))
     assert log is not None
-    leader.cluster.act(leader.cluster.logs.change_replicas(log, log.replica.replicas))
+    leader.replicator.act(leader.replicator.logs.change_replicas(log, log.replica.replicas))

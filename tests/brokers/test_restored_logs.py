@@ -172,7 +172,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
         name = name_log(leader.order.topics["orders"].topic_id, 0)
 
         def held_end() -> int:
-            found = again.cluster.logs.find(name)
+            found = again.replicator.logs.find(name)
             return 0 if found is None else max(found.held.ends().values())
 
         await wait_until(lambda: held_end() == 2)

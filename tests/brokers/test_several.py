@@ -148,7 +148,9 @@ async def test_a_leader_that_starts_again_gives_others_what_they_lack_of_its_bra
         await leader.append(log, make_batch(b"y")).durable.wait()
         await several.stop(name)
         alone = await several.start(name)
-        await wait_until(lambda: [each.replica.leader for each in alone.cluster.logs if each.topic == "orders"] == [""])
+        await wait_until(
+            lambda: [each.replica.leader for each in alone.replicator.logs if each.topic == "orders"] == [""]
+        )
         await several.stop(name)
         await several.start_all(name, others[0])
         ((leader, log),) = await several.wait_led("orders")

@@ -163,7 +163,14 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
         producer = await begin_transaction(service)
         log = service.broker.find_log("orders", 0)
         assert log is not None
-        texts = ["", "x", "orders", "payments", log.own.address, *(each.name for each in service.broker.cluster.logs)]
+        texts = [
+            "",
+            "x",
+            "orders",
+            "payments",
+            log.own.address,
+            *(each.name for each in service.broker.replicator.logs),
+        ]
         numbers = [-(2**63), -1, 0, 1, 3, log.leadership.epoch, *producer, 2**63 - 1]
 
         def make(kind: Any) -> Any:

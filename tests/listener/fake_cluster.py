@@ -20,7 +20,7 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.producer_table import ProducerTable
-from dafka.broker.log.waiters import LogWatchers
+from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
 from dafka.kafka.apis import RequestContext
 from dafka.kafka.protocol import ApiKey, RequestHeader
@@ -58,7 +58,7 @@ class FakeBroker:
         self.deleted: list[tuple[Log, int]] = []
         self.appended: Callable[[bool], Awaitable[int]] | None = None
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
-        self.watchers = LogWatchers()
+        self.watchers = LogWaiters()
         self.waits = DurableWaits()
 
     @property

@@ -15,7 +15,7 @@ import trio.testing
 from dafka import Config
 from dafka.broker.connections import memory as broker_room
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.broker.connections.memory import PATIENCE_S, SMALL_BYTES, Memory, Room
+from dafka.broker.connections.memory import PATIENCE_S, SMALL_BYTES, Memory, MemoryPool
 from dafka.kafka.protocol import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
@@ -47,7 +47,7 @@ def is_served(wire: Wire) -> bool:
 
 
 async def test_requests_wait_for_room_and_addresses_take_turns() -> None:
-    room = Room(100)
+    room = MemoryPool(100)
     admitted: list[str] = []
     leaving = {name: trio.Event() for name in ("a1", "a2", "a3", "b1", "c1")}
 
@@ -75,7 +75,7 @@ async def test_requests_wait_for_room_and_addresses_take_turns() -> None:
 
 
 async def test_request_that_is_given_up_takes_no_room() -> None:
-    room = Room(100)
+    room = MemoryPool(100)
     async with room.take("a", 100):
         for _ in range(2):
             with trio.move_on_after(0):
@@ -88,7 +88,7 @@ async def test_request_that_is_given_up_takes_no_room() -> None:
 
 
 async def test_answers_get_smaller_when_little_room_is_left() -> None:
-    room = Room(10 * SMALL_BYTES)
+    room = MemoryPool(10 * SMALL_BYTES)
     assert room.grant(SMALL_BYTES) == SMALL_BYTES
     granted = [room.grant(10**9) for _ in range(6)]
     assert granted == sorted(granted, reverse=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dafka.broker.core.log.open_transactions import AbortedTransaction, LogTransactions
+from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTransactions
 
 
 class Entry(NamedTuple):
@@ -29,7 +29,7 @@ class Model:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.entries: list[Entry] = []
-        self.transactions = LogTransactions()
+        self.transactions = OpenTransactions()
         self.ends: list[tuple[int, int, int, bool]] = []
         self.start = 0
         running: dict[int, int] = {}
@@ -50,7 +50,7 @@ class Model:
 
     def restart(self) -> None:
         """Restore the transactions from an index that was rewritten: from the markers and from open transactions."""
-        self.transactions = LogTransactions()
+        self.transactions = OpenTransactions()
         for offset, producer_id, first, is_commit in self.ends:
             if offset >= self.start:
                 self.transactions.end(producer_id, offset, first, is_commit=is_commit)
@@ -123,7 +123,7 @@ def test_a_transaction_is_decided_when_its_marker_is_below_the_high_watermark(se
 
 
 def test_a_marker_without_records_ends_nothing() -> None:
-    transactions = LogTransactions()
+    transactions = OpenTransactions()
     transactions.end(1, 5, None, is_commit=False)
     assert transactions.aborted_between(0, 10) == []
     assert transactions.last_stable_offset(3) == 3

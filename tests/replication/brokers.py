@@ -14,8 +14,8 @@ from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, LogP
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.replication.effects import (
     Acknowledge,
+    AdvanceHighWatermark,
     Lead,
-    MoveHighWatermark,
     ReplicaAction,
     StepDown,
     WriteControl,
@@ -110,7 +110,7 @@ class KeptLog:
                 self._lead(action.row)
             elif isinstance(action, StepDown):
                 self.led, self.waiting, self._read = None, [], None
-            elif isinstance(action, MoveHighWatermark):
+            elif isinstance(action, AdvanceHighWatermark):
                 self._move_high_watermark(action.offset)
 
     def repeat_acknowledgement(self) -> None:

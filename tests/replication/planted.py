@@ -13,7 +13,13 @@ import pytest
 from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, names_offset
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_batches import TransactionRuns
-from dafka.broker.core.replication.effects import Acknowledge, MoveHighWatermark, ReplicaAction, StepDown, WriteControl
+from dafka.broker.core.replication.effects import (
+    Acknowledge,
+    AdvanceHighWatermark,
+    ReplicaAction,
+    StepDown,
+    WriteControl,
+)
 from dafka.broker.core.replication.election import Election
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.high_watermark import HighWatermark
@@ -129,7 +135,7 @@ class CommitsTheFastest(Replica):
         if self.led_epoch is None or self._broker not in self._acks.ends or found <= self.high_watermark:
             return []
         self._mark.offset = found
-        return [MoveHighWatermark(found)]
+        return [AdvanceHighWatermark(found)]
 
 
 class CommitsItsOwn(Replica):
@@ -140,7 +146,7 @@ class CommitsItsOwn(Replica):
         if self.led_epoch is None or found <= self.high_watermark:
             return []
         self._mark.offset = found
-        return [MoveHighWatermark(found)]
+        return [AdvanceHighWatermark(found)]
 
 
 class _Gapped(LocalEpochs):

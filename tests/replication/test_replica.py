@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from dafka.broker.core.replication.effects import Acknowledge, Lead, MoveHighWatermark, ReplicaAction, WriteControl
+from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, Lead, ReplicaAction, WriteControl
 from dafka.broker.core.replication.records import (
     ControlRecord,
     EpochEnd,
@@ -58,7 +58,7 @@ def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
     leader = make_replica("b0")
     leader.restore_held({FIRST: 10})
     assert [type(each) for each in leader.resume()] == [Lead]
-    assert leader.acknowledged("b2", FIRST, 10) == [MoveHighWatermark(10)]
+    assert leader.acknowledged("b2", FIRST, 10) == [AdvanceHighWatermark(10)]
 
 
 def test_a_preferred_replica_takes_over_after_some_time() -> None:
@@ -206,7 +206,7 @@ def test_readers_may_read_from_each_replica_what_it_holds_of_what_most_have_ackn
     assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 0]
     group.store(FIRST, 3, "b2")
     assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 3]
-    assert group.actions["b2"][-1] == MoveHighWatermark(3)
+    assert group.actions["b2"][-1] == AdvanceHighWatermark(3)
 
 
 def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
@@ -424,7 +424,7 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     assert leader.written(row) == [Lead(row)]
     leader.stored(branch, 12)
     assert leader.acknowledged("b3", branch, 11) == []
-    assert leader.acknowledged("b1", branch, 12) == [MoveHighWatermark(12)]
+    assert leader.acknowledged("b1", branch, 12) == [AdvanceHighWatermark(12)]
     assert leader.set_alive(alive, 1.0) == []
     leader.acknowledged("b3", branch, 12)
     made = [leader.set_alive(alive, now) for now in (2.0, 2.0 + JOINED_S / 2, 2.0 + JOINED_S)]

@@ -57,7 +57,7 @@ async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: py
         (log,) = find_logs(service, "orders")
         assert (await access.bounds([log]))[log].end_offset == 2
         monkeypatch.setattr(service.broker, "holds_lease", lambda _log: False)
-        monkeypatch.setattr(service.broker.cluster, "wait_round", trio.sleep_forever)
+        monkeypatch.setattr(service.broker.replicator, "wait_round", trio.sleep_forever)
         refused = "too few replicas of log 0 of the topic 'orders' answer its leader"
         with pytest.raises(WebError, match=refused):
             await access.bounds([log])

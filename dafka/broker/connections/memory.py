@@ -1,4 +1,4 @@
-"""Room: the memory that the clients of all listeners share, for requests, for responses and for unpacked records.
+"""MemoryPool: the memory that the clients of all listeners share, for requests, for responses and for unpacked records.
 
 The sources of requests, which are users or the addresses of clients, take turns, so that one with many connections does
 not push the others aside. A request takes room as it comes, at most twice of what was received. A client that does not
@@ -50,7 +50,7 @@ class _Waiter:
 
 @attrs.frozen(eq=False)
 class _Holder:
-    room: Room
+    room: MemoryPool
     size: int
     since: float
     upload: Upload | None = None
@@ -72,7 +72,7 @@ class Memory:
         self.bytes_max = bytes_max
         self.used_bytes = 0
         self.ended_holders = 0
-        self._rooms: deque[Room] = deque()
+        self._rooms: deque[MemoryPool] = deque()
         self._holders: OrderedDict[trio.CancelScope, _Holder] = OrderedDict()
 
     @property
@@ -80,7 +80,7 @@ class Memory:
         """How many requests and responses wait for room."""
         return sum(room.waiting for room in self._rooms)
 
-    def room(self, bytes_max: int) -> Room:
+    def room(self, bytes_max: int) -> MemoryPool:
         """Return a part of the memory.
 
         Args:
@@ -89,7 +89,7 @@ class Memory:
         Returns:
             The part.
         """
-        room = Room(min(bytes_max, max(self.bytes_max // 2, 1)), self)
+        room = MemoryPool(min(bytes_max, max(self.bytes_max // 2, 1)), self)
         self._rooms.append(room)
         return room
 
@@ -114,7 +114,7 @@ class Memory:
         """Note that a client is not waited for any more."""
         self._holders.pop(scope, None)
 
-    def make_room(self, room: Room, size: int) -> int:
+    def make_room(self, room: MemoryPool, size: int) -> int:
         """End the connections of the clients that have been waited for, or were behind, for the longest time.
 
         Args:
@@ -138,7 +138,7 @@ class Memory:
             size -= holder.size
         return size
 
-    def end_one_of(self, room: Room, source: str) -> None:
+    def end_one_of(self, room: MemoryPool, source: str) -> None:
         """End the connection of a source that has taken the longest to send what holds room, unless all are fast."""
         found = [
             (each.upload.receiving_s, number, scope)
@@ -161,7 +161,7 @@ class Memory:
             self._rooms.rotate(-1)
 
 
-class Room:
+class MemoryPool:
     """A part of the memory, for one purpose: requests, responses, or records that were unpacked for them.
 
     Args:
@@ -431,7 +431,7 @@ class Upload:
         receiving_s: How long the client was waited for until the last piece came.
     """
 
-    def __init__(self, room: Room, source: str, claimed_bytes: int, limit_ms: int) -> None:
+    def __init__(self, room: MemoryPool, source: str, claimed_bytes: int, limit_ms: int) -> None:
         self.source = source
         self.size = 0
         self.lag_s = 0.0

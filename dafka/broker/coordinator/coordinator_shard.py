@@ -99,7 +99,7 @@ class CoordinatorShard:
         self.transactions = transactions
         self.loaded = trio.Event()
         self._end_transaction = end_transaction
-        self._deleted_ids = broker.cluster.topic_table.deleted_ids
+        self._deleted_ids = broker.replicator.topic_table.deleted_ids
         self._broker = broker
         self._state = CoordinatorLog(broker, log)
         self._waits = broker.waits

@@ -47,5 +47,5 @@ def _find_table(broker: BrokerNode, place: TopicPartition) -> EpochTree | None:
     topic = broker.order.topics.get(place.topic)
     if topic is None or availability_of(topic) == MAJORITY:
         return None
-    log = broker.cluster.logs.find(name_log(topic.topic_id, place.partition))
+    log = broker.replicator.logs.find(name_log(topic.topic_id, place.partition))
     return None if log is None else log.replica.table

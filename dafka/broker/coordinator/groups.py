@@ -36,7 +36,7 @@ SYNC_S = 300.0
 """How long the leader of a group may take to assign, beyond what a rebalance takes by default."""
 
 
-class Groups:
+class GroupCoordinators:
     """The groups of the slots that this broker serves. Whatever its methods return is durable.
 
     Args:
@@ -165,7 +165,7 @@ class Groups:
         topic = self._broker.find_topic(place.topic)
         if not fetched.topic_id or (topic is not None and topic.topic_id == fetched.topic_id):
             return False
-        return topic is not None or fetched.topic_id in self._broker.cluster.topic_table.deleted_ids
+        return topic is not None or fetched.topic_id in self._broker.replicator.topic_table.deleted_ids
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets, except those of topics that the group reads."""

@@ -46,7 +46,7 @@ class IdGiven(Message):
     producer_id: int
 
 
-class Transactions:
+class TransactionCoordinators:
     """The transactional ids of the slots that this broker serves. Whatever its methods return is durable.
 
     Args:

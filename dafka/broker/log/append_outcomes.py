@@ -99,7 +99,7 @@ class _Search:
         return None
 
 
-class Outcomes:
+class AppendOutcomes:
     """Finds out what has become of records whose log got another leader.
 
     Args:
@@ -189,7 +189,7 @@ class Outcomes:
     def _on_question(self, sender: str, message: FindRecords) -> None:
         answers = []
         for each in message.records:
-            found = self._broker.cluster.logs.find(each.log)
+            found = self._broker.replicator.logs.find(each.log)
             log = None if found is None else self._broker.order.find_log(found.topic, found.number)
             if log is None or not log.leadership.is_led:
                 continue

@@ -70,7 +70,7 @@ class _Part:
         return self.found.end_sequence > self.clean_end
 
 
-class Superseded:
+class KeyOffsetMap:
     """Decides which records of a log a pass removes.
 
     Args:
@@ -221,9 +221,9 @@ class LogCompaction:
                 parts.append(_Part(address, partition, clean_end, found))
         return parts
 
-    async def _note(self, log: Log, offset: int, policy: CompactionPolicy) -> Superseded:
+    async def _note(self, log: Log, offset: int, policy: CompactionPolicy) -> KeyOffsetMap:
         """Note the keys of a log from an offset on, as far as they fit."""
-        superseded = Superseded(policy.keys_max, now_ms() - policy.tombstone_ms)
+        superseded = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = self._last_stable_offset(log)
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
@@ -242,7 +242,7 @@ class LogCompaction:
             await self._broker.compactor.throttle(sum(map(len, batches)))
         return superseded
 
-    async def _compact_part(self, log: Log, part: _Part, superseded: Superseded) -> None:
+    async def _compact_part(self, log: Log, part: _Part, superseded: KeyOffsetMap) -> None:
         storage, compactor = self._broker.storage, self._broker.compactor
         assert isinstance(storage, CompactsPartitions)
         runs = list(find_runs(log, part.address, part.found.end_sequence))

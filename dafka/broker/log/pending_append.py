@@ -7,7 +7,7 @@ import trio
 
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
-from dafka.broker.log.waiters import LogWatchers
+from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition
 
@@ -27,7 +27,7 @@ class PendingAppend:
         durable: Set when they are durable here.
     """
 
-    watchers: LogWatchers
+    watchers: LogWaiters
     order: OffsetAssigner
     log: Log
     own: Partition

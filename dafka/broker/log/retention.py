@@ -20,7 +20,7 @@ from dafka.roles.store import default_retention
 from dafka.storage import RetentionPolicy, Storage
 
 
-class BrokerRetention:
+class LogRetention:
     """What one broker keeps of its records.
 
     A follower keeps no index of its logs in memory. It reads that of a log again when the leader has written that the

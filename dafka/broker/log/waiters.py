@@ -10,7 +10,7 @@ import trio
 from dafka.broker.core.log.log import Log
 
 
-class LogWatchers:
+class LogWaiters:
     """Those who wait for something to happen to logs of a broker."""
 
     def __init__(self) -> None:

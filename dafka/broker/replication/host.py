@@ -11,7 +11,7 @@ from dafka import wire
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Deletion, Topic
-from dafka.broker.log.waiters import LogWatchers
+from dafka.broker.log.waiters import LogWaiters
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage
 
@@ -30,7 +30,7 @@ class Host(Protocol):
     address: str
     order: OffsetAssigner
     storage: Storage
-    watchers: LogWatchers
+    watchers: LogWaiters
     on_removed: Callable[[Topic, Sequence[Log]], None]
 
     @property

@@ -30,7 +30,7 @@ HELD_S = 0.2
 """Seconds until a new leader looks again whether it leads still, while it waits for what is before its branch."""
 
 
-class Leading:
+class LedLogs:
     """Leads logs, heals them, and follows others for readers.
 
     Args:
@@ -132,7 +132,7 @@ class Leading:
             state.high_watermark = offset
             self._host.watchers.notify(state)
 
-    # Leading
+    # LedLogs
 
     async def lead(self, log: ReplicatedLog, row: EpochStart) -> None:
         """Begin to lead a log, when all is here that is before the branch.

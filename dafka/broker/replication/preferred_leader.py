@@ -1,4 +1,4 @@
-"""Elections that an operator asks for: the preferred replica of a log leads it again, without waiting until it does."""
+"""Elections on request: the preferred replica of a log leads it again at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ASK_AGAIN_S = 0.5
 
 
 @attrs.frozen
-class TakeOver(Message):
+class TransferLeadership(Message):
     """Asks the preferred replica of a log to lead it."""
 
     KIND = "take-over"
     log: str
 
 
-class Elections:
+class PreferredLeaderElections:
     """Makes preferred replicas the leaders of logs.
 
     Args:
@@ -35,7 +35,7 @@ class Elections:
     def __init__(self, broker: BrokerNode, post: BrokerMessenger) -> None:
         self._broker = broker
         self._post = post
-        post.on(TakeOver, lambda _sender, message: self._take_over(message.log))
+        post.on(TransferLeadership, lambda _sender, message: self._take_over(message.log))
 
     async def elect_preferred(self, log: Log, timeout_s: float) -> ErrorCode:
         """Have the preferred replica of a log lead it, and wait until it does.
@@ -68,7 +68,7 @@ class Elections:
         return ErrorCode.NONE if self._leads(log, preferred) else ErrorCode.REQUEST_TIMED_OUT
 
     def _find(self, log: Log) -> ReplicatedLog | None:
-        return self._broker.cluster.logs.find(name_log(self._broker.order.topics[log.topic].topic_id, log.number))
+        return self._broker.replicator.logs.find(name_log(self._broker.order.topics[log.topic].topic_id, log.number))
 
     def _leads(self, log: Log, address: str) -> bool:
         leadership = log.leadership
@@ -78,9 +78,9 @@ class Elections:
         if preferred == self._broker.address:
             self._take_over(name)
         else:
-            self._post.send(preferred, TakeOver(name))
+            self._post.send(preferred, TransferLeadership(name))
 
     def _take_over(self, name: str) -> None:
-        log = self._broker.cluster.logs.find(name)
+        log = self._broker.replicator.logs.find(name)
         if log is not None:
-            self._broker.cluster.act(self._broker.cluster.logs.transfer_leadership(log))
+            self._broker.replicator.act(self._broker.replicator.logs.transfer_leadership(log))

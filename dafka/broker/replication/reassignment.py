@@ -17,7 +17,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.broker.replication.host import Host
-from dafka.broker.replication.leader import IN_SYNC_S, Leading
+from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.storage_space import free_bytes
 from dafka.config import Config
 from dafka.errors import ConfigError
@@ -36,7 +36,7 @@ SPACE_STEP = 0.02
 """By which part of itself the free space of a broker changes until others are told."""
 
 
-class Balancing:
+class Reassigner:
     """Changes the replicas of the logs that this broker leads, and deletes what it keeps no longer.
 
     Args:
@@ -59,7 +59,7 @@ class Balancing:
         config: Config,
         brokers: Brokers,
         logs: ReplicatedLogs,
-        leading: Leading,
+        leading: LedLogs,
         indexes: defaultdict[str, set[Partition]],
         put_topic: Callable[[Topic], object],
         act: Callable[[Iterable[LogAction]], None],
@@ -73,7 +73,7 @@ class Balancing:
         self._storage_url = config.store.storage
         self._brokers = brokers
         self._logs = logs
-        self._leading = leading
+        self._led_logs = leading
         self._indexes = indexes
         self._put_topic = put_topic
         self._act = act
@@ -257,7 +257,7 @@ class Balancing:
             indexes = self._indexes.pop(log.name)
             own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
-            self._leading.forget(log.name)
+            self._led_logs.forget(log.name)
             if trio.current_time() < self._away_until and not self._brokers.own.is_draining:
                 self._describe(awaits_share=True)  # others have replaced this broker while it was away
             await self._host.forget_partitions([*indexes, *own]).wait()

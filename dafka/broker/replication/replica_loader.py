@@ -22,7 +22,7 @@ ADOPTED_TOGETHER = 50
 """Logs that a broker begins to take part in before it lets its other tasks run."""
 
 
-class Adoption:
+class ReplicaLoader:
     """The logs that one broker begins to take part in.
 
     It can promise and acknowledge nothing of a log before it has read what it holds of it.
@@ -57,7 +57,7 @@ class Adoption:
         self._waiting[log] = None
         self._has_come.set()
 
-    async def adopt_first(self) -> None:
+    async def load_first(self) -> None:
         """Adopt the logs that other brokers are known to keep, before any of them hears of this one."""
         for state in list(self._waiting):
             if not state.is_gone and not self._order.leads(state):

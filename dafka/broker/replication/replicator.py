@@ -23,8 +23,8 @@ from dafka.broker.core.node_machine import answer_round, ask_round
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
 from dafka.broker.core.replication.effects import (
     Acknowledge,
+    AdvanceHighWatermark,
     Lead,
-    MoveHighWatermark,
     ReplicaAction,
     StepDown,
     WriteControl,
@@ -50,10 +50,10 @@ from dafka.broker.core.replication.replicated_logs import (
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.replication.checkpoints import Checkpoints
 from dafka.broker.replication.host import Host
-from dafka.broker.replication.leader import IN_SYNC_S, Leading
+from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.replication.lease_clock import lease_time
-from dafka.broker.replication.reassignment import Balancing
-from dafka.broker.replication.replica_loader import Adoption
+from dafka.broker.replication.reassignment import Reassigner
+from dafka.broker.replication.replica_loader import ReplicaLoader
 from dafka.config import Config
 from dafka.errors import ConfigError, StorageFormatError
 from dafka.protocol.rendezvous import rank_nodes
@@ -77,7 +77,7 @@ SETTLE_S = 2.0
 """Seconds that a broker waits for others at most when it starts."""
 
 
-class Cluster:
+class Replicator:
     """The cluster, as one broker sees it, and what this broker does in it.
 
     Args:
@@ -133,14 +133,14 @@ class Cluster:
         self._rivals: set[str] = set()
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
         self.checkpoints = Checkpoints(broker, self.logs)
-        self._adoption = Adoption(broker, self.logs, self.checkpoints, self._indexes, self._take_part)
-        self.leading = Leading(broker, self.brokers, self.logs, restore_producer, self.act, self._refresh)
-        self.balancing = Balancing(
+        self._loader = ReplicaLoader(broker, self.logs, self.checkpoints, self._indexes, self._take_part)
+        self.led_logs = LedLogs(broker, self.brokers, self.logs, restore_producer, self.act, self._refresh)
+        self.reassigner = Reassigner(
             broker,
             config,
             self.brokers,
             self.logs,
-            self.leading,
+            self.led_logs,
             self._indexes,
             self.put_topic,
             self.act,
@@ -188,8 +188,8 @@ class Cluster:
         self.act(self.logs.note_control(writer, record))
         log = self.logs.find(record.log)
         if log is not None:
-            self.leading.note_held([log])
-            self.leading.merge_later([log])
+            self.led_logs.note_held([log])
+            self.led_logs.merge_later([log])
 
     def _learn_broker(self, broker: BrokerRegistration) -> None:
         own = self.brokers.own
@@ -278,11 +278,11 @@ class Cluster:
                 log.leadership = LeaderAndIsr(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
                 if self._nursery is not None:
                     self._order.catch_up(log, self._broker.ends(topic.name), self._broker.earliest(topic.name))
-                    self._nursery.start_soon(self.leading.catch_up, log)
+                    self._nursery.start_soon(self.led_logs.catch_up, log)
             else:
                 self._order.end_branch(log)
                 log.leadership = LeaderAndIsr("", 0, is_led=False, replicas=replicas)
-                self._adoption.put(log)
+                self._loader.put(log)
         if added and self._nursery is not None and not self.is_alone:
             self._broker.ask_heads((topic.name, INDEX_TOPIC))
 
@@ -292,7 +292,7 @@ class Cluster:
         for log in logs:
             name = name_log(topic.topic_id, log.number)
             self.logs.remove(name)
-            self.leading.forget(name)
+            self.led_logs.forget(name)
             log.leadership = attrs.evolve(log.leadership, leader="", is_led=False)
             self._broker.watchers.notify(log)
             self._leaderships.pop(log, trio.Event()).set()
@@ -322,12 +322,12 @@ class Cluster:
             nursery.start_soon(self._begin_nothing_when_cancelled)
             if not self.is_alone:
                 self._join()
-                await self._adoption.adopt_first()
+                await self._loader.load_first()
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._look_around)
-            nursery.start_soon(self._adoption.run)
-            nursery.start_soon(self.leading.run)
-            nursery.start_soon(self.balancing.run)
+            nursery.start_soon(self._loader.run)
+            nursery.start_soon(self.led_logs.run)
+            nursery.start_soon(self.reassigner.run)
             nursery.start_soon(self.checkpoints.run)
             task_status.started()
 
@@ -351,7 +351,7 @@ class Cluster:
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
                 self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
                 self._refresh_all(self.logs)
-                self.leading.merge_later(self.logs)
+                self.led_logs.merge_later(self.logs)
             else:
                 advanced = self.logs.active
                 self.act(self.logs.advance(now))
@@ -507,7 +507,7 @@ class Cluster:
         """Show what this broker has kept for itself while it was alone."""
         self._broker.announce_control()
         for log in self._order.all_logs():
-            self._adoption.put(log)
+            self._loader.put(log)
 
     def creates(self, topic: str) -> bool:
         """Return whether this broker creates a topic that a producer has begun, so that only one does."""
@@ -561,9 +561,9 @@ class Cluster:
                     self._indexes[address.log_name].add(partition)
 
     def _take_part(self, log: ReplicatedLog, state: Log) -> None:
-        self.balancing.prefer_leaders(log)
+        self.reassigner.prefer_leaders(log)
         if self._order.leads(state):
-            self.leading.keep_leading(log, state)
+            self.led_logs.keep_leading(log, state)
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
 
@@ -581,9 +581,9 @@ class Cluster:
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
             self.act(actions)
-            self.leading.note_held(changed)
+            self.led_logs.note_held(changed)
             others = (self.logs.find_partition(each.partition) for each in batches if self._is_index_of_other(each))
-            self.leading.merge_later(found[0] for found in others if found is not None)
+            self.led_logs.merge_later(found[0] for found in others if found is not None)
 
     def _is_index_of_other(self, batch: RecordBatch) -> bool:
         return batch.partition.topic == INDEX_TOPIC and not self._broker.is_own(batch.partition)
@@ -633,10 +633,10 @@ class Cluster:
     def _execute(self, log: ReplicatedLog, action: ReplicaAction) -> None:
         if isinstance(action, WriteControl):
             self._write_control(action.record)
-        elif isinstance(action, MoveHighWatermark):
-            self.leading.move_high_watermark(log, action.offset)
+        elif isinstance(action, AdvanceHighWatermark):
+            self.led_logs.move_high_watermark(log, action.offset)
         elif isinstance(action, Lead) and self._nursery is not None:
-            self._nursery.start_soon(self.leading.lead, log, action.row)
+            self._nursery.start_soon(self.led_logs.lead, log, action.row)
         elif isinstance(action, StepDown):
             state = self._order.find_log(log.topic, log.number, log.topic_id)
             if state is not None:
@@ -668,7 +668,7 @@ class Cluster:
             return
         replica = log.replica
         branch = replica.latest.branch
-        is_led = replica.led_epoch == branch and self._order.leads(state) and self.leading.is_ready(log)
+        is_led = replica.led_epoch == branch and self._order.leads(state) and self.led_logs.is_ready(log)
         is_led = is_led and replica.may_serve
         leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
         if leader == self._broker.address and not is_led:
@@ -676,7 +676,7 @@ class Cluster:
         presumed_leader = "" if leader or replica.is_quorum_active else branch.leader
         learners = replica.latest.learners
         in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
-        is_readable = self._has_racks if is_led else self.leading.is_followed(log, branch)
+        is_readable = self._has_racks if is_led else self.led_logs.is_followed(log, branch)
         found = LeaderAndIsr(
             leader,
             branch.epoch,
@@ -696,7 +696,7 @@ class Cluster:
             state.divergences = replica.table.divergences(EpochEnd(branch, SEQUENCE_MAX))
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
-                self.leading.merge_later([log])
+                self.led_logs.merge_later([log])
             if is_led != state.leadership.is_led:
                 change = "leads" if is_led else "leads no more"
                 _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, branch.epoch)

@@ -241,7 +241,7 @@ async def change_replicas(request: Request) -> AnyResponse:
     broker, text = request.service.broker, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
-    await broker.cluster.wait_topics()
+    await broker.replicator.wait_topics()
     (log,) = find_logs(request.service, request.arguments["topic"], [int(text)])
     addresses = []
     for number in request.document["replicas"]:

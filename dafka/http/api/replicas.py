@@ -78,7 +78,7 @@ def describe_moves(broker: BrokerNode) -> list[dict[str, Any]]:
     """Return the logs that are getting other replicas, each with the reason in words."""
     found = []
     for log in broker.order.all_logs():
-        reason = broker.cluster.balancing.explain(log.topic, log.number)
+        reason = broker.replicator.reassigner.explain(log.topic, log.number)
         if reason is not None:
             found.append(
                 {

@@ -234,7 +234,7 @@ async def create_topic(request: Request) -> AnyResponse:
     problem = find_name_problem(name) or find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await broker.cluster.wait_topics()
+    await broker.replicator.wait_topics()
     if broker.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
     await broker.create_topic(
@@ -340,7 +340,7 @@ async def change_topic(request: Request) -> AnyResponse:
 
     Records with a key that are published afterwards may come to another log than those before.
     """
-    await request.service.broker.cluster.wait_topics()
+    await request.service.broker.replicator.wait_topics()
     topic, wanted = find_topic(request), request.document
     settings = dict(topic.settings)
     for name, value in wanted.get("settings", {}).items():
@@ -370,7 +370,7 @@ async def delete_topic(request: Request) -> AnyResponse:
 
     A producer that is no client of the broker creates the topic again when it publishes to it.
     """
-    await request.service.broker.cluster.wait_topics()
+    await request.service.broker.replicator.wait_topics()
     await request.service.delete_topic(find_topic(request).name)
     return Response(204)
 

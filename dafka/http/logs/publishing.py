@@ -138,7 +138,7 @@ class Publisher:
         await self._access.wait_capacity()
         broker = self._service.broker
         if self._creates_topics and broker.find_topic(topic) is None:
-            await broker.cluster.wait_topics()
+            await broker.replicator.wait_topics()
 
     def ensure_topic(self, topic: str) -> None:
         """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import h11
 
-from dafka.broker.connections.memory import Room, SlowUploadError, Upload
+from dafka.broker.connections.memory import MemoryPool, SlowUploadError, Upload
 from dafka.http.server.errors import WebError
 from dafka.http.server.head import Head
 
@@ -52,7 +52,7 @@ class BodyReader:
         """Whether the end of the body was received."""
         return self._framing.their_state not in {h11.IDLE, h11.SEND_BODY, h11.ERROR}
 
-    async def read(self, bytes_max: int, receive_ms: int, room: Room, source: str) -> bytes:
+    async def read(self, bytes_max: int, receive_ms: int, room: MemoryPool, source: str) -> bytes:
         """Return the body.
 
         Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 import trio
 
-from dafka.broker.connections.memory import Room
+from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.exceptions import unwrap_group
 from dafka.http.api import answer_request, is_websocket_route
@@ -261,7 +261,7 @@ class HttpConnection:
         finally:
             room.give_back(len(view))
 
-    async def _send_parts(self, view: memoryview, room: Room) -> None:
+    async def _send_parts(self, view: memoryview, room: MemoryPool) -> None:
         for position in range(0, len(view), SEND_BYTES):
             part = view[position : position + SEND_BYTES]
             with (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from dafka.broker.connections.memory import SMALL_BYTES, Room, SlowUploadError, Upload
+from dafka.broker.connections.memory import SMALL_BYTES, MemoryPool, SlowUploadError, Upload
 
 READ_BYTES = 2**18
 SEND_BYTES = 2**18
@@ -35,7 +35,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         self,
         stream: trio.abc.Stream,
         received: bytes,
-        room: Room,
+        room: MemoryPool,
         source: str,
         message_bytes_max: int,
         receive_ms: int,

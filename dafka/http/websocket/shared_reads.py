@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from dafka.batches import RecordColumns
-from dafka.broker.connections.memory import Room
+from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError
 from dafka.http.logs.log_access import LogAccess
@@ -146,7 +146,7 @@ class SharedRead:
         read_at: When they were read.
     """
 
-    def __init__(self, log: int, read: ReadRecords, room: Room) -> None:
+    def __init__(self, log: int, read: ReadRecords, room: MemoryPool) -> None:
         self.read = read
         self.read_at = trio.current_time()
         self._log = log
@@ -340,7 +340,7 @@ class SharedReads:
         kept_bytes: The size of all reads that are kept.
     """
 
-    def __init__(self, access: LogAccess, room: Room, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, access: LogAccess, room: MemoryPool, kept_bytes: int = KEPT_BYTES) -> None:
         self._access = access
         self._room = room
         self._kept_bytes = kept_bytes

@@ -63,7 +63,7 @@ async def _find(
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create:
-            await broker.cluster.wait_topics()
+            await broker.replicator.wait_topics()
             try:
                 if broker.find_topic(name) is None:
                     await broker.create_topic(name).wait()

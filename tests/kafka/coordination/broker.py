@@ -17,7 +17,7 @@ from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_T
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
-from dafka.broker.core.log.open_transactions import AbortedTransaction, LogTransactions
+from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches
 from dafka.broker.core.log.producer_state import LogProducers, ProducerStateSettings
 from dafka.broker.core.log.transaction_markers import Marker
@@ -83,7 +83,7 @@ class Log:
         self.rewritten: list[BatchEntry | MarkerEntry] = []
         self.rewritten_end = 0
         self.batches = ProducerBatches()
-        self.transactions = LogTransactions()
+        self.transactions = OpenTransactions()
         self.producers = LogProducers(settings)
 
     @property
@@ -135,7 +135,7 @@ class Log:
         self.durable_count = survivors
         if self.rewritten_end > self.end_offset:
             self.rewritten, self.rewritten_end = [], 0
-        self.batches, self.transactions = ProducerBatches(), LogTransactions()
+        self.batches, self.transactions = ProducerBatches(), OpenTransactions()
         table = ProducerTable(self.settings)
         found = [index_entry(each) for each in self.entries if each.header.base_offset >= self.rewritten_end]
         for entry in [*self.rewritten, *found]:

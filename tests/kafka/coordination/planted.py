@@ -14,7 +14,7 @@ from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.group import Group, GroupState
 from dafka.broker.core.groups.rebalancing import Rebalancer
 from dafka.broker.core.log import producer_batches
-from dafka.broker.core.log.open_transactions import LogTransactions
+from dafka.broker.core.log.open_transactions import OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches
 from dafka.broker.core.log.producer_state import ProducerState
 from dafka.broker.core.log.sequence_ranges import SEQUENCES
@@ -162,11 +162,11 @@ def batch_comes_behind_its_transaction(patch: Patch) -> None:
 
 
 def aborted_records_are_visible(patch: Patch) -> None:
-    patch.setattr(LogTransactions, "aborted_between", lambda *_: [])
+    patch.setattr(OpenTransactions, "aborted_between", lambda *_: [])
 
 
 def open_transactions_are_visible(patch: Patch) -> None:
-    patch.setattr(LogTransactions, "last_stable_offset", lambda _, high_watermark: high_watermark)
+    patch.setattr(OpenTransactions, "last_stable_offset", lambda _, high_watermark: high_watermark)
 
 
 World = type[GroupWorld] | type[TransactionWorld]

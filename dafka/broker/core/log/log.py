@@ -25,7 +25,7 @@ from dafka.broker.core.log.entries import (
     position_of,
 )
 from dafka.broker.core.log.log_index import LogIndex
-from dafka.broker.core.log.open_transactions import LogTransactions
+from dafka.broker.core.log.open_transactions import OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches, TransactionRuns
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.records import Partition
@@ -81,7 +81,7 @@ class Log:
     index: LogIndex = attrs.field(factory=LogIndex)
     high_watermark: int = 0
     producers: ProducerBatches = attrs.field(factory=ProducerBatches)
-    transactions: LogTransactions = attrs.field(factory=LogTransactions)
+    transactions: OpenTransactions = attrs.field(factory=OpenTransactions)
     transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)
     index_first: int = 0
     index_trimmed: int = 0
@@ -116,7 +116,7 @@ class Log:
 
     def _forget_entries(self) -> None:
         self.index, self.producers = LogIndex(), ProducerBatches()
-        self.transactions, self.transaction_runs = LogTransactions(), TransactionRuns()
+        self.transactions, self.transaction_runs = OpenTransactions(), TransactionRuns()
         self._early_runs.clear()
 
     @property

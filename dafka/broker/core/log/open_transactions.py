@@ -25,7 +25,7 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
 
 
-class LogTransactions:
+class OpenTransactions:
     """The transactions in one log. They begin and end in the order of their offsets."""
 
     def __init__(self) -> None:

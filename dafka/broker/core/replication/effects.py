@@ -39,10 +39,10 @@ class StepDown:
 
 
 @attrs.frozen
-class MoveHighWatermark:
+class AdvanceHighWatermark:
     """Readers may read up to an offset."""
 
     offset: int
 
 
-ReplicaAction: TypeAlias = WriteControl | Acknowledge | Lead | StepDown | MoveHighWatermark
+ReplicaAction: TypeAlias = WriteControl | Acknowledge | Lead | StepDown | AdvanceHighWatermark

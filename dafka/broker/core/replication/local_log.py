@@ -54,7 +54,7 @@ class _IndexRecord:
 
 
 @attrs.define
-class _HeldBranch:
+class _LocalEpoch:
     index_end: int = 0
     end_offset: int = 0
     known_offset: int = 0
@@ -86,8 +86,8 @@ class LocalLog:
         self._topic_id = topic_id
         self._number = number
         self._durable_end = durable_end
-        self._branches: dict[LeaderAndEpoch, _HeldBranch] = {}
-        self._waiting: dict[LeaderAndEpoch, _HeldBranch] = {}
+        self._branches: dict[LeaderAndEpoch, _LocalEpoch] = {}
+        self._waiting: dict[LeaderAndEpoch, _LocalEpoch] = {}
         self._advanced: set[LeaderAndEpoch] = set()
 
     def clear(self) -> None:
@@ -108,7 +108,7 @@ class LocalLog:
 
     def restore(self, branch: LeaderAndEpoch, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint of a branch, of which nothing is known yet. `add_index` gets what follows it."""
-        held = self._branches[branch] = _HeldBranch(checkpoint.index_end, checkpoint.end_offset, checkpoint.end_offset)
+        held = self._branches[branch] = _LocalEpoch(checkpoint.index_end, checkpoint.end_offset, checkpoint.end_offset)
         held.restart, held.needed = checkpoint.restart, dict(checkpoint.needed)
         held.checkpoint_end = checkpoint.index_end
         held.recent.append((checkpoint.index_end, checkpoint.end_offset))
@@ -144,7 +144,7 @@ class LocalLog:
         Raises:
             StorageFormatError: One is malformed.
         """
-        held = self._branches.setdefault(branch, _HeldBranch())
+        held = self._branches.setdefault(branch, _LocalEpoch())
         known_end = held.recent[-1][0] if held.recent else first_sequence
         values, first_sequence = values[max(known_end - first_sequence, 0) :], max(first_sequence, known_end)
         address = str(BranchAddress(branch.leader, self._topic_id, self._number, branch.epoch))
@@ -225,7 +225,7 @@ class LocalLog:
         return [(partition, end) for partition, end in record.needed.items() if self._durable_end(partition) < end]
 
 
-def _ended_runs(held: _HeldBranch, entry: Entry) -> Iterator[RunEntry]:
+def _ended_runs(held: _LocalEpoch, entry: Entry) -> Iterator[RunEntry]:
     """Yield the runs whose ends an entry tells: its own, and that of an open run before it."""
     if not isinstance(entry, RunEntry | MarkerEntry):
         return

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from dafka.broker.core.replication.effects import (
     Acknowledge,
+    AdvanceHighWatermark,
     Lead,
-    MoveHighWatermark,
     ReplicaAction,
     StepDown,
     WriteControl,
@@ -636,7 +636,7 @@ class Replica:
 
     def _move_high_watermark(self) -> list[ReplicaAction]:
         has_moved = self._mark.move(self.branches.tip(), self._acknowledged, self._writable)
-        return [MoveHighWatermark(self._mark.offset)] if has_moved else []
+        return [AdvanceHighWatermark(self._mark.offset)] if has_moved else []
 
     # Whether to claim
 

@@ -77,7 +77,7 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
 
     def register(handler: _H) -> _H:
         async def handle_when_topics_are_known(client: RequestContext, asked: Any) -> Response | None:
-            await client.service.broker.cluster.wait_topics()
+            await client.service.broker.replicator.wait_topics()
             return await handler(client, asked)
 
         HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
