@@ -31,24 +31,24 @@ class ServingBroker:
     """A broker with its listeners, started by `serve_listeners`.
 
     Attributes:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         kafka: The listener for clients of Kafka; None if there is none.
         web: The listener for WebSocket and HTTP; None if there is none.
     """
 
-    service: Broker
+    broker: Broker
     kafka: KafkaServer | None
     web: HttpServer | None
 
     @property
-    def broker(self) -> BrokerNode:
-        """The broker."""
-        return self.service.broker
+    def node(self) -> BrokerNode:
+        """Its node: what it keeps, and its place in the cluster."""
+        return self.broker.node
 
     @property
     def memory(self) -> Memory:
         """The memory of all clients."""
-        return self.service.memory
+        return self.broker.memory
 
     @property
     def bootstrap_servers(self) -> str:
@@ -105,19 +105,19 @@ async def serve_listeners(
                     from dafka.http.server.http_server import HttpServer  # noqa: PLC0415
                     from dafka.http.server.serve import serve_http  # noqa: PLC0415
                 http_sockets = await enter(open_listening(http_listen, security, "HTTP clients"))
-            service = await enter(open_broker(config, security))
+            broker = await enter(open_broker(config, security))
             nursery = await enter(trio.open_nursery())
             kafka = web = None
             if kafka_sockets is not None:
-                kafka = KafkaServer(service)
+                kafka = KafkaServer(broker)
                 await nursery.start(serve_kafka, kafka, kafka_sockets)
             if http_sockets is not None:
-                web = HttpServer(service)
+                web = HttpServer(broker)
                 await nursery.start(serve_http, web, http_sockets)
-            task_status.started(ServingBroker(service, kafka, web))
-            cancelled.start_soon(service.stopping.begin_when_cancelled)
+            task_status.started(ServingBroker(broker, kafka, web))
+            cancelled.start_soon(broker.stopping.begin_when_cancelled)
             running.shield = True  # from here on, being cancelled only begins the stop
-            await service.stopping.begun.wait()
+            await broker.stopping.begun.wait()
             grace_s = config.node.grace_ms / 1000
-            service.broker.finish_by = trio.current_time() + grace_s
+            broker.node.finish_by = trio.current_time() + grace_s
             running.deadline = trio.current_time() + grace_s * ANSWERING_SHARE

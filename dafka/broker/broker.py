@@ -78,7 +78,7 @@ class Broker:
     """A broker with its coordinators, started by `open_broker`.
 
     Attributes:
-        broker: The broker.
+        node: Its node: what it keeps, and its place in the cluster.
         config: The configuration.
         security: The users and the certificate of its listeners.
         groups: The groups.
@@ -94,32 +94,30 @@ class Broker:
         stopping: Whether it is stopping.
     """
 
-    def __init__(
-        self, broker: BrokerNode, config: Config, security: ListenerSecurity, producers: ProducerTable
-    ) -> None:
-        """Create the service. Programs call `open_broker` instead."""
-        self.broker = broker
+    def __init__(self, node: BrokerNode, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
+        """Create the broker. Programs call `open_broker` instead."""
+        self.node = node
         self.config = config
         self.security = security
         self.producers = producers
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         self.unpacking = self.memory.room(UNPACKING_BYTES_MAX)
         self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
-        broker.replicator.led_logs.admit_batch = self._admit_batch
+        node.replicator.led_logs.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self.logins = Logins()
         self.stopping = Stopping()
-        self._coordinators = Coordinators(broker, self._make_slot)
+        self._coordinators = Coordinators(node, self._make_slot)
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()
-        self._post = BrokerMessenger(broker.address, self._put_message)
-        broker.on_message = self._post.receive
-        self.elections = PreferredLeaderElections(broker, self._post)
-        self.outcomes = AppendOutcomes(broker, self._post)
-        self.participants = TransactionParticipants(broker, self._coordinators, producers, self._post)
+        self._post = BrokerMessenger(node.address, self._put_message)
+        node.on_message = self._post.receive
+        self.elections = PreferredLeaderElections(node, self._post)
+        self.outcomes = AppendOutcomes(node, self._post)
+        self.participants = TransactionParticipants(node, self._coordinators, producers, self._post)
         self.transactions = TransactionCoordinators(self._coordinators, self.participants, self._post)
-        self.groups = GroupCoordinators(broker, self._coordinators, self.participants)
-        broker.on_removed = self._on_removed
+        self.groups = GroupCoordinators(node, self._coordinators, self.participants)
+        node.on_removed = self._on_removed
 
     def _admit_batch(self, log: Log, entry: BatchEntry) -> bool:
         """Return whether a batch of a producer with an id that is in another branch of a log is to be appended.
@@ -127,7 +125,7 @@ class Broker:
         With the availability "majority", no producer has got an answer to it. It sends the batch again, or has done so
         under another epoch, so that nobody could tell the two from each other.
         """
-        topic = self.broker.order.topics.get(log.topic)
+        topic = self.node.order.topics.get(log.topic)
         return topic is not None and availability_of(topic) != MAJORITY and self.producers.admit(log, entry)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -141,7 +139,7 @@ class Broker:
             if self._coordinators.has_all:
                 self.participants.abort_orphans()
             nursery.start_soon(self._expire_producers)
-            compaction = LogCompaction(self.broker, self.config, self.last_stable_offset, self.aborted_between)
+            compaction = LogCompaction(self.node, self.config, self.last_stable_offset, self.aborted_between)
             nursery.start_soon(compaction.run)
             task_status.started()
 
@@ -161,7 +159,7 @@ class Broker:
 
         Raises `StorageError` if the storage fails.
         """
-        await self.broker.delete_topic(name)
+        await self.node.delete_topic(name)
         await self.groups.wait_committed()
 
     def last_stable_offset(self, log: Log) -> int:
@@ -187,7 +185,7 @@ class Broker:
         )
         transactions = attrs.evolve(transactions, transactional_ids_max=transactions.transactional_ids_max // SLOTS)
         return CoordinatorShard(
-            self.broker,
+            self.node,
             log,
             GroupCoordinator(groups, lambda: str(uuid.uuid4())),
             TransactionCoordinator(transactions, ProducerIds(log.number, SLOTS)),
@@ -198,7 +196,7 @@ class Broker:
         for log in logs:
             self.producers.forget(log)
             self.participants.forget(log)
-        if topic.topic_id in self.broker.replicator.topic_table.deleted_ids:
+        if topic.topic_id in self.node.replicator.topic_table.deleted_ids:
             self.groups.forget_topic(topic)
 
     def _put_message(self, value: bytes) -> None:
@@ -211,7 +209,7 @@ class Broker:
             await self._has_messages.wait()
             self._has_messages = trio.Event()
             messages, self._messages = self._messages, []
-            self.broker.publish_messages(messages)
+            self.node.publish_messages(messages)
 
     async def _expire_producers(self) -> None:
         """Forget producers that have sent nothing for a day."""
@@ -229,7 +227,7 @@ async def open_broker(config: Config, security: ListenerSecurity) -> AsyncIterat
         security: The users and the certificate of its listeners.
 
     Yields:
-        The service.
+        The broker.
 
     Raises:
         DafkaError: What `serve_broker` raises.
@@ -237,9 +235,9 @@ async def open_broker(config: Config, security: ListenerSecurity) -> AsyncIterat
     producers = ProducerTable(ProducerStateSettings())
     async with trio.open_nursery() as nursery:
         start = partial(serve_broker, config, restore_producer=producers.restore)
-        broker: BrokerNode = await nursery.start(start)
-        service = Broker(broker, config, security, producers)
-        await nursery.start(service.run)
+        node: BrokerNode = await nursery.start(start)
+        broker = Broker(node, config, security, producers)
+        await nursery.start(broker.run)
         nursery.start_soon(security.keep_current)
-        yield service
+        yield broker
         nursery.cancel_scope.cancel()

@@ -308,7 +308,7 @@ async def _run_broker(
     if url is not None:
         from dafka.broker.metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
-        supervisor.monitor.metric_sources.append(BrokerMetrics(found.broker, found.memory).read)
+        supervisor.monitor.metric_sources.append(BrokerMetrics(found.node, found.memory).read)
     if url is not None and found.kafka is not None:
         from dafka.kafka.server.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
@@ -318,10 +318,10 @@ async def _run_broker(
 
         supervisor.monitor.metric_sources.append(WebMetrics(found.web).read)
     announce_others()
-    with supervisor.monitor.watching(found.broker):
+    with supervisor.monitor.watching(found.node):
         if config.broker.number >= 0:
-            await found.broker.replicator.wait_number()
-        click.echo(f"broker {found.broker.address} at {found.broker.endpoint} keeps {config.store.storage}")
+            await found.node.replicator.wait_number()
+        click.echo(f"broker {found.node.address} at {found.node.endpoint} keeps {config.store.storage}")
         if found.kafka is not None:
             click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")
         if found.web is not None:

@@ -50,10 +50,10 @@ async def test_brokers_are_listed_and_drained() -> None:
         assert result.stdout.split()[:5] == ["broker", "state", "rack", "kafka", "http"]
         result = await run("cluster", "drain", "1", *http(webs[0]))
         assert (result.exit_code, result.stderr) == (0, "broker 1 is being drained\n")
-        (drained,) = [web for web in webs if web.broker.broker.brokers.own.is_draining]
-        assert drained.broker.broker.brokers.own.number == 1
+        (drained,) = [web for web in webs if web.broker.node.brokers.own.is_draining]
+        assert drained.broker.node.brokers.own.number == 1
         assert (await run("cluster", "undrain", "1", *http(webs[2]))).exit_code == 0
-        assert not drained.broker.broker.brokers.own.is_draining
+        assert not drained.broker.node.brokers.own.is_draining
         result = await run("cluster", "drain", "9", *http(webs[0]))
         assert (result.exit_code, result.stderr) == (2, "Error: there is no broker '9': the cluster has 0, 1, 2\n")
 
@@ -61,10 +61,10 @@ async def test_brokers_are_listed_and_drained() -> None:
 async def test_status_says_what_is_wrong() -> None:
     async with open_webs(3, FAST.with_broker(leader_timeout_ms=500)) as webs:
         webs[2].kill()
-        dead = webs[2].broker.broker.brokers.own.number
+        dead = webs[2].broker.node.brokers.own.number
         with trio.fail_after(DEADLINE_S):
             for web in webs[:2]:
-                while web.broker.broker.brokers.is_alive(webs[2].broker.broker.address):  # noqa: ASYNC110
+                while web.broker.node.brokers.is_alive(webs[2].broker.node.address):  # noqa: ASYNC110
                     await trio.sleep(0.02)
         result = await run("cluster", "status", "--json", *http(webs[0]))
         found = json.loads(result.stdout)

@@ -53,8 +53,8 @@ class Brokers:
     def coordinator_of(self, name: str) -> Broker:
         return next(each for each in self.running.values() if slot_of(name) in served(each))
 
-    def name_of(self, service: Broker) -> str:
-        return next(name for name, each in self.running.items() if each is service)
+    def name_of(self, broker: Broker) -> str:
+        return next(name for name, each in self.running.items() if each is broker)
 
     async def wait_until(self, is_true: Callable[[], bool], message: str) -> None:
         with trio.move_on_after(DEADLINE_S):
@@ -65,7 +65,7 @@ class Brokers:
 
     def have_joined(self) -> bool:
         """Return whether all brokers count for majorities of all slots, as far as each of them knows."""
-        logs = [log for each in self.running.values() for log in each.broker.order.logs("$coordinators")]
+        logs = [log for each in self.running.values() for log in each.node.order.logs("$coordinators")]
         wanted = SLOTS * len(self.running)
         return len(logs) == wanted and all(len(log.leadership.voters) == len(self.running) for log in logs)
 
@@ -73,10 +73,10 @@ class Brokers:
         found = [number for each in self.running.values() for number in served(each)]
         if sorted(found) != list(range(SLOTS)):
             return False
-        running = {each.broker.address for each in self.running.values()}
-        for service in self.running.values():
+        running = {each.node.address for each in self.running.values()}
+        for broker in self.running.values():
             for number in range(SLOTS):
-                log = service.broker.order.find_log("$coordinators", number)
+                log = broker.node.order.find_log("$coordinators", number)
                 if log is None or log.leadership.leader not in running:
                     return False
         return True
@@ -85,8 +85,8 @@ class Brokers:
         stopped = trio.Event()
         with trio.CancelScope() as scope:
             settings = self._config.with_store(storage=f"sqlite:{self._folder}/{name}.db")
-            async with open_broker(settings, ListenerSecurity(settings.clients)) as service:
-                self.running[name] = service
+            async with open_broker(settings, ListenerSecurity(settings.clients)) as broker:
+                self.running[name] = broker
                 self._scopes[name] = scope, stopped
                 task_status.started()
                 await trio.sleep_forever()
@@ -94,9 +94,9 @@ class Brokers:
         stopped.set()
 
 
-def served(service: Broker) -> list[int]:
+def served(broker: Broker) -> list[int]:
     """Return the numbers of the slots that a broker serves."""
-    return [slot.log.number for slot in service._coordinators.served()]
+    return [slot.log.number for slot in broker._coordinators.served()]
 
 
 @asynccontextmanager

@@ -121,8 +121,8 @@ def test_mistakes_of_a_handler_are_not_taken_for_malformed_messages() -> None:
 
 
 async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() -> None:
-    async with open_broker_service() as service:
-        post = service._post
+    async with open_broker_service() as broker:
+        post = broker._post
         received: list[Message] = []
         tried = 0
         for kind, (message, _) in list(post._handlers.items()):
@@ -159,9 +159,9 @@ def fields_of(kind: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
     draw = random.Random(seed)
-    async with open_broker_service() as service:
-        producer = await begin_transaction(service)
-        log = service.broker.find_log("orders", 0)
+    async with open_broker_service() as broker:
+        producer = await begin_transaction(broker)
+        log = broker.node.find_log("orders", 0)
         assert log is not None
         texts = [
             "",
@@ -169,7 +169,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             "orders",
             "payments",
             log.own.address,
-            *(each.name for each in service.broker.replicator.logs),
+            *(each.name for each in broker.node.replicator.logs),
         ]
         numbers = [-(2**63), -1, 0, 1, 3, log.leadership.epoch, *producer, 2**63 - 1]
 
@@ -185,15 +185,15 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             values: Any = {bool: [True, False], int: numbers, str: texts, ErrorCode: list(ErrorCode)}[kind]
             return draw.choice(values)
 
-        post = service._post
+        post = broker._post
         for _ in range(300):
             kind, (message, _) = draw.choice(list(post._handlers.items()))
             sent = {"version": 1, "to": "", "life": post._life, "kind": kind, "fields": make(message)}
-            service.broker.on_message("other", json.dumps(sent).encode())
+            broker.node.on_message("other", json.dumps(sent).encode())
         assert post.discarded == 0
-        await service.broker.wait_durable()
+        await broker.node.wait_durable()
         with trio.fail_after(DEADLINE_S):
-            await append_batches(service, log, [make_batch(b"further")]).wait_offset()
+            await append_batches(broker, log, [make_batch(b"further")]).wait_offset()
 
 
 def make_batch(value: bytes) -> tuple[Any, bytes]:
@@ -201,13 +201,13 @@ def make_batch(value: bytes) -> tuple[Any, bytes]:
     return check_crc(data), data
 
 
-async def begin_transaction(service: Broker) -> Producer:
+async def begin_transaction(broker: Broker) -> Producer:
     """Let a producer begin a transaction with a record in a log."""
-    await service.broker.create_topic("orders", 1).wait()
-    result = await service.transactions.init_producer_id("payments", 60_000)
-    log = service.broker.find_log("orders", 0)
+    await broker.node.create_topic("orders", 1).wait()
+    result = await broker.transactions.init_producer_id("payments", 60_000)
+    log = broker.node.find_log("orders", 0)
     assert log is not None
-    added = await service.transactions.add_partitions("payments", result.producer, [TopicPartition("orders", 0)])
+    added = await broker.transactions.add_partitions("payments", result.producer, [TopicPartition("orders", 0)])
     assert added is ErrorCode.NONE
     data = encode_batch(
         0,
@@ -218,17 +218,17 @@ async def begin_transaction(service: Broker) -> Producer:
         base_sequence=0,
         is_transactional=True,
     )
-    await append_batches(service, log, [(check_crc(data), data)], "payments").wait_offset()
+    await append_batches(broker, log, [(check_crc(data), data)], "payments").wait_offset()
     return result.producer
 
 
 async def test_messages_of_former_leaders_end_no_transaction() -> None:
-    async with open_broker_service() as service:
-        producer = await begin_transaction(service)
-        log = service.broker.find_log("orders", 0)
+    async with open_broker_service() as broker:
+        producer = await begin_transaction(broker)
+        log = broker.node.find_log("orders", 0)
         assert log is not None
         sent: list[dict[str, Any]] = []
-        post: Any = service._post
+        post: Any = broker._post
         post.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
 
         def end(slot_epoch: int, place_epoch: int, request: int) -> None:
@@ -241,19 +241,19 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
                 "is_commit": True,
                 "request": request,
             }
-            message = {"version": 1, "to": service.broker.address, "life": service._post._life, "kind": "end"}
-            service.broker.on_message("other", json.dumps({**message, "fields": fields}).encode())
+            message = {"version": 1, "to": broker.node.address, "life": broker._post._life, "kind": "end"}
+            broker.node.on_message("other", json.dumps({**message, "fields": fields}).encode())
 
         begin = {"slot": 3, "slot_epoch": 7, "producer": producer, "place": ("orders", "", 0), "place_epoch": 0}
-        message = {"version": 1, "to": service.broker.address, "life": service._post._life, "kind": "begin"}
-        service.broker.on_message("other", json.dumps({**message, "fields": begin}).encode())
+        message = {"version": 1, "to": broker.node.address, "life": broker._post._life, "kind": "begin"}
+        broker.node.on_message("other", json.dumps({**message, "fields": begin}).encode())
         end(6, 0, 1)  # of the slot's former leader
         end(7, 1, 2)  # for another leader of the log
-        await service.broker.wait_durable()
-        assert (service.last_stable_offset(log), log.high_watermark) == (0, 1)
+        await broker.node.wait_durable()
+        assert (broker.last_stable_offset(log), log.high_watermark) == (0, 1)
         end(7, 0, 3)
         with trio.fail_after(DEADLINE_S):
             while not sent:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert sent == [{"kind": "ended", "request": 3}]
-        assert (service.last_stable_offset(log), log.high_watermark) == (2, 2)
+        assert (broker.last_stable_offset(log), log.high_watermark) == (2, 2)

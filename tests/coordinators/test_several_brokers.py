@@ -50,7 +50,7 @@ def join(group: str, member_id: str = "") -> JoinRequest:
 async def open_orders(folder: Path, log_count: int = 1) -> AsyncIterator[Brokers]:
     """Run three brokers with a topic that all of them know."""
     async with open_brokers(folder, *NAMES) as brokers:
-        await next(iter(brokers.running.values())).broker.create_topic("orders", log_count).wait()
+        await next(iter(brokers.running.values())).node.create_topic("orders", log_count).wait()
         await brokers.wait_until(
             lambda: all(find_leader(brokers, number) is not None for number in range(log_count)), "no leader"
         )
@@ -61,24 +61,24 @@ async def open_orders(folder: Path, log_count: int = 1) -> AsyncIterator[Brokers
 def find_leader(brokers: Brokers, number: int = 0) -> Broker | None:
     """Return the broker that leads a log of the topic, if all know it."""
     leaders = set()
-    for service in brokers.running.values():
-        log = service.broker.find_log("orders", number)
+    for broker in brokers.running.values():
+        log = broker.node.find_log("orders", number)
         leaders.add("" if log is None else log.leadership.leader)
     led = [each for each in brokers.running.values() if is_led(each, number)]
-    return led[0] if len(led) == 1 and leaders == {led[0].broker.address} else None
+    return led[0] if len(led) == 1 and leaders == {led[0].node.address} else None
 
 
-def is_led(service: Broker, number: int) -> bool:
-    log = service.broker.find_log("orders", number)
+def is_led(broker: Broker, number: int) -> bool:
+    log = broker.node.find_log("orders", number)
     return log is not None and log.leadership.is_led
 
 
 def led_log(brokers: Brokers, number: int = 0) -> tuple[Broker, Log]:
-    service = find_leader(brokers, number)
-    assert service is not None
-    log = service.broker.find_log("orders", number)
+    broker = find_leader(brokers, number)
+    assert broker is not None
+    log = broker.node.find_log("orders", number)
     assert log is not None
-    return service, log
+    return broker, log
 
 
 async def append(brokers: Brokers, name: str, producer: Producer, sequence: int, number: int = 0) -> None:
@@ -94,9 +94,9 @@ async def append(brokers: Brokers, name: str, producer: Producer, sequence: int,
     )
     with trio.fail_after(DEADLINE_S):
         while True:
-            service, log = led_log(brokers, number)
+            broker, log = led_log(brokers, number)
             try:
-                appended = append_batches(service, log, [(check_crc(data), data)], name)
+                appended = append_batches(broker, log, [(check_crc(data), data)], name)
             except AppendRefusedError as refused:
                 if refused.error_code is not ErrorCode.NOT_ENOUGH_REPLICAS:
                     raise
@@ -112,10 +112,10 @@ async def begin(brokers: Brokers, name: str) -> Producer:
     return result.producer
 
 
-def named(brokers: Brokers, service: Broker, *, is_here: bool) -> str:
+def named(brokers: Brokers, broker: Broker, *, is_here: bool) -> str:
     """Return a group or transactional id that a broker coordinates, or that it does not."""
     names = (f"name-{number}" for number in range(1000))
-    return next(name for name in names if (brokers.coordinator_of(name) is service) == is_here)
+    return next(name for name in names if (brokers.coordinator_of(name) is broker) == is_here)
 
 
 async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(t
     ]
 
     def send(data: bytes) -> AppendedBatches | ErrorCode:
-        service, log = led_log(brokers)
+        broker, log = led_log(brokers)
         try:
-            return append_batches(service, log, [(check_crc(data), data)])
+            return append_batches(broker, log, [(check_crc(data), data)])
         except AppendRefusedError as refused:
             return refused.error_code
 
@@ -154,7 +154,7 @@ async def test_offsets_survive_the_loss_of_their_coordinator(tmp_path: Path) -> 
             for other in brokers.running.values():
                 found = other.coordinator_of(group)
                 assert found is not None
-                assert found.address == coordinator.broker.address
+                assert found.address == coordinator.node.address
                 if other is not coordinator:
                     refused = await other.groups.commit_offsets(commit(group, 99))
                     assert refused == {PLACE: ErrorCode.NOT_COORDINATOR}
@@ -193,7 +193,7 @@ async def test_members_stay_in_their_group_when_another_broker_coordinates_it(tm
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_join)
-            coordinator.broker.set_draining(True)
+            coordinator.node.set_draining(True)
             await brokers.wait_until(lambda: bool(waiting), "the member that joins waits")
         assert waiting[0].error_code is ErrorCode.NOT_COORDINATOR
         await brokers.wait_committed()
@@ -228,15 +228,15 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: 
                 await trio.sleep(0.01)
         assert error is ErrorCode.NONE
         for number in leaders:
-            service, log = led_log(brokers, number)
-            assert (service.last_stable_offset(log), log.high_watermark) == (0, 1)
+            broker, log = led_log(brokers, number)
+            assert (broker.last_stable_offset(log), log.high_watermark) == (0, 1)
         with trio.fail_after(DEADLINE_S):
             ended = await coordinator.transactions.end_transaction(name, producer, is_commit=is_commit)
         assert ended is ErrorCode.NONE
         for number in leaders:
-            service, log = led_log(brokers, number)
-            assert (service.last_stable_offset(log), log.high_watermark) == (2, 2)
-            aborted = service.aborted_between(log, 0, 2)
+            broker, log = led_log(brokers, number)
+            assert (broker.last_stable_offset(log), log.high_watermark) == (2, 2)
+            aborted = broker.aborted_between(log, 0, 2)
             assert aborted == ([] if is_commit else [(producer.producer_id, 0)])
         committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
         assert committed[PLACE].offset == (7 if is_commit else -1)
@@ -295,9 +295,9 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
             lambda: [each.phase for each in other.transactions.known()] == [TransactionPhase.COMPLETE_COMMIT],
             "the transaction is not completed",
         )
-        service, log = led_log(brokers)
-        assert service.last_stable_offset(log) == log.high_watermark
-        assert service.aborted_between(log, 0, log.high_watermark) == []
+        broker, log = led_log(brokers)
+        assert broker.last_stable_offset(log) == log.high_watermark
+        assert broker.aborted_between(log, 0, log.high_watermark) == []
         assert await other.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
 
 
@@ -315,18 +315,18 @@ async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path:
         with trio.fail_after(DEADLINE_S):
             ended = await brokers.coordinator_of(name).transactions.end_transaction(name, producer, is_commit=False)
         assert ended is ErrorCode.NONE
-        service, log = led_log(brokers)
-        assert service.last_stable_offset(log) == log.high_watermark
-        assert service.aborted_between(log, 0, log.high_watermark) == [(producer.producer_id, 0)]
+        broker, log = led_log(brokers)
+        assert broker.last_stable_offset(log) == log.high_watermark
+        assert broker.aborted_between(log, 0, log.high_watermark) == [(producer.producer_id, 0)]
 
 
 async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
     async with open_brokers(tmp_path, *NAMES) as brokers:
         found = []
         for is_first in (True, False):
-            for service in brokers.running.values():
+            for broker in brokers.running.values():
                 for _ in range(20):
-                    result = await service.transactions.init_producer_id(None)
+                    result = await broker.transactions.init_producer_id(None)
                     assert result.error_code is ErrorCode.NONE
                     found.append(result.producer.producer_id)
             if is_first:
@@ -338,7 +338,7 @@ async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
 async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_path: Path) -> None:
     async with open_brokers(tmp_path, *NAMES) as brokers:
         drained = next(iter(brokers.running.values()))
-        drained.broker.set_draining(True)
+        drained.node.set_draining(True)
         found: set[Producer] = set()
         while len(found) < 3:
             await brokers.wait_until(lambda: not served(drained), "it still serves slots")

@@ -71,23 +71,23 @@ async def open_broker(url: str) -> AsyncIterator[BrokerNode]:
         nursery.cancel_scope.cancel()
 
 
-async def append(broker: BrokerNode, log: Log, records: list[StateRecord], epoch: int = 0) -> None:
+async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: int = 0) -> None:
     headers = [[("leader-epoch", b"%d" % epoch)] for _ in records] if epoch else None
     data = encode_batch(
         0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
     )
-    await broker.append(log, [(check_crc(data), data)]).wait_offset()
+    await node.append(log, [(check_crc(data), data)]).wait_offset()
 
 
-async def check_imported(service: Broker) -> None:
+async def check_imported(broker: Broker) -> None:
     for number, group in enumerate(GROUPS):
-        assert (await service.groups.fetch_offsets(group))[PLACE].offset == number
-    again = await service.transactions.init_producer_id("payments", 60_000)
+        assert (await broker.groups.fetch_offsets(group))[PLACE].offset == number
+    again = await broker.transactions.init_producer_id("payments", 60_000)
     assert again.producer == Producer(0, 1)
-    taken = {(await service.transactions.init_producer_id(None)).producer.producer_id for _ in range(3)}
+    taken = {(await broker.transactions.init_producer_id(None)).producer.producer_id for _ in range(3)}
     assert min(taken) >= 1000
     for topic in (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-        assert dict(service.broker.state(topic)) == {}
+        assert dict(broker.node.state(topic)) == {}
 
 
 @pytest.mark.parametrize("done", [0, 1, 7, 10**6], ids=["nothing", "one", "some", "all"])
@@ -106,44 +106,44 @@ async def test_state_of_a_former_version_is_imported_once(tmp_path: Path, done: 
                 own = [each for each in records if names & set(map(str, json.loads(each.key)))]
                 if own[:done]:
                     await append(broker, log, own[:done])
-    async with open_broker_service(url) as service:
-        await check_imported(service)
-        assert await service.groups.commit_offsets(commit(GROUPS[0], 99)) == {PLACE: ErrorCode.NONE}
-    async with open_broker_service(url) as service:
-        assert (await service.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
-        assert (await service.groups.fetch_offsets(GROUPS[1]))[PLACE].offset == 1
+    async with open_broker_service(url) as broker:
+        await check_imported(broker)
+        assert await broker.groups.commit_offsets(commit(GROUPS[0], 99)) == {PLACE: ErrorCode.NONE}
+    async with open_broker_service(url) as broker:
+        assert (await broker.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+        assert (await broker.groups.fetch_offsets(GROUPS[1]))[PLACE].offset == 1
 
 
 async def test_state_of_the_cluster_is_not_replaced_by_that_of_a_former_version(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/broker.db"
-    async with open_broker_service(url) as service:
-        await service.groups.commit_offsets(commit(GROUPS[0], 99))
+    async with open_broker_service(url) as broker:
+        await broker.groups.commit_offsets(commit(GROUPS[0], 99))
     async with open_broker(url) as broker:
         for record in former_records():
             broker.write_state(record.topic, [(record.key, record.value)])
         await broker.wait_durable()
-    async with open_broker_service(url) as service:
-        assert (await service.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+    async with open_broker_service(url) as broker:
+        assert (await broker.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
 
 
 async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as service:
-        await service.groups.commit_offsets(commit("g", 7))
-        log = service.broker.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
+    async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as broker:
+        await broker.groups.commit_offsets(commit("g", 7))
+        log = broker.node.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
         assert log is not None
         with monkeypatch.context() as patch:
-            patch.setattr(service.broker, "holds_lease", lambda asked: asked is not log)
+            patch.setattr(broker.node, "holds_lease", lambda asked: asked is not log)
             with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-                await service.groups.fetch_offsets("g")
-            described = await service.groups.describe_groups(["g"])
+                await broker.groups.fetch_offsets("g")
+            described = await broker.groups.describe_groups(["g"])
             assert described["g"].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await service.groups.fetch_offsets("g"))[PLACE].offset == 7
+        assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 7
 
 
 async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_broker_service() as service:
+    async with open_broker_service() as broker:
         waiting: list[object] = []
         all_wait = trio.Event()
 
@@ -155,11 +155,11 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
             return {}
 
         calls: list[Callable[[], Awaitable[object]]] = [
-            service.groups.list_groups,
-            service.groups.wait_committed,
-            service.transactions.list_transactions,
-            lambda: service.groups.describe_groups(NAMES),
-            lambda: service.groups.delete_groups(NAMES),
+            broker.groups.list_groups,
+            broker.groups.wait_committed,
+            broker.transactions.list_transactions,
+            lambda: broker.groups.describe_groups(NAMES),
+            lambda: broker.groups.delete_groups(NAMES),
         ]
         monkeypatch.setattr(CoordinatorShard, "settle", wait_committed)
         monkeypatch.setattr(CoordinatorShard, "ask", wait_committed)
@@ -176,44 +176,44 @@ async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch
         if slot.log.number == 7:
             raise CoordinatorError(code)
 
-    async with open_broker_service() as service:
+    async with open_broker_service() as broker:
         for each in NAMES:
-            await service.groups.commit_offsets(commit(each, 1))
+            await broker.groups.commit_offsets(commit(each, 1))
         monkeypatch.setattr(CoordinatorShard, "settle", fail)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         reads: list[Callable[[], Awaitable[object]]] = [
-            service.groups.list_groups,
-            service.transactions.list_transactions,
+            broker.groups.list_groups,
+            broker.transactions.list_transactions,
         ]
         for read in reads:
             with pytest.raises(CoordinatorError):
                 await read()
-        described = await service.groups.describe_groups(NAMES)
+        described = await broker.groups.describe_groups(NAMES)
         assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if slot_of(each) == 7}
         code = ErrorCode.NOT_COORDINATOR
-        assert len(await service.groups.list_groups()) == sum(slot_of(each) != 7 for each in NAMES)
+        assert len(await broker.groups.list_groups()) == sum(slot_of(each) != 7 for each in NAMES)
 
 
 @pytest.mark.parametrize("storage", STORAGES[1:])
 async def test_logs_are_rewritten(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_log, "REWRITE_RECORDS", 10)
     url = storage.format(tmp_path)
-    async with open_broker_service(url) as service:
-        log = service.broker.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
+    async with open_broker_service(url) as broker:
+        log = broker.node.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
         assert log is not None
         others = [group for group in GROUPS if slot_of(group) == slot_of("g")]
         for group in others:
-            await service.groups.commit_offsets(commit(group, 7))
+            await broker.groups.commit_offsets(commit(group, 7))
         for offset in range(200):
-            await service.groups.commit_offsets(commit("g", offset))
+            await broker.groups.commit_offsets(commit("g", offset))
         with trio.fail_after(30):
             while log.index.end_offset - log.index.start_offset > 60:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert log.index.end_offset > 200
-    async with open_broker_service(url) as service:
-        assert (await service.groups.fetch_offsets("g"))[PLACE].offset == 199
+    async with open_broker_service(url) as broker:
+        assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 199
         for group in others:
-            assert (await service.groups.fetch_offsets(group))[PLACE].offset == 7
+            assert (await broker.groups.fetch_offsets(group))[PLACE].offset == 7
 
 
 async def test_records_of_a_deposed_leader_do_not_count() -> None:
@@ -233,12 +233,12 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
 
 
 async def test_many_commits_share_a_write() -> None:
-    async with open_broker_service() as service:
-        before = service.broker.statistics().commits
+    async with open_broker_service() as broker:
+        before = broker.node.statistics().commits
         async with trio.open_nursery() as nursery:
             for number in range(500):
-                nursery.start_soon(service.groups.commit_offsets, commit(f"group-{number}", number))
-        assert service.broker.statistics().commits - before < 20
+                nursery.start_soon(broker.groups.commit_offsets, commit(f"group-{number}", number))
+        assert broker.node.statistics().commits - before < 20
 
 
 def test_slots_give_different_producer_ids() -> None:

@@ -159,7 +159,7 @@ class FakeCluster:
         self.lead()
         self.log.index.append("native", 0, 10, is_open=True)
         self.log.high_watermark = 8
-        service = SimpleNamespace(
+        broker = SimpleNamespace(
             broker=self.broker,
             config=Config(),
             memory=Memory(2**30),
@@ -169,7 +169,7 @@ class FakeCluster:
             last_stable_offset=lambda log: log.high_watermark,
             reads_of=lambda _source: trio.CapacityLimiter(1),
         )
-        self.listener = KafkaServer(cast(Any, service))
+        self.listener = KafkaServer(cast(Any, broker))
 
     def live(self, *addresses: str) -> None:
         """Let these brokers be alive, besides the own one."""

@@ -111,11 +111,11 @@ class RunningCluster:
             place.stopped.set()
 
     async def _wait_members(self) -> None:
-        running = [each.broker for each in self.running()]
+        running = [each.node for each in self.running()]
         wanted = {each.address for each in running}
 
         def is_reached() -> bool:
-            found = [{each.address for each in broker.brokers.living() if each.kafka_listener} for broker in running]
+            found = [{each.address for each in node.brokers.living() if each.kafka_listener} for node in running]
             return all(each == wanted for each in found)
 
         await _wait(is_reached)

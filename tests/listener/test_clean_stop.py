@@ -186,7 +186,7 @@ async def test_what_is_stored_is_answered_and_nothing_else(tmp_path: Path, seed:
     clients: list[Requests] = []
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery, open_web(storage, config) as web:
-            await web.broker.broker.create_topic(TOPIC, 1).wait()
+            await web.broker.node.create_topic(TOPIC, 1).wait()
             for door in DOORS:
                 for _ in range(2):
                     clients.append(Requests(f"{door.__name__}-{len(clients)}", web, tls))
@@ -218,7 +218,7 @@ async def test_waits_for_what_others_do_end_at_once(tmp_path: Path) -> None:
     streams = []
     with trio.fail_after(DEADLINE_S):
         async with open_web(f"filelog:{tmp_path}/log", config) as web, open_client(web) as client:
-            await web.broker.broker.create_topic(TOPIC, 1).wait()
+            await web.broker.node.create_topic(TOPIC, 1).wait()
             kafka = int(web.broker.bootstrap_servers.split(":")[1])
             for port, request in (
                 (kafka, encode_request(fetch, 11, 0, "")),
@@ -232,7 +232,7 @@ async def test_waits_for_what_others_do_end_at_once(tmp_path: Path) -> None:
             await client.subscribe(TOPIC)
             await client.ask("watch", path="/topics", interval_ms=600_000)
             await trio.testing.wait_all_tasks_blocked(0.1)
-            web.broker.service.stopping.begin()
+            web.broker.broker.stopping.begin()
             for stream in streams:
                 async with stream:
                     assert b"HTTP/1.1 4" not in await read_all(stream)

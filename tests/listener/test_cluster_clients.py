@@ -209,7 +209,7 @@ def wait_readable(cluster: RunningCluster, topic: str, end: int) -> None:
     """Wait until all brokers serve readers of a log up to an offset at least."""
 
     def is_readable() -> bool:
-        logs = [each.broker.logs(topic)[0] for each in cluster.running()]
+        logs = [each.node.logs(topic)[0] for each in cluster.running()]
         return all(log.leadership.is_follower_readable and log.high_watermark >= end for log in logs)
 
     cluster.wait_until(is_readable)

@@ -123,18 +123,18 @@ def read_all(servers: str) -> Counter[str]:
 
 
 def addresses(running: list[ServingBroker]) -> list[str]:
-    return [each.broker.address for each in running]
+    return [each.node.address for each in running]
 
 
 def replicas_of(cluster: RunningCluster, number: int) -> tuple[str, ...]:
-    log = cluster.broker(0).broker.find_log(TOPIC, number)
+    log = cluster.broker(0).node.find_log(TOPIC, number)
     assert log is not None
     return log.leadership.replicas
 
 
 def leader_of(cluster: RunningCluster, number: int) -> str:
-    logs = [(each, each.broker.find_log(TOPIC, number)) for each in cluster.running()]
-    return next((each.broker.address for each, log in logs if log is not None and log.leadership.is_led), "")
+    logs = [(each, each.node.find_log(TOPIC, number)) for each in cluster.running()]
+    return next((each.node.address for each, log in logs if log is not None and log.leadership.is_led), "")
 
 
 def move(cluster: RunningCluster, count: int) -> None:
@@ -145,8 +145,8 @@ def move(cluster: RunningCluster, count: int) -> None:
 
         def change(wanted: list[str] = wanted) -> None:
             broker = cluster.broker(0).broker
-            for log in broker.logs(TOPIC):
-                broker.change_replicas(log, wanted)
+            for log in broker.node.logs(TOPIC):
+                broker.node.change_replicas(log, wanted)
 
         def are_moved(wanted: list[str] = wanted) -> bool:
             are_kept = all(set(replicas_of(cluster, number)) == set(wanted) for number in range(LOGS))
@@ -163,7 +163,7 @@ def drain(cluster: RunningCluster, _count: int) -> None:
         def set_draining(is_draining: bool, broker: Any = each.broker) -> None:
             broker.set_draining(is_draining)
 
-        def is_drained(address: str = each.broker.address) -> bool:
+        def is_drained(address: str = each.node.address) -> bool:
             return all(leader_of(cluster, number) not in {"", address} for number in range(LOGS))
 
         cluster.ask(partial(set_draining, True))

@@ -115,7 +115,7 @@ def test_producers_go_on_when_their_topic_is_made_again(tmp_path: Path, count: i
                 each.stop()
 
         def is_same() -> bool:
-            topics = [each.broker.find_topic(TOPIC) for each in cluster.running()]
+            topics = [each.node.find_topic(TOPIC) for each in cluster.running()]
             return None not in topics and len({topic.topic_id for topic in topics if topic is not None}) == 1
 
         cluster.wait_until(is_same)

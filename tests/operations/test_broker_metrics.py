@@ -13,7 +13,7 @@ from tests.web.test_brokers import FAST, create
 
 
 def read(web: RunningWeb) -> dict[tuple[str, ...], float]:
-    metrics = BrokerMetrics(web.broker.broker, web.broker.memory).read(TopicLabels(0))
+    metrics = BrokerMetrics(web.broker.node, web.broker.memory).read(TopicLabels(0))
     return {(each.name, *each.labels.values()): each.value for metric in metrics for each in metric.samples}
 
 
@@ -30,5 +30,5 @@ async def test_logs_and_brokers_are_counted() -> None:
             assert (found["dafka_broker_brokers", "alive"], found["dafka_broker_brokers", "dead"]) == (2, 0)
             assert found["dafka_broker_replicas",] >= 5
             assert found["dafka_broker_draining",] == 0
-        webs[0].broker.broker.set_draining(True)
+        webs[0].broker.node.set_draining(True)
         assert read(webs[0])["dafka_broker_draining",] == 1

@@ -28,7 +28,7 @@ class Leaderships:
             broker.wait_leadership = self._wait
             for other_number, other in enumerate(webs):
                 if other is not web:
-                    own = other.broker.broker.brokers.own
+                    own = other.broker.node.brokers.own
                     address = own.address
                     broker.brokers.note(attrs.evolve(own, number=other_number))
                     broker.brokers.heard(address, float("inf"))
@@ -40,17 +40,17 @@ class Leaderships:
 
     def lead(self, number: int, leader: RunningWeb | None, *, epoch: int = 1) -> None:
         """Let a broker lead a log. Nobody leads it if there is none."""
-        address = "" if leader is None else leader.broker.broker.address
+        address = "" if leader is None else leader.broker.node.address
         for web in self.webs:
             leadership = LeaderAndIsr(address, epoch, is_led=web is leader)
             log_of(web, number).leadership = leadership
-            web.broker.broker.watchers.notify(log_of(web, number))
+            web.broker.node.watchers.notify(log_of(web, number))
         self._moved.set()
         self._moved = trio.Event()
 
 
 def log_of(web: RunningWeb, number: int = 0) -> Log:
-    return web.broker.broker.order.logs(TOPIC)[number]
+    return web.broker.node.order.logs(TOPIC)[number]
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ class Pair:
 async def open_pair(log_count: int = 1, config: Config | None = None) -> AsyncIterator[Pair]:
     async with open_web(config=config) as first, open_web(config=config) as second:
         for web in (first, second):
-            await web.broker.broker.create_topic(TOPIC, log_count).wait()
+            await web.broker.node.create_topic(TOPIC, log_count).wait()
         pair = Pair(first, second, Leaderships(first, second))
         for number in range(log_count):
             pair.lead(number, second)

@@ -142,5 +142,5 @@ async def _serve_in_scope(
 
 
 def _knows_all(web: RunningWeb, count: int) -> bool:
-    living = web.broker.broker.brokers.living()
+    living = web.broker.node.brokers.living()
     return len(living) == count and all(each.http_url for each in living)

@@ -18,5 +18,5 @@ async def open_broker_service(storage: str = "memory:", config: Config | None = 
     """Run a tower, and a broker with its coordinators, during the block."""
     async with open_cluster(config, storage=None) as cluster:
         settings = cluster.config.with_store(storage=storage)
-        async with open_broker(settings, ListenerSecurity(settings.clients)) as service:
-            yield service
+        async with open_broker(settings, ListenerSecurity(settings.clients)) as broker:
+            yield broker

@@ -23,12 +23,12 @@ async def create(webs: list[RunningWeb], topic: str, log_count: int, **fields: A
         for web in webs:
             broker = web.broker.broker
             for number in range(log_count):
-                while (log := broker.find_log(topic, number)) is None or not log.leadership.leader:  # noqa: ASYNC110
+                while (log := broker.node.find_log(topic, number)) is None or not log.leadership.leader:  # noqa: ASYNC110
                     await trio.sleep(0.02)
 
 
 def number_of(web: RunningWeb) -> int:
-    return web.broker.broker.brokers.own.number
+    return web.broker.node.brokers.own.number
 
 
 async def test_every_broker_lists_all_of_them() -> None:
@@ -92,9 +92,9 @@ async def test_any_broker_drains_any_other_one() -> None:
             answer = await webs[0].request("POST", f"/brokers/{number}/drain")
             assert (answer.status, answer.document["is_draining"]) == (200, True), answer.body
             drained = next(web for web in webs if number_of(web) == number)
-            assert drained.broker.broker.brokers.own.is_draining
+            assert drained.broker.node.brokers.own.is_draining
             answer = await webs[0].request("POST", f"/brokers/{number}/undrain")
-            assert not drained.broker.broker.brokers.own.is_draining
+            assert not drained.broker.node.brokers.own.is_draining
         answer = await webs[0].request("POST", "/brokers/7/drain")
         assert (answer.status, answer.code) == (404, "broker_not_found")
         assert "the cluster has 0, 1" in answer.document["error"]["message"]
@@ -109,8 +109,8 @@ async def test_logs_that_move_are_listed_with_the_reason() -> None:
     async with open_webs(3, FAST) as webs:
         await create(webs, "orders", 1, replica_count=1)
         assert not await moves(webs[0], "orders")
-        address = webs[0].broker.broker.logs("orders")[0].leadership.leader
-        kept = next(number_of(web) for web in webs if web.broker.broker.address == address)
+        address = webs[0].broker.node.logs("orders")[0].leadership.leader
+        kept = next(number_of(web) for web in webs if web.broker.node.address == address)
         wanted = next(number_of(web) for web in webs if number_of(web) != kept)
         answer = await webs[0].request("PUT", "/topics/orders/logs/0/replicas", document={"replicas": [wanted]})
         assert answer.status < 300
@@ -120,14 +120,14 @@ async def test_logs_that_move_are_listed_with_the_reason() -> None:
         with trio.fail_after(DEADLINE_S):
             while await moves(webs[0], "orders"):  # noqa: ASYNC110
                 await trio.sleep(0.1)
-        assert webs[0].broker.broker.logs("orders")[0].leadership.replicas != (address,)
+        assert webs[0].broker.node.logs("orders")[0].leadership.replicas != (address,)
 
 
 async def test_streams_go_on_when_the_leader_dies() -> None:
     config = FAST.with_broker(leader_timeout_ms=500, replicas=3)
     async with open_webs(3, config) as webs:
         await create(webs, "orders", 1)
-        leader = next(web for web in webs if web.broker.broker.logs("orders")[0].leadership.is_led)
+        leader = next(web for web in webs if web.broker.node.logs("orders")[0].leadership.is_led)
         others = [web for web in webs if web is not leader]
         async with open_client(others[0]) as subscriber, open_client(others[1]) as publisher:
             producer = await publisher.ask("init_producer")

@@ -21,7 +21,7 @@ IDLE = 2000
 async def test_many_topics_are_listed_page_by_page() -> None:
     async with open_web() as web:
         for number in range(TOPICS):
-            created = web.broker.broker.create_topic(f"topic-{number:05}")
+            created = web.broker.node.create_topic(f"topic-{number:05}")
         await created.wait()
         found: list[str] = []
         after = ""

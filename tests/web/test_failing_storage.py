@@ -273,7 +273,7 @@ async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runn
     config = Config().with_store(retry_ms=50)
     async with open_web(config=config) as web:
         for topic in (TOPIC, "deleted"):
-            await web.broker.broker.create_topic(topic, 1).wait()
+            await web.broker.node.create_topic(topic, 1).wait()
         target = f"/topics/{TOPIC}/records"
         assert (await web.request("POST", target, b"first")).status == 200
         assert (await web.request("POST", target, b"second")).status == 200
@@ -421,5 +421,5 @@ async def fill(web: RunningWeb, disk: Disk, *, is_known: bool) -> None:
 async def wait_recovered(web: RunningWeb) -> None:
     """Wait until the broker has noticed that its disk takes records again."""
     with trio.fail_after(ANSWER_S):
-        while not web.broker.broker.can_write:  # noqa: ASYNC110 (nothing else tells)
+        while not web.broker.node.can_write:  # noqa: ASYNC110 (nothing else tells)
             await trio.sleep(0.02)

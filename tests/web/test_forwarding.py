@@ -163,14 +163,14 @@ async def test_subscription_goes_on_at_the_next_leader_and_at_this_broker() -> N
 async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_pair() as pair, open_client(pair.first) as client:
         for web, values in ((pair.first, "abC"), (pair.second, "abcd")):
-            web.broker.broker.change_topic(TOPIC, settings={"availability": "branch"})
+            web.broker.node.change_topic(TOPIC, settings={"availability": "branch"})
             pair.lead(0, web)
             await publish(pair, *values)
         await client.subscribe(TOPIC)
         assert await client.values(4) == ["a", "b", "c", "d"]
         second, first = (
-            LeaderAndEpoch(1, pair.second.broker.broker.address),
-            LeaderAndEpoch(2, pair.first.broker.broker.address),
+            LeaderAndEpoch(1, pair.second.broker.node.address),
+            LeaderAndEpoch(2, pair.first.broker.node.address),
         )
         rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, EpochEnd(second, 2), ())]
         monkeypatch.setattr(pair.first.broker.broker, "branches", lambda _topic: [rows])
@@ -277,7 +277,7 @@ async def wait_records(pair: Pair, count: int) -> None:
     log, broker = log_of(pair.second), pair.second.broker.broker
     with trio.fail_after(DEADLINE_S):
         while log.high_watermark < count:
-            with broker.watchers.watching([log]) as advanced:
+            with broker.node.watchers.watching([log]) as advanced:
                 if log.high_watermark < count:
                     await advanced.wait()
 
@@ -334,12 +334,12 @@ async def test_records_are_stored_once_wherever_the_link_breaks(
             assert offsets == list(range(number * count, (number + 1) * count))
         assert broken.count >= 2
         assert log_of(pair.second).high_watermark == 2 * count
-        producers = pair.second.broker.service.producers.of(log_of(pair.second))
+        producers = pair.second.broker.broker.producers.of(log_of(pair.second))
         assert len(producers) <= LANES_MAX
 
 
 def web_of(running: RunningWeb) -> HttpServer:
-    return next(each for each in running.broker.service.listeners if isinstance(each, HttpServer))
+    return next(each for each in running.broker.broker.listeners if isinstance(each, HttpServer))
 
 
 class BrokenLink:
@@ -473,11 +473,11 @@ async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.Monk
     refused: list[Log] = []
     check = appending._check_replicas
 
-    def refuse(service: Broker, log: Log) -> None:
-        if service is pair.second.broker.service and len(refused) < 3:
+    def refuse(broker: Broker, log: Log) -> None:
+        if broker is pair.second.broker.broker and len(refused) < 3:
             refused.append(log)
             raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 3 replicas are alive, which is no majority")
-        check(service, log)
+        check(broker, log)
 
     monkeypatch.setattr(appending, "_check_replicas", refuse)
     async with open_pair() as pair:
@@ -491,7 +491,7 @@ async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.Monk
 
 def client_of(pair: Pair) -> tuple[BrokerClient, BrokerRegistration]:
     """Return what the second broker asks the first one with, and the description of the first one."""
-    first, second = (each.broker.broker for each in (pair.first, pair.second))
+    first, second = (each.broker.node for each in (pair.first, pair.second))
     description = second.brokers.find(first.address)
     assert description is not None
     return BrokerClient(pair.second.config, second.address, ""), description
@@ -501,7 +501,7 @@ async def test_forwarded_requests_are_not_forwarded_again() -> None:
     async with open_pair() as pair, trio.open_nursery() as nursery:
         for web in (pair.first, pair.second):  # each believes that the other one leads
             other = pair.second if web is pair.first else pair.first
-            log_of(web).leadership = type(log_of(web).leadership)(other.broker.broker.address, 1, False)
+            log_of(web).leadership = type(log_of(web).leadership)(other.broker.node.address, 1, False)
         client, first = client_of(pair)
         nursery.start_soon(client.run)
         for _ in range(2):  # over the same connection
@@ -521,7 +521,7 @@ async def test_topics_are_not_created_for_forwarded_records() -> None:
         await reply.arrived.wait()
         with pytest.raises(WebError, match="there is no topic 'new'"):
             reply.result()
-        assert pair.first.broker.broker.find_topic("new") is None
+        assert pair.first.broker.node.find_topic("new") is None
         nursery.cancel_scope.cancel()
 
 
@@ -544,7 +544,7 @@ async def test_no_header_of_a_client_makes_it_a_broker(headers: dict[str, str]) 
 
 async def test_credentials_that_a_client_makes_up_are_refused() -> None:
     async with open_pair() as pair:
-        address = pair.second.broker.broker.address
+        address = pair.second.broker.node.address
         for given in ("Dafka-Broker x", f"Dafka-Broker {address}.1.{'0' * 64}"):
             answer = await pair.first.get(f"/topics/{TOPIC}/records", Authorization=given)
             assert (answer.status, answer.code) == (401, "unauthenticated")
@@ -620,8 +620,8 @@ async def test_brokers_with_different_secrets_do_not_trust_each_other(
 
 def coordinate_elsewhere(pair: Pair) -> None:
     """Let the second broker coordinate all groups."""
-    other = pair.second.broker.broker.address
-    for log in pair.first.broker.broker.order.logs(COORDINATORS_TOPIC):
+    other = pair.second.broker.node.address
+    for log in pair.first.broker.node.order.logs(COORDINATORS_TOPIC):
         log.leadership = LeaderAndIsr(other, 1, is_led=False)
 
 
@@ -634,7 +634,7 @@ async def test_groups_are_reached_at_the_broker_that_coordinates_them() -> None:
         assert (await client.ask("commit", group="e/b", topic=TOPIC, offsets={"0": 2}))["type"] == "committed"
         latest = {"topic": TOPIC, "to": "latest"}
         assert (await pair.first.request("PUT", "/groups/e%2Fa/offsets", document=latest)).document["lag"] == 0
-        found = await pair.second.broker.service.groups.fetch_offsets("e/b")
+        found = await pair.second.broker.broker.groups.fetch_offsets("e/b")
         assert [each.offset for each in found.values()] == [2]
         described = (await pair.first.get("/groups/e%2Fb")).document
         assert (described["group"], described["lag"], described["offsets"][0]["offset"]) == ("e/b", 1, 2)

@@ -152,16 +152,16 @@ def test_assignments_of_other_formats_are_not_understood() -> None:
 async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
     """The coordinator is asked again, and then there is no such group: this request has deleted it."""
     coordinator = SimpleNamespace(address="other")
-    broker = SimpleNamespace(address="own", waits=SimpleNamespace(problem=""))
-    service: Any = SimpleNamespace(coordinator_of=lambda _name: coordinator, broker=broker)
+    node = SimpleNamespace(address="own", waits=SimpleNamespace(problem=""))
+    broker: Any = SimpleNamespace(coordinator_of=lambda _name: coordinator, node=node)
     answers: list[Exception] = [BrokerError("does not answer"), group_not_found("g")]
 
     async def request(*_arguments: object) -> None:
         raise answers.pop(0)
 
     client: Any = SimpleNamespace(request=request)
-    await GroupAccess(service, client).delete("g")
+    await GroupAccess(broker, client).delete("g")
     assert answers == []
     answers = [group_not_found("g")]
     with pytest.raises(WebError, match="there is no group"):
-        await GroupAccess(service, client).delete("g")
+        await GroupAccess(broker, client).delete("g")

@@ -36,23 +36,23 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
 
-async def append(service: Broker, log: Log, *values: bytes, key: bytes | None = None) -> None:
+async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = None) -> None:
     data = encode_batch(
         0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
     )
-    await append_batches(service, log, [(check_crc(data), data)]).wait_offset()
+    await append_batches(broker, log, [(check_crc(data), data)]).wait_offset()
 
 
 async def test_read_has_limited_records_whatever_their_batches_take(storage: str) -> None:
     """A hundred batches of some bytes each contain a hundred MiB: reads have a MiB each, and go on."""
-    async with open_broker_service(storage) as service:
-        service.broker.create_topic("zeros")
-        (log,) = find_logs(service, "zeros")
+    async with open_broker_service(storage) as broker:
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
         for _ in range(10):
-            await append(service, log, bytes(MIB))
-        await append(service, log, *[bytes(1000)] * 5000)
+            await append(broker, log, bytes(MIB))
+        await append(broker, log, *[bytes(1000)] * 5000)
         offset, count = 0, 0
-        while (read := await read_committed(service, log, offset)).next_offset > offset:
+        while (read := await read_committed(broker, log, offset)).next_offset > offset:
             assert 0 < read.unpacked_bytes <= UNPACKED_BYTES + MIB
             sizes = [len(value or b"") for _, part in read.columns() for value in part.values]
             assert sum(sizes) <= read.unpacked_bytes
@@ -62,13 +62,13 @@ async def test_read_has_limited_records_whatever_their_batches_take(storage: str
 
 
 async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
-    async with open_broker_service(storage) as service:
-        service.broker.create_topic("large")
-        (log,) = find_logs(service, "large")
+    async with open_broker_service(storage) as broker:
+        broker.node.create_topic("large")
+        (log,) = find_logs(broker, "large")
         contents = [*SHAPES.values(), b"small"]
         for value in contents:
-            await append(service, log, value, key=value[:100_000])
-        reads = SharedReads(LogAccess(service), service.memory.room(256 * MIB))
+            await append(broker, log, value, key=value[:100_000])
+        reads = SharedReads(LogAccess(broker), broker.memory.room(256 * MIB))
         found, offset = [], 0
         while offset < len(contents):
             read = await reads.read(log, offset)
@@ -91,40 +91,40 @@ async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
             "small",
         ]
         assert "key_base64" in found[2]
-        assert service.memory.used_bytes > 0
+        assert broker.memory.used_bytes > 0
         del reads, read
-        assert service.memory.used_bytes == 0
+        assert broker.memory.used_bytes == 0
 
 
 async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
     config = Config().with_kafka(batch_bytes_max=MIB)
-    async with open_broker_service("memory:", config) as service:
-        service.broker.create_topic("zeros")
-        (log,) = find_logs(service, "zeros")
+    async with open_broker_service("memory:", config) as broker:
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
         half = encode_batch(0, [bytes(600_000)], timestamps=1, compression=Compression.ZSTD)
         whole = encode_batch(0, [bytes(MIB)], timestamps=1, compression=Compression.ZSTD)
         for batches in ([whole], [half, half]):
             with pytest.raises(AppendRefusedError, match="bytes when decompressed") as refused:
-                append_batches(service, log, [(check_crc(each), each) for each in batches])
+                append_batches(broker, log, [(check_crc(each), each) for each in batches])
             assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
-        await append_batches(service, log, [(check_crc(half), half)]).wait_offset()
+        await append_batches(broker, log, [(check_crc(half), half)]).wait_offset()
 
 
 async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> None:
     config = Config().with_broker(memory=32 * MIB)
-    async with open_broker_service("memory:", config) as service:
-        service.broker.create_topic("zeros")
-        (log,) = find_logs(service, "zeros")
+    async with open_broker_service("memory:", config) as broker:
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
         data = encode_batch(0, [bytes(3 * MIB)], timestamps=1, compression=Compression.GZIP)
         batches = [(check_crc(data), data)]
         order: list[str] = []
 
         async def publish(source: str) -> None:
-            async with unpacked(service, log, batches, source) as records:
+            async with unpacked(broker, log, batches, source) as records:
                 assert records is not None
-                assert 0 < service.memory.used_bytes <= service.memory.bytes_max
+                assert 0 < broker.memory.used_bytes <= broker.memory.bytes_max
                 order.append(source)
-                appended = append_batches(service, log, batches, records=records)
+                appended = append_batches(broker, log, batches, records=records)
             await appended.wait_offset()
 
         with trio.fail_after(DEADLINE_S):
@@ -136,28 +136,28 @@ async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> N
                 nursery.start_soon(publish, "alice")
         assert len(order) == 7
         assert order.index("alice") <= before + 2
-        assert service.memory.used_bytes == 0
-        read = await read_committed(service, log, 0)
+        assert broker.memory.used_bytes == 0
+        read = await read_committed(broker, log, 0)
         assert [len(value or b"") for _, part in read.columns() for value in part.values] == [3 * MIB]
 
 
 async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
     """Every door refuses larger ones, which may be small while they are compressed."""
     async with open_web() as web:
-        service = web.broker.service
+        broker = web.broker.broker
         document = {"name": "small", "settings": {"max.decompressed.message.bytes": "100000"}}
         assert (await web.request("POST", "/topics", document=document)).status == 201
-        service.broker.create_topic("large")
+        broker.node.create_topic("large")
         sentence = r"at most 100000 bytes.* \(max.decompressed.message.bytes\)"
         for compression in Compression:
             data = encode_batch(0, [bytes(100_001)], timestamps=1, compression=compression)
             for name, is_taken in (("small", False), ("large", True)):
-                (log,) = find_logs(service, name)
+                (log,) = find_logs(broker, name)
                 if is_taken:
-                    await append_batches(service, log, [(check_crc(data), data)]).wait_offset()
+                    await append_batches(broker, log, [(check_crc(data), data)]).wait_offset()
                     continue
                 with pytest.raises(AppendRefusedError, match=sentence) as refused:
-                    append_batches(service, log, [(check_crc(data), data)])
+                    append_batches(broker, log, [(check_crc(data), data)])
                 assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
         refused_post = await web.request("POST", "/topics/small/records", bytes(100_001))
         assert (refused_post.status, refused_post.code) == (413, "too_large")
@@ -172,11 +172,11 @@ async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
 
 async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile(storage: str) -> None:
     async with open_web(storage) as web:
-        service = web.broker.service
-        service.broker.create_topic("zeros")
-        (log,) = find_logs(service, "zeros")
+        broker = web.broker.broker
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
         for _ in range(4):
-            await append(service, log, SHAPES["zeros"])
+            await append(broker, log, SHAPES["zeros"])
         counts: list[int] = []
 
         async def read() -> None:

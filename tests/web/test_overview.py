@@ -95,7 +95,7 @@ async def test_the_overview_counts_what_the_broker_has_and_does() -> None:
         )
         assert any(each["bytes_in_per_s"] > 0 for each in found["history"])
         assert found["counts"]["clients"] >= 1
-        assert found["broker"]["address"] == web.broker.broker.address
+        assert found["broker"]["address"] == web.broker.node.address
 
 
 async def test_nodes_appear_with_whose_records_they_store(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_nodes_appear_with_whose_records_they_store(tmp_path: Path) -> Non
         store = await nursery.start(serve_store, web.config.with_store(storage="memory:"))
         async with open_producer("orders", web.config) as producer:
             await producer.send(b"record")
-            own = web.broker.broker.address
+            own = web.broker.node.address
             wanted = {(producer.partition.address, own), (producer.partition.address, store.address)}
 
             def accept(found: Any) -> bool:
@@ -275,8 +275,8 @@ async def test_what_concerns_the_broker_is_for_administrators(tmp_path: Path) ->
             assert (await web.get(path)).code == "unauthenticated"
             assert (await web.get(path, **basic)).code == "forbidden"
         assert (await web.request("POST", "/storage/verification", **basic)).code == "forbidden"
-        await web.broker.broker.create_topic("orders-1").wait()
-        await web.broker.broker.create_topic("secret").wait()
+        await web.broker.node.create_topic("orders-1").wait()
+        await web.broker.node.create_topic("secret").wait()
         found = (await web.get("/overview", **basic)).document
         assert found["counts"]["topics"] == 1
         assert (found["storage"], found["problems"]) == (None, None)

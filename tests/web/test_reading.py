@@ -42,13 +42,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
 
-async def publish(service: Broker, *values: str, topic: str = "orders", time_ms: int = 1000) -> Log:
+async def publish(broker: Broker, *values: str, topic: str = "orders", time_ms: int = 1000) -> Log:
     records = parse_records([{"value": value} for value in values], time_ms)
-    await Publisher(LogAccess(service)).publish(topic, records, log=0)
-    return find_logs(service, topic)[0]
+    await Publisher(LogAccess(broker)).publish(topic, records, log=0)
+    return find_logs(broker, topic)[0]
 
 
-def append_in_transaction(service: Broker, log: Log, producer_id: int, sequence: int, *values: str) -> None:
+def append_in_transaction(broker: Broker, log: Log, producer_id: int, sequence: int, *values: str) -> None:
     data = encode_batch(
         0,
         [value.encode() for value in values],
@@ -59,18 +59,18 @@ def append_in_transaction(service: Broker, log: Log, producer_id: int, sequence:
         is_transactional=True,
     )
     header = check_crc(data)
-    at = service.broker.next_sequence(log)
-    service.broker.append(log, [(header, data)])
-    service.producers.of(log).add_batch(attrs.evolve(header, base_offset=at), now_ms())
+    at = broker.node.next_sequence(log)
+    broker.node.append(log, [(header, data)])
+    broker.producers.of(log).add_batch(attrs.evolve(header, base_offset=at), now_ms())
 
 
-async def end(service: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:
-    await service.participants.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
+async def end(broker: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:
+    await broker.participants.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
 
 
-async def read_all(service: Broker, log: Log, offset: int = 0, bytes_max: int = BYTES_MAX) -> list[tuple[int, str]]:
+async def read_all(broker: Broker, log: Log, offset: int = 0, bytes_max: int = BYTES_MAX) -> list[tuple[int, str]]:
     found = []
-    while (read := await read_committed(service, log, offset, bytes_max=bytes_max)).next_offset > offset:
+    while (read := await read_committed(broker, log, offset, bytes_max=bytes_max)).next_offset > offset:
         found += [(each["offset"], each["value"]) for each in read.objects()]
         offset = read.next_offset
     return found
@@ -78,87 +78,87 @@ async def read_all(service: Broker, log: Log, offset: int = 0, bytes_max: int = 
 
 @pytest.mark.parametrize("bytes_max", [1, BYTES_MAX])
 async def test_only_committed_records_are_read(storage: str, bytes_max: int) -> None:
-    async with open_broker_service(storage) as service:
-        log = await publish(service, "before")
-        append_in_transaction(service, log, 1, 0, "aborted", "aborted")
-        append_in_transaction(service, log, 2, 0, "committed")
-        await publish(service, "between")
-        assert await read_all(service, log, bytes_max=bytes_max) == [(0, "before")]
-        await end(service, log, 1, is_commit=False)
-        assert await read_all(service, log, bytes_max=bytes_max) == [(0, "before")]
-        append_in_transaction(service, log, 1, 2, "second try")
-        await end(service, log, 2, is_commit=True)
+    async with open_broker_service(storage) as broker:
+        log = await publish(broker, "before")
+        append_in_transaction(broker, log, 1, 0, "aborted", "aborted")
+        append_in_transaction(broker, log, 2, 0, "committed")
+        await publish(broker, "between")
+        assert await read_all(broker, log, bytes_max=bytes_max) == [(0, "before")]
+        await end(broker, log, 1, is_commit=False)
+        assert await read_all(broker, log, bytes_max=bytes_max) == [(0, "before")]
+        append_in_transaction(broker, log, 1, 2, "second try")
+        await end(broker, log, 2, is_commit=True)
         expected = [(0, "before"), (3, "committed"), (4, "between")]
-        assert await read_all(service, log, bytes_max=bytes_max) == expected
-        await end(service, log, 1, is_commit=True)
-        append_in_transaction(service, log, 1, 3, "aborted")
-        await end(service, log, 1, is_commit=False)
+        assert await read_all(broker, log, bytes_max=bytes_max) == expected
+        await end(broker, log, 1, is_commit=True)
+        append_in_transaction(broker, log, 1, 3, "aborted")
+        await end(broker, log, 1, is_commit=False)
         expected += [(6, "second try")]
-        assert await read_all(service, log, bytes_max=bytes_max) == expected
+        assert await read_all(broker, log, bytes_max=bytes_max) == expected
         for offset in range(log.high_watermark + 1):
-            assert await read_all(service, log, offset, bytes_max) == [each for each in expected if each[0] >= offset]
+            assert await read_all(broker, log, offset, bytes_max) == [each for each in expected if each[0] >= offset]
 
 
 async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
-    async with open_broker_service() as service:
+    async with open_broker_service() as broker:
         for number in range(10):
-            log = await publish(service, f"{number}" * 1000)
-        read = await read_committed(service, log, 2, bytes_max=5000)
+            log = await publish(broker, f"{number}" * 1000)
+        read = await read_committed(broker, log, 2, bytes_max=5000)
         assert (read.offset, read.next_offset, read.record_count) == (2, 2 + len(read.batches), len(read.batches))
         assert 1 < read.record_count < 8
-        assert (await read_committed(service, log, 2, end_offset=4)).next_offset == 4
+        assert (await read_committed(broker, log, 2, end_offset=4)).next_offset == 4
 
 
 async def test_dropped_records_are_passed_over() -> None:
-    async with open_broker_service() as service:
-        log = await publish(service, *"abcdef")
-        await service.broker.delete_records(log, 4)
-        read = await read_committed(service, log, 1)
+    async with open_broker_service() as broker:
+        log = await publish(broker, *"abcdef")
+        await broker.node.delete_records(log, 4)
+        read = await read_committed(broker, log, 1)
         assert (read.offset, read.next_offset) == (4, 6)
         assert [each["offset"] for each in read.objects()] == [4, 5]
 
 
 async def test_further_records_end_the_wait() -> None:
-    async with open_broker_service() as service:
-        log = await publish(service, "a")
-        await wait_records(service, {log: 0})
+    async with open_broker_service() as broker:
+        log = await publish(broker, "a")
+        await wait_records(broker, {log: 0})
         ended = trio.Event()
 
         async def wait() -> None:
-            await wait_records(service, {log: 1})
+            await wait_records(broker, {log: 1})
             ended.set()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             assert not ended.is_set()
-            await publish(service, "b")
+            await publish(broker, "b")
             with trio.fail_after(DEADLINE_S):
                 await ended.wait()
 
 
 async def test_deleting_the_topic_ends_the_wait() -> None:
-    async with open_broker_service() as service:
-        log = await publish(service, "a")
+    async with open_broker_service() as broker:
+        log = await publish(broker, "a")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_records, service, {log: 1})
+            nursery.start_soon(wait_records, broker, {log: 1})
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(DEADLINE_S):
-                await service.broker.delete_topic("orders")
+                await broker.node.delete_topic("orders")
         with pytest.raises(WebError, match="there is no topic 'orders'"):
-            await read_committed(service, log, 0)
+            await read_committed(broker, log, 0)
 
 
 async def test_positions(storage: str) -> None:
-    async with open_broker_service(storage) as service:
-        service.broker.create_topic("orders", 2)
+    async with open_broker_service(storage) as broker:
+        broker.node.create_topic("orders", 2)
         for time_ms in (1000, 2000, 3000):
-            log = await publish(service, f"{time_ms}", time_ms=time_ms)
-        await service.broker.delete_records(log, 1)
-        first, second = find_logs(service, "orders")
+            log = await publish(broker, f"{time_ms}", time_ms=time_ms)
+        await broker.node.delete_records(log, 1)
+        first, second = find_logs(broker, "orders")
 
         async def found(position: Position) -> tuple[int, int]:
-            offsets = await find_offsets(LogAccess(service), [first, second], position)
+            offsets = await find_offsets(LogAccess(broker), [first, second], position)
             return offsets[first], offsets[second]
 
         assert await found("earliest") == (1, 0)
@@ -172,9 +172,9 @@ async def test_positions(storage: str) -> None:
         assert await found(FromGroup("g", "earliest")) == (1, 0)
         place = TopicPartition("orders", 0)
         commit = CommitRequest(group_id="g", offsets={place: OffsetToCommit(2, -1, "")})
-        await service.groups.commit_offsets(commit)
+        await broker.groups.commit_offsets(commit)
         assert await found(FromGroup("g", "latest")) == (2, 0)
-        assert await find_offsets(LogAccess(service), [first], FromOffset(2)) == {first: 2}
+        assert await find_offsets(LogAccess(broker), [first], FromOffset(2)) == {first: 2}
         wrong: list[tuple[Position, str]] = [
             (FromOffset(2), "bad_request"),
             (FromOffsets({0: 4}), "offset_out_of_range"),

@@ -94,25 +94,25 @@ class AppendedBatches:
     wait_offset: WaitOffset
 
 
-def message_bytes_max(service: Broker, log: Log) -> int:
+def message_bytes_max(broker: Broker, log: Log) -> int:
     """Return the size of the largest batch that clients may append to a log, in bytes."""
-    topic = service.broker.order.topics[log.topic]
-    return int(topic.settings.get("max.message.bytes", service.config.kafka.message_bytes_max))
+    topic = broker.node.order.topics[log.topic]
+    return int(topic.settings.get("max.message.bytes", broker.config.kafka.message_bytes_max))
 
 
-def check_size(service: Broker, log: Log, size: int) -> None:
+def check_size(broker: Broker, log: Log, size: int) -> None:
     """Raise `AppendRefusedError` if a client may not append so many bytes of batches to a log at once."""
-    size_max = message_bytes_max(service, log)
+    size_max = message_bytes_max(broker, log)
     if size > size_max:
         raise AppendRefusedError(
             ErrorCode.MESSAGE_TOO_LARGE, f"expected at most {size_max} bytes of records (max.message.bytes), not {size}"
         )
 
 
-def decompressed_bytes_max(service: Broker, log: Log) -> int:
+def decompressed_bytes_max(broker: Broker, log: Log) -> int:
     """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
-    topic = service.broker.order.topics[log.topic]
-    return int(topic.settings.get("max.decompressed.message.bytes", service.config.kafka.batch_bytes_max))
+    topic = broker.node.order.topics[log.topic]
+    return int(topic.settings.get("max.decompressed.message.bytes", broker.config.kafka.batch_bytes_max))
 
 
 def read_batches(records: bytes | memoryview) -> list[Batch]:
@@ -142,12 +142,12 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
 
 @asynccontextmanager
 async def unpacked(
-    service: Broker, log: Log, batches: Sequence[Batch], source: str
+    broker: Broker, log: Log, batches: Sequence[Batch], source: str
 ) -> AsyncIterator[RecordBatch | None]:
     """Unpack compressed record batches of a client, much of it in a thread, so that others are served meanwhile.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         log: The log.
         batches: The batches.
         source: The user, or the address of the client. The sources take turns.
@@ -162,7 +162,7 @@ async def unpacked(
     if not log.leadership.is_led or all(header.compression is Compression.NONE for header, _ in batches):
         yield None
         return
-    bytes_max = decompressed_bytes_max(service, log)
+    bytes_max = decompressed_bytes_max(broker, log)
     decode = partial(decode_run, log.own, batches, is_kept=False)
     records = None
     with _refusing():
@@ -174,9 +174,9 @@ async def unpacked(
     if records is not None:
         yield records
         return
-    async with service.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
+    async with broker.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
         with _refusing():
-            await service.broker.wait_capacity()  # what was unpacked and is not durable yet counts there
+            await broker.node.wait_capacity()  # what was unpacked and is not durable yet counts there
             records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
         if log.is_gone:
             raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -202,7 +202,7 @@ def too_large(error: BatchTooLargeError) -> AppendRefusedError:
 
 
 def append_batches(
-    service: Broker,
+    broker: Broker,
     log: Log,
     batches: Sequence[Batch],
     transactional_id: str = "",
@@ -213,7 +213,7 @@ def append_batches(
     """Append record batches of a client to a log, unless its producer has appended them before.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         log: The log.
         batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
         transactional_id: The name of the producer, if the batch belongs to a transaction.
@@ -230,31 +230,31 @@ def append_batches(
     """
     if not log.leadership.is_led:
         raise not_leader(log)
-    if service.broker.waits.problem:
-        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, service.broker.waits.problem)
+    if broker.node.waits.problem:
+        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, broker.node.waits.problem)
     if all_replicas:
-        _check_replicas(service, log)
+        _check_replicas(broker, log)
     if all(header.producer_id < 0 for header, _ in batches):
-        return _append(service, log, batches, records)
+        return _append(broker, log, batches, records)
     if len(batches) > 1:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one batch of a producer with an id")
     header = batches[0][0]
-    producers = service.producers.of(log)
+    producers = broker.producers.of(log)
     if header.is_transactional:
         producer = Producer(header.producer_id, header.producer_epoch)
-        error = service.participants.check_log(log, transactional_id, producer)
+        error = broker.participants.check_log(log, transactional_id, producer)
         if error:
             raise AppendRefusedError(error)
-    duplicate_of = _find_earlier(service, log, producers, header)
+    duplicate_of = _find_earlier(broker, log, producers, header)
     if duplicate_of is not None:
-        return _find_duplicate(service, log, duplicate_of.base_offset, header)
-    sequence = service.broker.next_sequence(log)
-    appended = _append(service, log, batches, records)
+        return _find_duplicate(broker, log, duplicate_of.base_offset, header)
+    sequence = broker.node.next_sequence(log)
+    appended = _append(broker, log, batches, records)
     producers.add_batch(attrs.evolve(header, base_offset=sequence), now_ms())
     return appended
 
 
-def _find_earlier(service: Broker, log: Log, producers: LogProducers, header: BatchHeader) -> AppendedBatch | None:
+def _find_earlier(broker: Broker, log: Log, producers: LogProducers, header: BatchHeader) -> AppendedBatch | None:
     """Return a batch as it was appended before; None if it is to be appended. Raises `AppendRefusedError`."""
     check = producers.check_batch(header)
     if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
@@ -262,7 +262,7 @@ def _find_earlier(service: Broker, log: Log, producers: LogProducers, header: Ba
         # former one has not answered. Told of a gap, it would send all it has under way again, as new records.
         if not producers.is_lasting_gap(header, now_ms()):
             raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
-        if availability_of(service.broker.order.topics[log.topic]) != MAJORITY:
+        if availability_of(broker.node.order.topics[log.topic]) != MAJORITY:
             return None
     if check.error_code:
         raise AppendRefusedError(check.error_code)
@@ -274,10 +274,10 @@ def not_leader(log: Log) -> NotLeaderError:
     return NotLeaderError(f"another broker leads log {log.number} of the topic {log.topic!r}", log.leadership.leader)
 
 
-def _check_replicas(service: Broker, log: Log) -> None:
+def _check_replicas(broker: Broker, log: Log) -> None:
     """Refuse records that would not reach enough replicas at present."""
-    leadership, brokers = log.leadership, service.broker.brokers
-    topic = service.broker.order.topics[log.topic]
+    leadership, brokers = log.leadership, broker.node.brokers
+    topic = broker.node.order.topics[log.topic]
     voters = leadership.voters
     living = sum(map(brokers.is_alive, voters))
     if availability_of(topic) == MAJORITY and living <= len(voters) // 2 and voters:
@@ -293,10 +293,10 @@ def _check_replicas(service: Broker, log: Log) -> None:
         )
 
 
-def _append(service: Broker, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
-    bytes_max = decompressed_bytes_max(service, log)
+def _append(broker: Broker, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
+    bytes_max = decompressed_bytes_max(broker, log)
     with _refusing():
-        appended = service.broker.append(log, batches, records=records, bytes_max=bytes_max)
+        appended = broker.node.append(log, batches, records=records, bytes_max=bytes_max)
     is_plain = all(header.producer_id < 0 for header, _ in batches)
 
     async def wait_offset(*, all_replicas: bool = True) -> int:
@@ -305,17 +305,17 @@ def _append(service: Broker, log: Log, batches: Sequence[Batch], records: Record
         except NotLeaderError:
             if not is_plain:
                 raise
-        return await service.outcomes.find(appended, all_replicas=all_replicas)
+        return await broker.outcomes.find(appended, all_replicas=all_replicas)
 
     count = sum(header.count for header, _ in batches)
     return AppendedBatches(log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset)
 
 
-def _find_duplicate(service: Broker, log: Log, position: int | None, header: BatchHeader) -> AppendedBatches:
+def _find_duplicate(broker: Broker, log: Log, position: int | None, header: BatchHeader) -> AppendedBatches:
     """Return records that were appended before.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         log: The log.
         position: Their position in the log, see `Log.find_offset`; None if they came from another branch.
         header: The header of their batch.
@@ -323,7 +323,7 @@ def _find_duplicate(service: Broker, log: Log, position: int | None, header: Bat
     Returns:
         The records, to wait for.
     """
-    broker = service.broker
+    node = broker.node
 
     def find_offset() -> int:
         """Return the offset of the first record; -1 if it is not remembered."""
@@ -334,7 +334,7 @@ def _find_duplicate(service: Broker, log: Log, position: int | None, header: Bat
 
     async def wait_offset(*, all_replicas: bool = True) -> int:
         while True:
-            with broker.watchers.watching([log]) as advanced:
+            with node.watchers.watching([log]) as advanced:
                 if log.is_gone:
                     raise TopicDeletedError(log.topic)
                 if not log.leadership.is_led:
@@ -347,6 +347,6 @@ def _find_duplicate(service: Broker, log: Log, position: int | None, header: Bat
                 await advanced.wait()
 
     def is_durable() -> bool:
-        return not log.healing if position is None else broker.durable_end(log) > position
+        return not log.healing if position is None else node.durable_end(log) > position
 
     return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)

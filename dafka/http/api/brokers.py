@@ -125,7 +125,7 @@ NEW_REPLICAS = Object(
 )
 async def list_moves(request: Request) -> AnyResponse:
     """List the logs that are getting other replicas, each with the reason. No log moves without one."""
-    return respond({"moves": describe_moves(request.service.broker)})
+    return respond({"moves": describe_moves(request.broker.node)})
 
 
 @route(
@@ -137,7 +137,7 @@ async def list_moves(request: Request) -> AnyResponse:
 )
 async def list_brokers(request: Request) -> AnyResponse:
     """List the brokers of the cluster, with what each of them leads and keeps."""
-    broker, found = request.service.broker, describe_brokers(request.service)
+    node, found = request.broker.node, describe_brokers(request.broker)
     if not request.is_forwarded:
         own_words = {
             each["address"]: each["under_replicated_logs"]
@@ -147,23 +147,23 @@ async def list_brokers(request: Request) -> AnyResponse:
         }
         for each in found:
             each["under_replicated_logs"] = own_words.get(each["address"], each["under_replicated_logs"])
-    logs = sum(1 for _ in broker.order.all_logs())
-    return respond({"brokers": found, "log_count": logs, "leaderless_logs": count_leaderless(broker)})
+    logs = sum(1 for _ in node.order.all_logs())
+    return respond({"brokers": found, "log_count": logs, "leaderless_logs": count_leaderless(node)})
 
 
 async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
-    broker, text = request.service.broker, request.arguments["number"]
-    found = broker.brokers.find_number(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
+    node, text = request.broker.node, request.arguments["number"]
+    found = node.brokers.find_number(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
     if found is None:
-        known = ", ".join(str(each.number) for each in broker.brokers.all())
+        known = ", ".join(str(each.number) for each in node.brokers.all())
         raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
-    if found.address == broker.address:
-        broker.set_draining(is_draining)
-        described = next(each for each in describe_brokers(request.service) if each["is_self"])
+    if found.address == node.address:
+        node.set_draining(is_draining)
+        described = next(each for each in describe_brokers(request.broker) if each["is_self"])
         return respond(described)
     if request.is_forwarded:
         raise WebError("broker_unavailable", f"broker {found.number} is another one than this")
-    if not broker.brokers.is_alive(found.address):
+    if not node.brokers.is_alive(found.address):
         raise WebError("broker_unavailable", f"broker {found.number} is not alive")
     target = f"/brokers/{found.number}/{'drain' if is_draining else 'undrain'}"
     answer = await request.web.other_brokers.request(found, "POST", target)
@@ -213,11 +213,11 @@ async def list_branches(request: Request) -> AnyResponse:
     A branch begins when a broker becomes the leader. After a split of the cluster, two branches can continue the same
     one; the records of the branch that was left are appended to the other one.
     """
-    broker, topic = request.service.broker, request.arguments["topic"]
-    logs = find_logs(request.service, topic)
+    node, topic = request.broker.node, request.arguments["topic"]
+    logs = find_logs(request.broker, topic)
     found: list[dict[str, Any]] = [
-        {"log": log.number, "branches": describe_branches(broker, rows)}
-        for log, rows in zip(logs, broker.branches(topic), strict=False)
+        {"log": log.number, "branches": describe_branches(node, rows)}
+        for log, rows in zip(logs, node.branches(topic), strict=False)
     ]
     return respond({"logs": found})
 
@@ -238,18 +238,18 @@ async def change_replicas(request: Request) -> AnyResponse:
     the preferred leader. They keep the log until others are named, or one of them is drained or stays dead for
     `[broker] replace_replicas_after_ms`. Without brokers, the cluster chooses them again.
     """
-    broker, text = request.service.broker, request.arguments["log"]
+    node, text = request.broker.node, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
-    await broker.replicator.wait_topics()
-    (log,) = find_logs(request.service, request.arguments["topic"], [int(text)])
+    await node.replicator.wait_topics()
+    (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
     addresses = []
     for number in request.document["replicas"]:
-        found = broker.brokers.find_number(number)
+        found = node.brokers.find_number(number)
         if found is None:
             raise WebError("broker_not_found", f"there is no broker {number}")
         addresses.append(found.address)
     if len(set(addresses)) != len(addresses):
         raise ConfigError("replicas: expected each broker once")
-    broker.change_replicas(log, addresses)
-    return respond(describe_leadership(broker, log))
+    node.change_replicas(log, addresses)
+    return respond(describe_leadership(node, log))

@@ -122,11 +122,11 @@ async def list_groups(request: Request) -> AnyResponse:
 
 async def _list_here(request: Request) -> dict[str, Any]:
     """Return a page of the groups that this broker coordinates."""
-    groups, query, permissions = request.service.groups, request.query, request.access.permissions
+    groups, query, permissions = request.broker.groups, request.query, request.access.permissions
     try:
         found = await groups.list_groups([] if query["state"] is None else [query["state"]])
     except CoordinatorError:
-        problem = request.service.broker.waits.problem or "it takes too long"
+        problem = request.broker.node.waits.problem or "it takes too long"
         raise WebError("storage_failed", f"the groups cannot be read: {problem}") from None
     names = sorted(
         each.group_id
@@ -174,7 +174,7 @@ async def _describe(request: Request, name: str) -> dict[str, Any]:
 
 
 async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, Any]:
-    service, name = request.service, group.group_id
+    broker, name = request.broker, group.group_id
     members = [_describe_member(each, group) for each in group.members]
     readers = {
         (topic, log): each["member_id"]
@@ -182,8 +182,8 @@ async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, A
         for topic, logs in (each["assignment"] or {}).items()
         for log in logs
     }
-    found = sorted((await service.groups.fetch_offsets(name)).items())
-    logs = {place: service.broker.find_log(*place) for place, _ in found}
+    found = sorted((await broker.groups.fetch_offsets(name)).items())
+    logs = {place: broker.node.find_log(*place) for place, _ in found}
     bounds = await request.logs.known_bounds([log for log in logs.values() if log is not None])
     offsets = []
     for place, committed in found:
@@ -250,7 +250,7 @@ async def commit_offsets(request: Request) -> AnyResponse:
 
     A group that does not exist is created.
     """
-    name, wanted, service = request.arguments["group"], request.document, request.service
+    name, wanted, broker = request.arguments["group"], request.document, request.broker
     request.access.check_read(wanted["topic"])
     if ("offsets" in wanted) == ("to" in wanted):
         raise WebError("bad_request", "the body: expected either offsets or to")
@@ -258,10 +258,10 @@ async def commit_offsets(request: Request) -> AnyResponse:
         position = parse_position(wanted["to"])
         if isinstance(wanted["to"], dict) and "group" in wanted["to"]:
             request.access.check_group(wanted["to"]["group"])
-        logs = find_logs(service, wanted["topic"])
+        logs = find_logs(broker, wanted["topic"])
     else:
         position = parse_position({"offsets": wanted["offsets"]})
-        logs = find_logs(service, wanted["topic"], parse_offsets(wanted["offsets"]))
+        logs = find_logs(broker, wanted["topic"], parse_offsets(wanted["offsets"]))
     found = await find_offsets(request.logs, logs, position)
     await request.groups.commit(name, wanted["topic"], {log.number: offset for log, offset in found.items()})
     return respond(await _describe(request, name))

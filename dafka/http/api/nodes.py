@@ -72,11 +72,11 @@ async def list_nodes(request: Request) -> AnyResponse:
 
     An observer looks for them while somebody asks, so the first answer may name this broker only.
     """
-    surveys, broker = request.web.survey_cache, request.service.broker
+    surveys, node = request.web.survey_cache, request.broker.node
     survey, note = surveys.newest(), surveys.problem
     own = {
-        "address": broker.address,
-        "endpoint": broker.endpoint,
+        "address": node.address,
+        "endpoint": node.endpoint,
         "roles": ["broker"],
         "state": "up",
         "is_self": True,
@@ -86,15 +86,15 @@ async def list_nodes(request: Request) -> AnyResponse:
     if survey is None:
         is_complete = bool(note)
         return respond({"is_complete": is_complete, "nodes": [own], "connections": [], "towers": [], "note": note})
-    others = [each for each in survey.nodes if each.address != broker.address and each.roles != ("observer",)]
+    others = [each for each in survey.nodes if each.address != node.address and each.roles != ("observer",)]
     if len(others) >= NODES_MAX:
         note = f"only {NODES_MAX} of {len(others) + 1} nodes are listed"
-    senders = {log.own.address: broker.address for log in broker.order.all_logs()}
+    senders = {log.own.address: node.address for log in node.order.all_logs()}
     return respond(
         {
             "is_complete": True,
             "nodes": [own, *(_describe_node(each) for each in others[: NODES_MAX - 1])],
-            "connections": find_connections(survey, broker.address, senders),
+            "connections": find_connections(survey, node.address, senders),
             "towers": [attrs.asdict(each) for each in survey.towers],
             "note": note or "; ".join(survey.limits),
         }

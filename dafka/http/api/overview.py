@@ -85,18 +85,18 @@ async def describe_overview(request: Request) -> AnyResponse:
 
     Storage and problems are for users with the permission `admin` for `*`.
     """
-    web, service = request.web, request.service
-    broker, activity, time_ms = service.broker, request.web.throughput, now_ms()
-    statistics = broker.statistics()
+    web, broker = request.web, request.broker
+    node, activity, time_ms = broker.node, request.web.throughput, now_ms()
+    statistics = node.statistics()
     if activity.is_due(time_ms):
-        records_out = sum(each.counters.consumed.total() for each in service.listeners)
-        bytes_out = sum(each.counters.sent_bytes for each in service.listeners)
+        records_out = sum(each.counters.consumed.total() for each in broker.listeners)
+        bytes_out = sum(each.counters.sent_bytes for each in broker.listeners)
         activity.add(Totals(statistics.records_stored, statistics.bytes_stored, records_out, bytes_out), time_ms)
     found: dict[str, Any] = {
         "time": time_ms,
         "broker": {
-            "address": broker.address,
-            "endpoint": broker.endpoint,
+            "address": node.address,
+            "endpoint": node.endpoint,
             "version": _version(),
             "started_at": web.started_at,
         },
@@ -121,28 +121,28 @@ def _version() -> str:
 
 
 def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
-    service, permissions = request.service, request.access.permissions
-    topics = [each for each in service.broker.topics.values() if permissions.may_see(each.name)]
+    broker, permissions = request.broker, request.access.permissions
+    topics = [each for each in broker.node.topics.values() if permissions.may_see(each.name)]
     return {
         "topics": len(topics),
         "logs": sum(each.log_count for each in topics),
         "groups": sum(
             permissions.may_use_group(group.group_id)
-            for coordinator in service.groups.coordinators()
+            for coordinator in broker.groups.coordinators()
             for group in coordinator.list_groups()
         ),
-        "clients": sum(len(each.crowd) for each in service.listeners),
+        "clients": sum(len(each.crowd) for each in broker.listeners),
         "peers": statistics.peers,
     }
 
 
 def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong."""
-    web, broker = request.web, request.service.broker
-    health = broker.health()
+    web, node = request.web, request.broker.node
+    health = node.health()
     if health.trouble or health.unready:
         yield health.trouble or health.unready
-    yield from find_broker_problems(broker)
+    yield from find_broker_problems(node)
     if statistics.is_full:
         yield "the storage takes no further records"
     free, total = usage["free_bytes"], usage["total_bytes"]
@@ -155,7 +155,7 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
         yield f"this broker is {lag} records behind the producers of {len(statistics.lag)} partitions"
     survey = web.survey_cache.newest()
     if survey is not None:
-        yield from find_survey_problems(survey, broker.address)
+        yield from find_survey_problems(survey, node.address)
 
 
 def find_survey_problems(survey: ClusterSurvey, own_address: str) -> Iterator[str]:

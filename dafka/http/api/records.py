@@ -111,7 +111,7 @@ async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
 
 async def _publish_rest(request: Request, topic: str, records: list[RestRecord], log: int | None) -> Response:
     """Publish records of Kafka REST, which says of each record what has become of it."""
-    log_count = len(request.service.broker.logs(topic)) or request.service.config.kafka.log_count
+    log_count = len(request.broker.node.logs(topic)) or request.broker.config.kafka.log_count
     keyless = secrets.randbelow(log_count)
     indexes: dict[int, list[int]] = {}
     for index, each in enumerate(records):
@@ -156,8 +156,8 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
 
 
 def _batch_bytes_max(request: Request, topic: str) -> int:
-    logs = request.service.broker.logs(topic)
-    return message_bytes_max(request.service, logs[0]) if logs else request.service.config.kafka.message_bytes_max
+    logs = request.broker.node.logs(topic)
+    return message_bytes_max(request.broker, logs[0]) if logs else request.broker.config.kafka.message_bytes_max
 
 
 @route(
@@ -180,7 +180,7 @@ def _batch_bytes_max(request: Request, topic: str) -> int:
 async def delete_records(request: Request) -> AnyResponse:
     """Delete the records of a log before an offset."""
     topic, number = request.arguments["topic"], request.query["log"]
-    logs = find_logs(request.service, topic, None if number is None else [number])
+    logs = find_logs(request.broker, topic, None if number is None else [number])
     if len(logs) > 1:
         raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
     log = logs[0]
@@ -208,7 +208,7 @@ async def delete_records(request: Request) -> AnyResponse:
 )
 async def list_offsets(request: Request) -> AnyResponse:
     """List the first and the end offset of each log, and the offset of a time."""
-    logs = find_logs(request.service, request.arguments["topic"])
+    logs = find_logs(request.broker, request.arguments["topic"])
     found: list[dict[str, Any]] = [
         {"log": log.number, "start_offset": each.start_offset, "end_offset": each.high_watermark}
         for log, each in (await request.logs.bounds(logs)).items()

@@ -13,55 +13,55 @@ from dafka.broker.core.replication.records import NO_EPOCH, EpochStart
 from dafka.broker.node import BrokerNode
 
 
-def number_of(broker: BrokerNode, address: str) -> int | None:
+def number_of(node: BrokerNode, address: str) -> int | None:
     """Return the number of a broker; None if it is not known."""
-    found = broker.brokers.find(address)
+    found = node.brokers.find(address)
     return None if found is None else found.number
 
 
-def numbers_of(broker: BrokerNode, addresses: Iterable[str]) -> list[int]:
+def numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
     """Return the numbers of brokers, as far as they are known."""
-    return [number for each in addresses if (number := number_of(broker, each)) is not None]
+    return [number for each in addresses if (number := number_of(node, each)) is not None]
 
 
-def describe_leadership(broker: BrokerNode, log: Log) -> dict[str, Any]:
+def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:
     """Return who leads a log and who keeps it. Only the leader knows who is in sync."""
     leadership = log.leadership
     return {
-        "leader": number_of(broker, leadership.leader) if leadership.leader else None,
+        "leader": number_of(node, leadership.leader) if leadership.leader else None,
         "leader_epoch": leadership.epoch,
-        "replicas": numbers_of(broker, leadership.replicas),
-        "in_sync": numbers_of(broker, leadership.in_sync) if leadership.is_led else None,
+        "replicas": numbers_of(node, leadership.replicas),
+        "in_sync": numbers_of(node, leadership.in_sync) if leadership.is_led else None,
     }
 
 
-def describe_brokers(service: Broker) -> list[dict[str, Any]]:
+def describe_brokers(broker: Broker) -> list[dict[str, Any]]:
     """Return all brokers of the cluster by number, with how many logs each leads and keeps."""
-    broker = service.broker
+    node = broker.node
     led: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     needed: Counter[str] = Counter()
-    usable = {each.address for each in broker.brokers.living() if not each.is_draining}
-    for log in broker.order.all_logs():
+    usable = {each.address for each in node.brokers.living() if not each.is_draining}
+    for log in node.order.all_logs():
         leadership = log.leadership
         led[leadership.leader] += 1
         kept.update(leadership.replicas)
-        wanted = min(_replica_count(service, log), len(usable))
+        wanted = min(_replica_count(broker, log), len(usable))
         if len(usable.intersection(leadership.replicas)) < wanted:
             needed.update(leadership.replicas)
-    return [_describe(broker, each, led, kept, needed) for each in broker.brokers.all()]
+    return [_describe(node, each, led, kept, needed) for each in node.brokers.all()]
 
 
 def _describe(
-    broker: BrokerNode, each: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
+    node: BrokerNode, each: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
 ) -> dict[str, Any]:
     address = each.address
     is_drained = each.is_draining and not led[address] and not needed[address]
     return {
         "number": each.number,
         "address": address,
-        "is_self": address == broker.address,
-        "is_alive": broker.brokers.is_alive(address),
+        "is_self": address == node.address,
+        "is_alive": node.brokers.is_alive(address),
         "rack": each.rack,
         "kafka_listener": each.kafka_listener,
         "http_url": each.http_url,
@@ -70,55 +70,55 @@ def _describe(
         "is_drained": is_drained,
         "logs_led": led[address],
         "replicas": kept[address],
-        "under_replicated_logs": len(broker.under_replicated()) if address == broker.address else None,
+        "under_replicated_logs": len(node.under_replicated()) if address == node.address else None,
     }
 
 
-def describe_moves(broker: BrokerNode) -> list[dict[str, Any]]:
+def describe_moves(node: BrokerNode) -> list[dict[str, Any]]:
     """Return the logs that are getting other replicas, each with the reason in words."""
     found = []
-    for log in broker.order.all_logs():
-        reason = broker.replicator.reassigner.explain(log.topic, log.number)
+    for log in node.order.all_logs():
+        reason = node.replicator.reassigner.explain(log.topic, log.number)
         if reason is not None:
             found.append(
                 {
                     "topic": log.topic,
                     "log": log.number,
-                    "replicas": numbers_of(broker, log.leadership.replicas),
-                    "learners": numbers_of(broker, log.leadership.learners),
+                    "replicas": numbers_of(node, log.leadership.replicas),
+                    "learners": numbers_of(node, log.leadership.learners),
                     "reason": reason.value,
                 }
             )
     return found
 
 
-def _replica_count(service: Broker, log: Log) -> int:
-    topic = service.broker.order.topics.get(log.topic)
-    return (topic.replica_count if topic is not None else 0) or service.config.broker.replicas
+def _replica_count(broker: Broker, log: Log) -> int:
+    topic = broker.node.order.topics.get(log.topic)
+    return (topic.replica_count if topic is not None else 0) or broker.config.broker.replicas
 
 
-def count_leaderless(broker: BrokerNode) -> int:
+def count_leaderless(node: BrokerNode) -> int:
     """Return how many logs no broker leads at present."""
-    return sum(not log.leadership.leader for log in broker.order.all_logs())
+    return sum(not log.leadership.leader for log in node.order.all_logs())
 
 
-def find_broker_problems(broker: BrokerNode) -> Iterator[str]:
+def find_broker_problems(node: BrokerNode) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong with the brokers of the cluster and their logs."""
-    for each in broker.brokers.all():
-        if not broker.brokers.is_alive(each.address):
+    for each in node.brokers.all():
+        if not node.brokers.is_alive(each.address):
             where = each.http_url or each.kafka_listener
             yield f"broker {each.number}{' at ' * bool(where)}{where} is not heard"
-    under_replicated = broker.under_replicated()
+    under_replicated = node.under_replicated()
     if under_replicated:
         first = under_replicated[0]
         yield (
             f"{len(under_replicated)} logs that this broker leads are kept by too few living brokers, such as log "
             f"{first.number} of {first.topic}"
         )
-    leaderless = count_leaderless(broker)
+    leaderless = count_leaderless(node)
     if leaderless:
         yield f"{leaderless} logs have no leader at present: nobody can publish to them"
-    orphans = broker.inventory.orphans()
+    orphans = node.inventory.orphans()
     if orphans:
         yield (
             f"{len(orphans)} partitions with {sum(orphans.values())} records belong to no topic that this broker "
@@ -126,11 +126,11 @@ def find_broker_problems(broker: BrokerNode) -> Iterator[str]:
         )
 
 
-def describe_branches(broker: BrokerNode, rows: Sequence[EpochStart]) -> list[dict[str, Any]]:
+def describe_branches(node: BrokerNode, rows: Sequence[EpochStart]) -> list[dict[str, Any]]:
     """Return the branch table of a log.
 
     Args:
-        broker: The broker, which knows the numbers of the others.
+        node: The broker, which knows the numbers of the others.
         rows: The rows, by epoch.
 
     Returns:
@@ -151,14 +151,14 @@ def describe_branches(broker: BrokerNode, rows: Sequence[EpochStart]) -> list[di
         found.append(
             {
                 "epoch": row.branch.epoch,
-                "leader": number_of(broker, row.branch.leader),
+                "leader": number_of(node, row.branch.leader),
                 "leader_address": row.branch.leader,
                 "old_epoch": None if old == NO_EPOCH else old.epoch,
-                "old_leader": None if old == NO_EPOCH else number_of(broker, old.leader),
+                "old_leader": None if old == NO_EPOCH else number_of(node, old.leader),
                 "old_leader_address": "" if old == NO_EPOCH else old.leader,
                 "old_end_offset": row.parent.end_offset,
                 "start_offset": row.parent.end_offset,
-                "replicas": numbers_of(broker, row.replicas),
+                "replicas": numbers_of(node, row.replicas),
                 "flags": flags,
             }
         )

@@ -39,7 +39,7 @@ def _describe(access: Principal) -> dict[str, Any]:
 
 
 def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
-    is_encrypted = request.service.security.tls is not None
+    is_encrypted = request.broker.security.tls is not None
     secure = "; Secure" if is_encrypted else ""
     return "Set-Cookie", f"{COOKIE}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; SameSite=Strict{secure}"
 
@@ -82,7 +82,7 @@ async def log_in(request: Request) -> AnyResponse:
         web.sessions.end(former)
     secret = web.sessions.begin(user)
     return respond(
-        _describe(Principal(request.service.security.users, user.name)), headers=(_cookie(request, secret, SESSION_S),)
+        _describe(Principal(request.broker.security.users, user.name)), headers=(_cookie(request, secret, SESSION_S),)
     )
 
 

@@ -42,7 +42,7 @@ SETTINGS = Object("Settings", {"sections": Array(SECTION)})
 )
 async def describe_settings(request: Request) -> AnyResponse:
     """Describe the settings that the broker runs with. Secrets are not among them: settings name their files."""
-    return respond({"sections": describe_config(request.service.config)})
+    return respond({"sections": describe_config(request.broker.config)})
 
 
 def describe_config(config: Config) -> list[dict[str, Any]]:

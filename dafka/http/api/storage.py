@@ -111,13 +111,13 @@ VERIFICATION = Object(
 )
 async def describe_storage(request: Request) -> AnyResponse:
     """Say what the storage holds."""
-    service = request.service
-    storage, health = service.broker.inventory.storage, service.broker.health()
-    topics = await service.broker.inventory.stored_topics()
+    broker = request.broker
+    storage, health = broker.node.inventory.storage, broker.node.health()
+    topics = await broker.node.inventory.stored_topics()
     return respond(
         {
             **await measure_usage(request.web),
-            "location": hide_password(service.config.store.storage),
+            "location": hide_password(broker.config.store.storage),
             "topic_count": len(topics),
             "topics": [each._asdict() for each in topics[:TOPICS_SHOWN]],
             "repairs": [_describe_damage(each) for each in storage.repairs],
@@ -161,9 +161,9 @@ async def measure_usage(web: HttpServer) -> dict[str, Any]:
     """Return how much space the storage takes. Raises `StorageError`."""
     found = web.usage.find(trio.current_time(), _USAGE_S)
     if found is None:
-        storage = web.service.broker.inventory.storage
+        storage = web.broker.node.inventory.storage
         statistics = await storage.statistics()
-        disk = await trio.to_thread.run_sync(_measure_disk, web.service.config.store.storage)
+        disk = await trio.to_thread.run_sync(_measure_disk, web.broker.config.store.storage)
         found = {
             "partitions": statistics.partitions,
             "records": statistics.records,

@@ -74,9 +74,9 @@ async def read_records(request: Request) -> AnyResponse:
     `limit` and `wait_ms` do not matter. The id of each event says where to go on. A browser sends the last one in the
     header `Last-Event-ID` when it connects again, so that no record is missing and none comes twice.
     """
-    service, query = request.service, request.query
+    broker, query = request.broker, request.query
     topic, number = request.arguments["topic"], query["log"]
-    logs = find_logs(service, topic, None if number is None else [number])
+    logs = find_logs(broker, topic, None if number is None else [number])
     if request.prefers(EVENT_STREAM):
         return await _begin_events(request, topic, logs)
     access = request.logs
@@ -190,7 +190,7 @@ class _Events:
         self._access = request.logs
         self._topic = topic
         self._offsets = dict(offsets)
-        self._follower = DivergenceTracker(request.service.broker)
+        self._follower = DivergenceTracker(request.broker.node)
 
     async def produce(self, send: Send) -> None:
         """Send events until cancelled, or until the user may not read the topic any more."""

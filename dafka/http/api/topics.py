@@ -141,7 +141,7 @@ PARTITIONS = Object("Partitions", {"partitions": Array(PARTITION)})
 def find_topic(request: Request) -> Topic:
     """Return the topic in a request's path. Raises `WebError` if there is none."""
     name = request.arguments["topic"]
-    topic = request.service.broker.find_topic(name)
+    topic = request.broker.node.find_topic(name)
     if topic is None:
         raise topic_not_found(name)
     return topic
@@ -170,17 +170,17 @@ def list_permissions(access: Principal, topic: str) -> list[str]:
 )
 async def list_topics(request: Request) -> AnyResponse:
     """List the topics that the user may see."""
-    broker, permissions = request.service.broker, request.access.permissions
+    node, permissions = request.broker.node, request.access.permissions
     prefix, after = request.query["prefix"], request.query["after"]
     names = sorted(
         name
-        for name in (*broker.topics, *broker.inventory.topics_without_logs())
+        for name in (*node.topics, *node.inventory.topics_without_logs())
         if name.startswith(prefix) and permissions.may_see(name)
     )
     first = bisect_right(names, after) if after else 0
     page = names[first : first + request.query["limit"]]
     is_last = first + len(page) >= len(names)
-    stored = {each.name: each for each in await broker.inventory.stored_topics()} if request.query["sizes"] else None
+    stored = {each.name: each for each in await node.inventory.stored_topics()} if request.query["sizes"] else None
     topics = [_list_topic(request, each, stored) for each in page]
     if page and not request.is_forwarded:
         others = await request.web.other_brokers.get_all(f"/topics?{urlencode(request.head.parameters)}")
@@ -200,13 +200,13 @@ def _add_counts(topics: Iterable[dict[str, Any]], others: Iterable[Any]) -> None
 
 
 def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] | None) -> dict[str, Any]:
-    broker = request.service.broker
-    logs = broker.logs(name)
+    node = request.broker.node
+    logs = node.logs(name)
     led = [log for log in logs if log.leadership.is_led]
     end = sum(log.high_watermark for log in led)
     count = end - sum(log.index.start_offset for log in led)
     if not logs:
-        count = end = broker.inventory.record_count(name)
+        count = end = node.inventory.record_count(name)
     found = {"name": name, "log_count": len(logs), "record_count": count, "end_offset": end}
     if stored is not None:
         topic = stored.get(name, StoredTopic(name))
@@ -228,19 +228,19 @@ async def create_topic(request: Request) -> AnyResponse:
 
     The user needs the permission `admin` for it.
     """
-    broker, wanted = request.service.broker, request.document
+    node, wanted = request.broker.node, request.document
     name, settings = wanted["name"], wanted.get("settings", {})
     request.access.check_admin(name)
     problem = find_name_problem(name) or find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await broker.replicator.wait_topics()
-    if broker.find_topic(name) is not None:
+    await node.replicator.wait_topics()
+    if node.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
-    await broker.create_topic(
+    await node.create_topic(
         name, wanted.get("log_count", 0), settings, replica_count=wanted.get("replica_count", 0)
     ).wait()
-    topic = broker.find_topic(name)
+    topic = node.find_topic(name)
     if topic is None:
         raise topic_not_found(name)
     return respond(await _describe(request, topic), 201, (("Location", f"/topics/{name}"),))
@@ -264,8 +264,8 @@ async def describe_topic(request: Request) -> AnyResponse:
 
     A topic whose name only nodes can use has neither.
     """
-    name, inventory = request.arguments["topic"], request.service.broker.inventory
-    if request.service.broker.find_topic(name) is None and inventory.record_count(name):
+    name, inventory = request.arguments["topic"], request.broker.node.inventory
+    if request.broker.node.find_topic(name) is None and inventory.record_count(name):
         return respond(_describe_without_logs(request, name))
     return respond(await _describe(request, find_topic(request), has_times=request.query["times"]))
 
@@ -275,7 +275,7 @@ def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
         "name": name,
         "topic_id": "",
         "log_count": 0,
-        "record_count": request.service.broker.inventory.record_count(name),
+        "record_count": request.broker.node.inventory.record_count(name),
         "logs": [],
         "settings": [],
         "permissions": list_permissions(request.access, name),
@@ -283,13 +283,13 @@ def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
 
 
 async def _describe(request: Request, topic: Topic, *, has_times: bool = False) -> dict[str, Any]:
-    service = request.service
-    logs = service.broker.logs(topic.name)
-    sizes = await service.broker.inventory.log_bytes(topic.name)
-    described = [_describe_log(service.broker, log, size) for log, size in zip(logs, sizes, strict=False)]
+    broker = request.broker
+    logs = broker.node.logs(topic.name)
+    sizes = await broker.node.inventory.log_bytes(topic.name)
+    described = [_describe_log(broker.node, log, size) for log, size in zip(logs, sizes, strict=False)]
     if has_times:
         for log, each in zip(logs, described, strict=False):
-            each["last_timestamp"] = await service.broker.reader.find_last_timestamp(log)
+            each["last_timestamp"] = await broker.node.reader.find_last_timestamp(log)
     if not request.is_forwarded and any(not log.leadership.is_led for log in logs):
         described = await _ask_leaders(request, topic.name, described, has_times=has_times)
     return {
@@ -300,19 +300,19 @@ async def _describe(request: Request, topic: Topic, *, has_times: bool = False) 
         "logs": described,
         "settings": [
             {"name": each.name, "value": each.value, "is_own": each.is_own}
-            for each in list_settings(topic, service.config)
+            for each in list_settings(topic, broker.config)
         ],
         "permissions": list_permissions(request.access, topic.name),
     }
 
 
-def _describe_log(broker: BrokerNode, log: Log, size: int) -> dict[str, Any]:
+def _describe_log(node: BrokerNode, log: Log, size: int) -> dict[str, Any]:
     return {
         "log": log.number,
         "start_offset": log.index.start_offset,
         "end_offset": log.high_watermark,
         "bytes": size,
-        **describe_leadership(broker, log),
+        **describe_leadership(node, log),
     }
 
 
@@ -340,7 +340,7 @@ async def change_topic(request: Request) -> AnyResponse:
 
     Records with a key that are published afterwards may come to another log than those before.
     """
-    await request.service.broker.replicator.wait_topics()
+    await request.broker.node.replicator.wait_topics()
     topic, wanted = find_topic(request), request.document
     settings = dict(topic.settings)
     for name, value in wanted.get("settings", {}).items():
@@ -353,7 +353,7 @@ async def change_topic(request: Request) -> AnyResponse:
     problem = find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await request.service.broker.change_topic(topic.name, log_count=wanted.get("log_count"), settings=settings).wait()
+    await request.broker.node.change_topic(topic.name, log_count=wanted.get("log_count"), settings=settings).wait()
     return respond(await _describe(request, find_topic(request)))
 
 
@@ -370,8 +370,8 @@ async def delete_topic(request: Request) -> AnyResponse:
 
     A producer that is no client of the broker creates the topic again when it publishes to it.
     """
-    await request.service.broker.replicator.wait_topics()
-    await request.service.delete_topic(find_topic(request).name)
+    await request.broker.node.replicator.wait_topics()
+    await request.broker.delete_topic(find_topic(request).name)
     return Response(204)
 
 
@@ -388,11 +388,11 @@ async def list_partitions(request: Request) -> AnyResponse:
 
     Nodes publish records in partitions. The broker orders the records of all partitions of a topic in its logs.
     """
-    name, broker = request.arguments["topic"], request.service.broker
-    partitions = await broker.inventory.partitions(name)
-    if not partitions and broker.find_topic(name) is None:
+    name, node = request.arguments["topic"], request.broker.node
+    partitions = await node.inventory.partitions(name)
+    if not partitions and node.find_topic(name) is None:
         raise topic_not_found(name)
-    holders = request.web.survey_cache.holders(name, broker.address)
+    holders = request.web.survey_cache.holders(name, node.address)
     return respond({"partitions": [_describe_partition(each, holders.get(each.address, ())) for each in partitions]})
 
 

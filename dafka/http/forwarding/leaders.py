@@ -31,12 +31,12 @@ class Leaders:
     """Reaches the leaders of logs.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         client: Connects to other brokers.
     """
 
-    def __init__(self, service: Broker, client: BrokerClient) -> None:
-        self._broker = service.broker
+    def __init__(self, broker: Broker, client: BrokerClient) -> None:
+        self._broker = broker.node
         self._client = client
         self._links: dict[str, BrokerLink] = {}
         self._nursery: trio.Nursery | None = None

@@ -20,12 +20,12 @@ class OtherBrokers:
     """The other brokers of the cluster.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         client: Connects to other brokers.
     """
 
-    def __init__(self, service: Broker, client: BrokerClient) -> None:
-        self._broker = service.broker
+    def __init__(self, broker: Broker, client: BrokerClient) -> None:
+        self._broker = broker.node
         self._client = client
 
     async def request(self, broker: BrokerRegistration, method: str, target: str, document: Any = None) -> Any:

@@ -29,7 +29,7 @@ class RemoteLogs:
     """The logs that other brokers lead.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         client: Connects to other brokers.
         append_here: Appends record batches to a log that this broker leads; see `RemoteAppends`.
 
@@ -39,12 +39,12 @@ class RemoteLogs:
         reads: The reads.
     """
 
-    def __init__(self, service: Broker, client: BrokerClient, append_here: AppendHere) -> None:
+    def __init__(self, broker: Broker, client: BrokerClient, append_here: AppendHere) -> None:
         self.client = client
-        self.leaders = Leaders(service, client)
+        self.leaders = Leaders(broker, client)
         self.reads = RemoteReads(self.leaders)
         self._append_here = append_here
-        self._room_bytes = service.config.store.pending_bytes_max
+        self._room_bytes = broker.config.store.pending_bytes_max
         self._pending_bytes = 0
         self._room = trio.lowlevel.ParkingLot()
         self._appends: dict[Log, RemoteAppends] = {}

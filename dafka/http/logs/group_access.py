@@ -31,13 +31,13 @@ class GroupAccess:
     """Reaches groups: here, or at the broker that coordinates them.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         client: Connects to other brokers; None to refuse what concerns them, because another broker has forwarded the
             request.
     """
 
-    def __init__(self, service: Broker, client: BrokerClient | None = None) -> None:
-        self._service = service
+    def __init__(self, broker: Broker, client: BrokerClient | None = None) -> None:
+        self._broker = broker
         self._client = client
 
     async def list(self, query: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ class GroupAccess:
         """
         pages = [dict(here)]
         target = "/groups?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
-        brokers = self._service.broker.brokers
+        brokers = self._broker.node.brokers
 
         async def ask(broker: BrokerRegistration, client: BrokerClient) -> None:
             with suppress(BrokerError, WebError):  # it may be stopping, or clients cannot reach it
@@ -80,7 +80,7 @@ class GroupAccess:
         """
 
         async def here() -> Any:
-            group = (await self._service.groups.describe_groups([name]))[name]
+            group = (await self._broker.groups.describe_groups([name]))[name]
             _check_here(group.error_code)
             if group.error_code:
                 raise group_not_found(name)
@@ -103,7 +103,7 @@ class GroupAccess:
         """
 
         async def here() -> dict[str, Any]:
-            found = await self._service.groups.fetch_offsets(name)
+            found = await self._broker.groups.fetch_offsets(name)
             offsets = [{"topic": at.topic, "log": at.partition, "offset": each.offset} for at, each in found.items()]
             return {"offsets": offsets}
 
@@ -126,7 +126,7 @@ class GroupAccess:
         """
 
         async def here() -> None:
-            error = (await self._service.groups.delete_groups([name]))[name]
+            error = (await self._broker.groups.delete_groups([name]))[name]
             _check_here(error)
             if error is ErrorCode.GROUP_ID_NOT_FOUND:
                 raise group_not_found(name)
@@ -149,7 +149,7 @@ class GroupAccess:
         places = {TopicPartition(topic, number): OffsetToCommit(offset) for number, offset in offsets.items()}
 
         async def here() -> None:
-            errors = await self._service.groups.commit_offsets(CommitRequest(group_id=name, offsets=places))
+            errors = await self._broker.groups.commit_offsets(CommitRequest(group_id=name, offsets=places))
             for error in errors.values():
                 _check_here(error)
                 if error is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -177,11 +177,11 @@ class GroupAccess:
         deadline = trio.current_time() + LEADER_WAIT_S
         may_be_done = False
         while True:
-            coordinator = self._service.coordinator_of(name)
+            coordinator = self._broker.coordinator_of(name)
             try:
                 if coordinator is None:
                     raise BrokerError("is not known at present")
-                if coordinator.address == self._service.broker.address:
+                if coordinator.address == self._broker.node.address:
                     return await here()
                 if self._client is None:
                     raise WebError("not_leader", f"another broker coordinates the group {name!r}")
@@ -202,9 +202,9 @@ class GroupAccess:
         return str(error) if isinstance(error, BrokerError) else "is changing"
 
     def _unavailable(self, name: str, coordinator: BrokerRegistration | None, problem: str) -> WebError:
-        broker = self._service.broker
-        if coordinator is not None and coordinator.address == broker.address and broker.waits.problem:
-            return WebError("storage_failed", f"the group {name!r}: {broker.waits.problem}")
+        node = self._broker.node
+        if coordinator is not None and coordinator.address == node.address and node.waits.problem:
+            return WebError("storage_failed", f"the group {name!r}: {node.waits.problem}")
         return WebError("leader_unavailable", f"the broker that coordinates the group {name!r} {problem}")
 
 

@@ -53,19 +53,19 @@ class LogAccess:
     """Reaches the records of logs: here, or at the broker that leads them.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         remote: The logs that other brokers lead; None to refuse what concerns them, because another broker has
             forwarded the request.
         client: Connects to other brokers; None likewise.
 
     Attributes:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         groups: Reaches the groups.
     """
 
-    def __init__(self, service: Broker, remote: RemoteLogs | None = None, client: BrokerClient | None = None) -> None:
-        self.service = service
-        self.groups = GroupAccess(service, client)
+    def __init__(self, broker: Broker, remote: RemoteLogs | None = None, client: BrokerClient | None = None) -> None:
+        self.broker = broker
+        self.groups = GroupAccess(broker, client)
         self._remote = remote
 
     def check(self, log: Log) -> None:
@@ -96,7 +96,7 @@ class LogAccess:
             for log in missing:
                 await self._wait_lease(log)
             here = {log: self._bounds_here(log) for log in missing if log not in found}
-            found |= {log: each for log, each in here.items() if self.service.broker.holds_lease(log)}
+            found |= {log: each for log, each in here.items() if self.broker.node.holds_lease(log)}
         return {log: found[log] for log in asked}
 
     async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
@@ -111,7 +111,7 @@ class LogAccess:
     async def _wait_lease(self, log: Log) -> None:
         """Wait until this broker does not lead a log, or holds its lease. Raises `WebError`."""
         with trio.move_on_after(LEADER_WAIT_S) as scope:
-            await self.service.broker.wait_lease(log)
+            await self.broker.node.wait_lease(log)
         if scope.cancelled_caught:
             raise WebError(
                 "leader_unavailable",
@@ -119,7 +119,7 @@ class LogAccess:
             )
 
     def _bounds_here(self, log: Log) -> LogOffsets:
-        end = self.service.last_stable_offset(log)
+        end = self.broker.last_stable_offset(log)
         offset_max = max(log.high_watermark, log.index.end_offset)
         return LogOffsets(log.index.start_offset, end, log.high_watermark, offset_max)
 
@@ -138,8 +138,8 @@ class LogAccess:
         """
         while True:
             if log.leadership.is_led:
-                at = await find_offset_by_time(self.service, log, timestamp_ms)
-                if self.service.broker.holds_lease(log):
+                at = await find_offset_by_time(self.broker, log, timestamp_ms)
+                if self.broker.node.holds_lease(log):
                     return at
                 await self._wait_lease(log)
             else:
@@ -168,8 +168,8 @@ class LogAccess:
         deadline = trio.current_time() + LEADER_WAIT_S
         while True:
             if log.leadership.is_led:
-                read = await read_committed(self.service, log, offset, bytes_max=bytes_max, end_offset=end_offset)
-                if read.batches or read.next_offset > offset or self.service.broker.holds_lease(log):
+                read = await read_committed(self.broker, log, offset, bytes_max=bytes_max, end_offset=end_offset)
+                if read.batches or read.next_offset > offset or self.broker.node.holds_lease(log):
                     return read
                 await self._wait_lease(log)
                 continue
@@ -188,7 +188,7 @@ class LogAccess:
         Records of a log that another broker leads are there when `wait_records` has fetched them.
         """
         if log.leadership.is_led or self._remote is None:
-            return has_records(self.service, log, offset)
+            return has_records(self.broker, log, offset)
         return self._remote.reads.has_records(log, offset)
 
     async def wait_records(self, offsets: Mapping[Log, int]) -> None:
@@ -202,7 +202,7 @@ class LogAccess:
         """
         here = {log: offset for log, offset in offsets.items() if log.leadership.is_led}
         if len(here) == len(offsets):
-            await wait_records(self.service, here)
+            await wait_records(self.broker, here)
             return
         others = {log: offset for log, offset in offsets.items() if log not in here}
         reads = [self._forward(log).reads.begin(log, offset) for log, offset in others.items()]
@@ -218,14 +218,14 @@ class LogAccess:
 
                 for each in reads:
                     nursery.start_soon(wait, each)
-                await wait_records(self.service, here) if here else await trio.sleep_forever()
+                await wait_records(self.broker, here) if here else await trio.sleep_forever()
                 nursery.cancel_scope.cancel()
 
     # Writing
 
     async def wait_capacity(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
-        await self.service.broker.wait_capacity()
+        await self.broker.node.wait_capacity()
         if self._remote is not None:
             await self._remote.wait_capacity()
 
@@ -254,7 +254,7 @@ class LogAccess:
         return PendingAppend(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
 
     def _append_here(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> PendingAppend:
-        appended = append_batches(self.service, log, batches, records=records)
+        appended = append_batches(self.broker, log, batches, records=records)
 
         async def wait_offset() -> int | None:
             try:
@@ -277,7 +277,7 @@ class LogAccess:
                 return found
         if offset > log.index.start_offset:
             try:
-                await self.service.broker.delete_records(log, offset)
+                await self.broker.node.delete_records(log, offset)
             except TopicDeletedError:
                 raise topic_not_found(log.topic) from None
         return log.index.start_offset

@@ -121,8 +121,8 @@ class Publisher:
 
     def __init__(self, access: LogAccess, *, creates_topics: bool = True) -> None:
         self._access = access
-        self._service = access.service
-        self._creates_topics = creates_topics and self._service.config.kafka.auto_create_topics == "on"
+        self._broker = access.broker
+        self._creates_topics = creates_topics and self._broker.config.kafka.auto_create_topics == "on"
         self._turns = cycle(range(2**20))
 
     async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
@@ -136,9 +136,9 @@ class Publisher:
         If this broker may create the topic, it then waits until it knows what others have done with topics.
         """
         await self._access.wait_capacity()
-        broker = self._service.broker
-        if self._creates_topics and broker.find_topic(topic) is None:
-            await broker.replicator.wait_topics()
+        node = self._broker.node
+        if self._creates_topics and node.find_topic(topic) is None:
+            await node.replicator.wait_topics()
 
     def ensure_topic(self, topic: str) -> None:
         """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
@@ -181,7 +181,7 @@ class Publisher:
         # Whatever is wrong with one part is found before another part is appended.
         encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
         pending = [self._append(each, [batch]) for each, batch in encoded]
-        return Publication(topic, pending, self._service.broker.waits)
+        return Publication(topic, pending, self._broker.node.waits)
 
     async def begin_batches(self, topic: str, log: int, data: bytes | memoryview, source: str) -> Publication:
         """Append record batches as they are. See `begin`.
@@ -204,23 +204,23 @@ class Publisher:
             batches = read_batches(data)
             if not batches or any(header.is_transactional for header, _ in batches):
                 raise WebError("bad_request", "expected record batches that belong to no transaction")
-            async with unpacked(self._service, found, batches, source) as records:
+            async with unpacked(self._broker, found, batches, source) as records:
                 appended = self._append(found, batches, records)
         except AppendRefusedError as refused:
             raise _as_web_error(found, refused) from None
-        return Publication(topic, [appended], self._service.broker.waits)
+        return Publication(topic, [appended], self._broker.node.waits)
 
     def _find_logs(self, topic: str) -> Sequence[Log]:
-        broker = self._service.broker
-        logs = broker.logs(topic)
+        node = self._broker.node
+        logs = node.logs(topic)
         if not logs:
             if not self._creates_topics:
                 raise topic_not_found(topic)
             try:
-                broker.create_topic(topic)
+                node.create_topic(topic)
             except ConfigError as error:
                 raise WebError("bad_request", str(error)) from None
-            logs = broker.logs(topic)
+            logs = node.logs(topic)
         return logs
 
     def _divide(self, logs: Sequence[Log], records: RecordColumns) -> list[tuple[Log, RecordColumns]]:
@@ -256,7 +256,7 @@ class Publisher:
 
     def _check_size(self, log: Log, size: int) -> None:
         try:
-            check_size(self._service, log, size)
+            check_size(self._broker, log, size)
         except AppendRefusedError as refused:
             raise _as_web_error(log, refused) from None
 
@@ -271,11 +271,11 @@ class Publisher:
             raise _as_web_error(log, refused) from None
 
 
-def append_here(service: Broker, log: Log, batches: Sequence[Batch]) -> AppendedBatches | None:
+def append_here(broker: Broker, log: Log, batches: Sequence[Batch]) -> AppendedBatches | None:
     """Append record batches to a log that this broker leads.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         log: The log.
         batches: The batches, whose CRCs were checked.
 
@@ -286,7 +286,7 @@ def append_here(service: Broker, log: Log, batches: Sequence[Batch]) -> Appended
         WebError: They are refused.
     """
     try:
-        return append_batches(service, log, batches)
+        return append_batches(broker, log, batches)
     except AppendRefusedError as refused:
         if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return None

@@ -30,11 +30,11 @@ UNPACKED_BYTES = 2**20
 # Logs
 
 
-def find_logs(service: Broker, topic: str, numbers: Iterable[int] | None = None) -> list[Log]:
+def find_logs(broker: Broker, topic: str, numbers: Iterable[int] | None = None) -> list[Log]:
     """Return logs of a topic.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         topic: The topic.
         numbers: The numbers of the logs; None for all.
 
@@ -44,8 +44,8 @@ def find_logs(service: Broker, topic: str, numbers: Iterable[int] | None = None)
     Raises:
         WebError: There is no such topic or log.
     """
-    logs = service.broker.logs(topic)
-    if not logs and service.broker.inventory.record_count(topic):
+    logs = broker.node.logs(topic)
+    if not logs and broker.node.inventory.record_count(topic):
         raise WebError("topic_not_found", f"the topic {topic!r} has no logs: {find_name_problem(topic)}")
     if not logs:
         raise topic_not_found(topic)
@@ -59,11 +59,11 @@ def find_logs(service: Broker, topic: str, numbers: Iterable[int] | None = None)
     return found
 
 
-async def find_offset_by_time(service: Broker, log: Log, timestamp_ms: int) -> int:
+async def find_offset_by_time(broker: Broker, log: Log, timestamp_ms: int) -> int:
     """Return the offset of the first committed record that was made at a time or later; else the end of the log.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         log: The log.
         timestamp_ms: The time, in milliseconds since 1970.
 
@@ -73,9 +73,9 @@ async def find_offset_by_time(service: Broker, log: Log, timestamp_ms: int) -> i
     Raises:
         WebError: The storage fails.
     """
-    end = service.last_stable_offset(log)
+    end = broker.last_stable_offset(log)
     try:
-        at = await service.broker.reader.find_offset_by_time(log, timestamp_ms)
+        at = await broker.node.reader.find_offset_by_time(log, timestamp_ms)
     except StorageError as error:
         raise WebError("storage_failed", f"the storage fails: {error}") from None
     return end if at is None else min(at[0], end)
@@ -126,12 +126,12 @@ class ReadRecords:
 
 
 async def read_committed(
-    service: Broker, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
+    broker: Broker, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
 ) -> ReadRecords:
     """Return the committed records of a log from an offset on, as many as there are within a size.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         log: The log.
         offset: The offset of the first record. If it was dropped, the records begin behind it.
         bytes_max: The approximate maximum size. One batch is returned even if it is larger.
@@ -144,14 +144,14 @@ async def read_committed(
         WebError: The topic was deleted, or the storage fails.
     """
     offset = max(offset, log.index.start_offset)
-    stable = service.last_stable_offset(log)
+    stable = broker.last_stable_offset(log)
     end = stable if end_offset is None else min(stable, end_offset)
     if log.is_gone:
         raise topic_not_found(log.topic)
     if offset >= end:
         return ReadRecords(offset, offset, ())
     try:
-        reader = service.broker.reader
+        reader = broker.node.reader
         read, unpacked_bytes = await reader.read_measured(log, offset, end, bytes_max, UNPACKED_BYTES)
         batches = [(read_header(data), data) for data in read]
     except (StorageError, BatchError) as error:
@@ -159,7 +159,7 @@ async def read_committed(
             raise topic_not_found(log.topic) from None
         raise WebError("storage_failed", f"the storage fails: {error}") from None
     next_offset = batches[-1][0].end_offset if batches else end
-    committed = _committed(batches, service.aborted_between(log, offset, next_offset))
+    committed = _committed(batches, broker.aborted_between(log, offset, next_offset))
     return ReadRecords(offset, next_offset, committed, unpacked_bytes)
 
 
@@ -178,19 +178,19 @@ def _committed(
     return [batch for batch, is_committed in split_committed(batches, aborted) if is_committed]
 
 
-def has_records(service: Broker, log: Log, offset: int) -> bool:
+def has_records(broker: Broker, log: Log, offset: int) -> bool:
     """Return whether a log has committed records at an offset or later, or was deleted."""
-    return service.last_stable_offset(log) > offset or log.is_gone
+    return broker.last_stable_offset(log) > offset or log.is_gone
 
 
-async def wait_records(service: Broker, offsets: Mapping[Log, int]) -> None:
+async def wait_records(broker: Broker, offsets: Mapping[Log, int]) -> None:
     """Wait until one of these logs has records at its offset or later, or is deleted.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         offsets: The offset in each log.
     """
-    while not any(has_records(service, log, offset) for log, offset in offsets.items()):
-        with service.broker.watchers.watching(offsets) as advanced:
+    while not any(has_records(broker, log, offset) for log, offset in offsets.items()):
+        with broker.node.watchers.watching(offsets) as advanced:
             await advanced.wait()
     await trio.lowlevel.checkpoint()

@@ -61,9 +61,9 @@ class HttpConnection:
         self._web = web
         self._client = client
         self._upgrade = upgrade
-        self._stream: trio.abc.Stream = web.service.security.encrypt(client.stream)
+        self._stream: trio.abc.Stream = web.broker.security.encrypt(client.stream)
         self._is_encrypted = isinstance(self._stream, trio.SSLStream)
-        self._settings = web.service.config.http
+        self._settings = web.broker.config.http
         self._signatures = web.check_signatures()
         self._received = bytearray()
         self._is_at_end = False
@@ -73,7 +73,7 @@ class HttpConnection:
         """Serve the client until it or the broker ends the connection."""
         try:
             await self._shake_hands()
-            while not self._web.service.stopping.has_begun and await self._exchange():
+            while not self._web.broker.stopping.has_begun and await self._exchange():
                 pass
         except DisconnectError as ended:
             self._web.counters.disconnected[str(ended)] += 1
@@ -83,7 +83,7 @@ class HttpConnection:
     async def _shake_hands(self) -> None:
         if not isinstance(self._stream, trio.SSLStream):
             return
-        with trio.move_on_after(self._settings.receive_ms / 1000) as scope, self._web.service.stopping.interrupting():
+        with trio.move_on_after(self._settings.receive_ms / 1000) as scope, self._web.broker.stopping.interrupting():
             try:
                 await self._stream.do_handshake()
             except (trio.BrokenResourceError, ssl.SSLError):
@@ -134,7 +134,7 @@ class HttpConnection:
             response = await answer_request(request)
         finally:
             body.release()
-        if body.failure and self._web.service.stopping.has_begun:  # only this broker knows why the rest is missing
+        if body.failure and self._web.broker.stopping.has_begun:  # only this broker knows why the rest is missing
             raise DisconnectError("gone")
         body.skip_received()
         return await self._send_response(framing, head, response)
@@ -166,7 +166,7 @@ class HttpConnection:
             await trio.lowlevel.checkpoint()
             return b""
         data: bytes | bytearray = b""
-        with self._web.service.stopping.interrupting(), suppress(trio.BrokenResourceError):  # the client has gone
+        with self._web.broker.stopping.interrupting(), suppress(trio.BrokenResourceError):  # the client has gone
             data = await self._stream.receive_some(most)
         self._web.counters.received_bytes += len(data)
         self._received += data
@@ -186,7 +186,7 @@ class HttpConnection:
     async def _send_response(self, framing: h11.Connection, head: Head | None, response: AnyResponse) -> bool:
         """Send a response. Return whether the connection continues."""
         headers = response_headers(head, response, self._web.origins)
-        if framing.their_state in {h11.SEND_BODY, h11.ERROR} or self._is_at_end or self._web.service.stopping.has_begun:
+        if framing.their_state in {h11.SEND_BODY, h11.ERROR} or self._is_at_end or self._web.broker.stopping.has_begun:
             headers.append(("Connection", "close"))
         is_head = head is not None and head.method == "HEAD"
         self._web.counters.responses[int(response.status)] += 1

@@ -31,10 +31,10 @@ class HttpServer:
     """What all clients of HTTP and WebSocket share.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
 
     Attributes:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         url: Where the listener listens. Empty until then.
         crowd: The connections.
         receiving: The memory for bodies that are being received.
@@ -60,39 +60,39 @@ class HttpServer:
         verification: The verification of the storage.
     """
 
-    def __init__(self, service: Broker) -> None:
-        self.service = service
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
         self.url = ""
-        http, security = service.config.http, service.security
+        http, security = broker.config.http, broker.security
         self.crowd = ConnectionQuotas(http.connections_max, http.connections_per_address_max)
-        self.receiving = service.memory.room(http.receiving_bytes_max)
-        self.answers = service.memory.room(http.answers_bytes_max)
+        self.receiving = broker.memory.room(http.receiving_bytes_max)
+        self.answers = broker.memory.room(http.answers_bytes_max)
         self.counters = WebCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
-        config, address = service.config, service.broker.address
+        config, address = broker.config, broker.node.address
         secret = read_secret(config.broker.secret_file)
         self.forwarding_key = create_key() if not secret and security.users is None else ""
         self._secret = secret or self.forwarding_key
         self.client = client = BrokerClient(config, address, secret)
-        self.other_brokers = OtherBrokers(service, client)
-        self.remote = RemoteLogs(service, client, partial(append_here, service))
-        self.logs, self.own_logs = LogAccess(service, self.remote, client), LogAccess(service)
+        self.other_brokers = OtherBrokers(broker, client)
+        self.remote = RemoteLogs(broker, client, partial(append_here, broker))
+        self.logs, self.own_logs = LogAccess(broker, self.remote, client), LogAccess(broker)
         self.publisher = Publisher(self.logs)
         self.own_publisher = Publisher(self.own_logs, creates_topics=False)
         self.sessions = Sessions(trio.current_time)
         self.reads = SharedReads(self.logs, self.answers)
-        self.authenticator = Authenticator(security.users, self.sessions, service.logins)
+        self.authenticator = Authenticator(security.users, self.sessions, broker.logins)
         self.started_at = now_ms()
         self.throughput = Activity()
         self.usage = Measurement()
-        self.survey_cache = Surveys(service.config)
-        self.verification = StorageVerification(service.broker.inventory.storage)
-        service.listeners.append(self)
+        self.survey_cache = Surveys(broker.config)
+        self.verification = StorageVerification(broker.node.inventory.storage)
+        broker.listeners.append(self)
 
     def check_signatures(self) -> SignatureChecker:
         """Return what checks the signatures of other brokers over a new connection."""
-        return SignatureChecker(self._secret, self.service.broker.address)
+        return SignatureChecker(self._secret, self.broker.node.address)
 
     async def identify(
         self, head: Head, *, host: str, is_local: bool, is_private: bool, signatures: SignatureChecker

@@ -67,9 +67,9 @@ class Request:
     held_bytes: int = 0
 
     @property
-    def service(self) -> Broker:
+    def broker(self) -> Broker:
         """The broker and its coordinators."""
-        return self.web.service
+        return self.web.broker
 
     @property
     def is_forwarded(self) -> bool:

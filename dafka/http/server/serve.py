@@ -32,10 +32,10 @@ async def serve_http(
         task_status: Told that clients are served.
     """
     host, port = sockets[0].getsockname()[:2]
-    scheme = "http" if web.service.security.tls is None else "https"
+    scheme = "http" if web.broker.security.tls is None else "https"
     web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    web.service.broker.describe(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
+    web.broker.node.describe(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
 
     async def serve_client(client: AcceptedClient) -> None:
         try:
@@ -50,19 +50,19 @@ async def serve_http(
         await nursery.start(web.remote.run)
         nursery.start_soon(web.survey_cache.run)
         nursery.start_soon(web.verification.run)
-        await accept_clients(sockets, web.crowd, web.service.stopping, serve_client, task_status=task_status)
+        await accept_clients(sockets, web.crowd, web.broker.stopping, serve_client, task_status=task_status)
         nursery.cancel_scope.cancel()
 
 
 def find_advertised_url(web: HttpServer) -> str:
     """Return where other brokers reach a listener."""
-    advertised = web.service.config.http.advertised_url
+    advertised = web.broker.config.http.advertised_url
     if advertised:
         return advertised.rstrip("/")
     url = urlsplit(web.url)
     if url.hostname not in {"0.0.0.0", "::"}:
         return web.url
-    endpoint = split_tcp_endpoint(web.service.broker.endpoint)
+    endpoint = split_tcp_endpoint(web.broker.node.endpoint)
     return web.url if endpoint is None else f"{url.scheme}://{endpoint[0]}:{url.port}"
 
 

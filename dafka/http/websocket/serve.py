@@ -33,10 +33,10 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
         received: What was received of it: the request of the handshake, and perhaps more.
         request: The same request, whose origin and credentials were checked.
     """
-    web, settings = request.web, request.service.config.http
+    web, settings = request.web, request.broker.config.http
     bytes_max = settings.message_bytes_max
     if request.is_forwarded:  # the other broker has checked the size of its client's message
-        bytes_max = max(bytes_max, request.service.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
+        bytes_max = max(bytes_max, request.broker.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
     client = ClientStream(
         stream, received, web.receiving, request.access.user or request.host, bytes_max, settings.receive_ms
     )
@@ -52,7 +52,7 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
         reason = "unexpected error"
         try:
             await Session(connection, request).run()
-            reason = "closed" if web.service.stopping.has_begun else "no login"
+            reason = "closed" if web.broker.stopping.has_begun else "no login"
         except* ConnectionClosed:
             reason = "closed" if connection.close_code in {1000, 1001} else "gone"
         except* Exception:

@@ -64,8 +64,8 @@ class Session:
         self._connection = connection
         self._request = request
         self._web = request.web
-        self._service = request.service
-        self._settings = request.service.config.http
+        self._broker = request.broker
+        self._settings = request.broker.config.http
         self._access = request.access
         self._is_binary = connection.subprotocol == messages.BINARY_PROTOCOL
         self._subscriptions: dict[int, Subscription] = {}
@@ -85,7 +85,7 @@ class Session:
     async def run(self) -> None:
         """Serve the client until the broker stops. Raises `ConnectionClosed` if the connection ends before."""
         if not self._access.is_known:
-            self._login_scope.deadline = trio.current_time() + self._service.security.settings.login_ms / 1000
+            self._login_scope.deadline = trio.current_time() + self._broker.security.settings.login_ms / 1000
         user = self._access.user if self._access.is_known else None
         welcome = messages.Welcome(
             user=user,
@@ -99,7 +99,7 @@ class Session:
                 nursery.start_soon(self._keep_alive)
                 async with trio.open_nursery() as self._nursery, self._unanswered:
                     self._nursery.start_soon(self._answer_publishes)
-                    while not self._service.stopping.has_begun:
+                    while not self._broker.stopping.has_begun:
                         await self._receive()
                     for subscription in self._subscriptions.values():
                         subscription.stop()
@@ -115,7 +115,7 @@ class Session:
 
     async def _receive(self) -> None:
         identifier = received = None
-        with self._service.stopping.interrupting():
+        with self._broker.stopping.interrupting():
             received = await self._connection.recv()
         if received is None:
             return
@@ -194,7 +194,7 @@ class Session:
 
     @_handles(messages.InitProducer)
     async def _init_producer(self, message: messages.InitProducer) -> None:
-        result = await self._service.transactions.init_producer_id(None)
+        result = await self._broker.transactions.init_producer_id(None)
         if result.error_code:
             raise WebError("conflict", f"there is no id for the producer: {error_name(result.error_code)}")
         producer = result.producer
@@ -213,7 +213,7 @@ class Session:
             self._access.check_write(message.topic)
             await self._request.publisher.prepare(message.topic)
             self._request.publisher.ensure_topic(message.topic)
-        found = find_logs(self._service, message.topic)
+        found = find_logs(self._broker, message.topic)
         is_forwarded = self._request.is_forwarded
         if is_forwarded:  # the other broker asks the leaders of the other logs
             found = [log for log in found if log.leadership.is_led]
@@ -238,7 +238,7 @@ class Session:
         group = getattr(position, "group", None)
         if group is not None:
             self._access.check_group(group)
-        logs = find_logs(self._service, message.topic, message.logs)
+        logs = find_logs(self._broker, message.topic, message.logs)
         offsets = await find_offsets(self._request.logs, logs, position)
         bounds = await self._request.logs.bounds(logs)
         subscription = Subscription(
@@ -278,7 +278,7 @@ class Session:
         self._access.check_group(message.group)
         self._access.check_read(message.topic)
         offsets = parse_offsets(message.offsets)
-        find_logs(self._service, message.topic, offsets)
+        find_logs(self._broker, message.topic, offsets)
         await self._request.groups.commit(message.group, message.topic, offsets)
         await self._connection.send_text(encode_message(messages.Committed(id=message.id)))
 

@@ -84,7 +84,7 @@ class Subscription:
         self._has_credit = trio.Event()
         self._waiting = trio.CancelScope()
         self._is_stopping = False
-        self._follower = DivergenceTracker(context.access.service.broker)
+        self._follower = DivergenceTracker(context.access.broker.node)
 
     def add_credit(self, records: int) -> None:
         """Let further records be sent."""
@@ -136,8 +136,8 @@ class Subscription:
             await self._context.access.wait_records(self._offsets)
 
     def _find_further_logs(self) -> None:
-        service = self._context.access.service
-        logs = find_logs(service, self._topic)
+        broker = self._context.access.broker
+        logs = find_logs(broker, self._topic)
         if any(log.is_gone for log in self._offsets):
             raise topic_not_found(self._topic)
         if self._has_all_logs:

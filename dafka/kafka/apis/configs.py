@@ -56,9 +56,9 @@ def list_settings(topic: Topic, config: Config) -> list[Setting]:
 
 
 def _broker_settings(client: RequestContext) -> list[Setting]:
-    config = client.service.config
+    config = client.broker.config
     kafka = config.kafka
-    own = client.service.broker.brokers.own
+    own = client.broker.node.brokers.own
     host, port = client.endpoint
     scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
     is_created = "true" if kafka.auto_create_topics == "on" else "false"
@@ -84,13 +84,13 @@ async def describe_configs(client: RequestContext, request: DescribeConfigsReque
 
 def _describe(client: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
-    own = client.service.broker.brokers.own
+    own = client.broker.node.brokers.own
     if resource.resource_type == TOPIC:
-        topic = client.service.broker.find_topic(resource.resource_name)
+        topic = client.broker.node.find_topic(resource.resource_name)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            settings, is_read_only = list_settings(topic, client.service.config), False
+            settings, is_read_only = list_settings(topic, client.broker.config), False
     elif resource.resource_type == BROKER and resource.resource_name in {"", str(own.number)}:
         settings = _broker_settings(client)
     else:
@@ -138,7 +138,7 @@ async def alter_configs_incrementally(
     """Change some settings of topics."""
     responses = []
     for each in request.resources:
-        topic = client.service.broker.find_topic(each.resource_name)
+        topic = client.broker.node.find_topic(each.resource_name)
         settings = _changed({} if topic is None else dict(topic.settings), each.configs)
         if settings is None:
             message = "settings can be set and deleted"
@@ -167,14 +167,14 @@ async def _change(
 ) -> AlterConfigsResourceResponse:
     if resource_type != TOPIC:
         return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
-    if client.service.broker.find_topic(name) is None:
+    if client.broker.node.find_topic(name) is None:
         return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
     problem = find_settings_problem(settings)
     if problem:
         return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
     try:
         if not is_trial:
-            await client.service.broker.change_topic(name, settings=settings).wait()
+            await client.broker.node.change_topic(name, settings=settings).wait()
     except StorageError as failed:
         return _respond(resource_type, name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
     return _respond(resource_type, name, ErrorCode.NONE, None)

@@ -48,8 +48,8 @@ async def describe_topic_partitions(
     client: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answer with a page of the logs of topics, in the order of their names."""
-    broker, cluster = client.service.broker, client.view_cluster()
-    names = sorted({each.name for each in request.topics} or broker.topics)
+    node, cluster = client.broker.node, client.view_cluster()
+    names = sorted({each.name for each in request.topics} or node.topics)
     cursor = request.cursor
     first = 0
     if cursor is not None:
@@ -62,13 +62,13 @@ async def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(
                 throttle_time_ms=0, topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
-        topic = broker.find_topic(name)
+        topic = node.find_topic(name)
         if topic is None:
             topics.append(_unknown(name))
             continue
         numbers = range(first, topic.log_count)[:left]
         first, left = 0, left - len(numbers)
-        topics.append(_describe_topic(cluster, topic, broker.logs(name)[numbers.start : numbers.stop]))
+        topics.append(_describe_topic(cluster, topic, node.logs(name)[numbers.start : numbers.stop]))
         if numbers and numbers.stop < topic.log_count:
             cursor = Cursor(topic_name=name, partition_index=numbers.stop)
             return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics, next_cursor=cursor)
@@ -106,23 +106,23 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 @handles(DescribeLogDirsRequest)
 async def describe_log_dirs(client: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Answer with the size of the logs that this broker keeps in its storage."""
-    broker, cluster = client.service.broker, client.view_cluster()
+    node, cluster = client.broker.node, client.view_cluster()
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
     try:
-        for name in [name for name in broker.topics if asked is None or name in asked]:
-            sizes = await broker.inventory.log_bytes(name)
+        for name in [name for name in node.topics if asked is None or name in asked]:
+            sizes = await node.inventory.log_bytes(name)
             parts = [
                 DescribeLogDirsPartition(
                     partition_index=log.number, partition_size=size, offset_lag=0, is_future_key=False
                 )
-                for log, size in zip(broker.logs(name), sizes, strict=False)
-                if (asked is None or log.number in asked[name]) and broker.address in cluster.replicas_of(log)
+                for log, size in zip(node.logs(name), sizes, strict=False)
+                if (asked is None or log.number in asked[name]) and node.address in cluster.replicas_of(log)
             ]
             topics.append(DescribeLogDirsTopic(name=name, partitions=parts))
     except StorageError:
         error, topics = ErrorCode.KAFKA_STORAGE_ERROR, []
-    result = DescribeLogDirsResult(error_code=error, log_dir=client.service.config.store.storage, topics=topics)
+    result = DescribeLogDirsResult(error_code=error, log_dir=client.broker.config.store.storage, topics=topics)
     return DescribeLogDirsResponse(throttle_time_ms=0, results=[result])
 
 
@@ -139,11 +139,11 @@ async def describe_producers(client: RequestContext, request: DescribeProducersR
 
 
 def _describe_log(client: RequestContext, topic: str, number: int) -> PartitionResponse:
-    log = client.service.broker.find_log(topic, number)
+    log = client.broker.node.find_log(topic, number)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
     if log is None or error:
         return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
-    known = client.service.producers.of(log)
+    known = client.broker.producers.of(log)
     begun = known.open_transactions
     states = []
     for producer_id, each in known.producers.items():
@@ -170,7 +170,7 @@ async def list_config_resources(
     types = set(request.resource_types) or {TOPIC, BROKER}
     found: list[ConfigResource] = []
     if TOPIC in types:
-        names = client.service.broker.topics
+        names = client.broker.node.topics
         found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
     if BROKER in types:
         nodes = client.view_cluster().nodes

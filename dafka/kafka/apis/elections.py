@@ -23,15 +23,15 @@ PREFERRED = 0
 @handles(ElectLeadersRequest)
 async def elect_leaders(client: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Have logs led by their preferred replicas."""
-    broker, asked = client.service.broker, request.topic_partitions
+    node, asked = client.broker.node, request.topic_partitions
     if asked is None:
-        places = [(topic.name, number) for topic in broker.topics.values() for number in range(topic.log_count)]
+        places = [(topic.name, number) for topic in node.topics.values() for number in range(topic.log_count)]
     else:
         places = list(dict.fromkeys((topic.topic, number) for topic in asked for number in topic.partitions))
     results: dict[tuple[str, int], ErrorCode] = {}
 
     async def elect(place: tuple[str, int]) -> None:
-        results[place] = await _elect(client, broker.find_log(*place), request)
+        results[place] = await _elect(client, node.find_log(*place), request)
 
     async with trio.open_nursery() as nursery:
         for each in places:
@@ -45,7 +45,7 @@ async def _elect(client: RequestContext, log: Log | None, request: ElectLeadersR
     if log is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if request.election_type == PREFERRED:
-        return await client.service.elections.elect_preferred(log, max(request.timeout_ms, 0) / 1000)
+        return await client.broker.elections.elect_preferred(log, max(request.timeout_ms, 0) / 1000)
     # An unclean election would lose records that were acknowledged.
     has_leader = log.leadership.is_led or log.leadership.leader
     return ErrorCode.ELECTION_NOT_NEEDED if has_leader else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -62,14 +62,14 @@ async def fetch(client: RequestContext, request: FetchRequest) -> FetchResponse:
         return FetchResponse(error_code=session.error_code, responses=[])
     while True:
         # While it waits, logs may be deleted, and other brokers may become their leaders.
-        find = client.service.broker.find_log
+        find = client.broker.node.find_log
         wanted = [
             _Wanted(place.topic, each, find(place.topic, each.partition)) for place, each in session.wanted.items()
         ]
         if request.rack_id:
             _choose_replicas(client.view_cluster(), request.rack_id, wanted)
         logs = [each.log for each in wanted if each.log is not None]
-        with client.service.broker.watchers.watching(logs) as advanced:
+        with client.broker.node.watchers.watching(logs) as advanced:
             parts = await _read_within_room(client, request, wanted)
             size = sum(len(part.records or b"") for part in parts)
             if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
@@ -90,7 +90,7 @@ def _withhold_ends(client: RequestContext, wanted: list[_Wanted], parts: list[Pa
     for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
         log = each.log
         is_end = not (part.records or _is_urgent(part))
-        if is_end and log is not None and log.leadership.is_led and not client.service.broker.holds_lease(log):
+        if is_end and log is not None and log.leadership.is_led and not client.broker.node.holds_lease(log):
             parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -170,7 +170,7 @@ async def _read_log(
 ) -> PartitionData:
     offset = wanted.partition.fetch_offset
     is_committed = request.isolation_level == READ_COMMITTED
-    stable = client.service.last_stable_offset(log)
+    stable = client.broker.last_stable_offset(log)
     part = _part(wanted, ErrorCode.NONE)
     part.high_watermark, part.last_stable_offset = log.high_watermark, stable
     part.log_start_offset = log.index.start_offset
@@ -184,25 +184,25 @@ async def _read_log(
     if limit <= 0 or offset >= end:
         return part
     try:
-        async with client.service.reads_of(client.source):
+        async with client.broker.reads_of(client.source):
             if client.header.api_version < _BATCHES_VERSION:
                 batches = await _read_messages(client, log, offset, end, limit)
             else:
-                batches = await client.service.broker.reader.read(log, offset, end, limit)
+                batches = await client.broker.node.reader.read(log, offset, end, limit)
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part
     part.records = b"".join(batches)
     if is_committed:
         returned_end = read_header(batches[-1]).end_offset if batches else offset
-        aborted = client.service.aborted_between(log, offset, returned_end)
+        aborted = client.broker.aborted_between(log, offset, returned_end)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
 
 
 async def _read_messages(client: RequestContext, log: Log, offset: int, end: int, limit: int) -> list[bytes]:
     """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
-    batches = await client.service.broker.reader.read(log, offset, end, limit, limit)
+    batches = await client.broker.node.reader.read(log, offset, end, limit, limit)
     magic = int(client.header.api_version >= _TIMES_VERSION)
 
     def convert() -> list[bytes]:

@@ -67,7 +67,7 @@ async def find_coordinator(client: RequestContext, request: FindCoordinatorReque
 def _find_coordinator(client: RequestContext, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
     error, node = ErrorCode.INVALID_REQUEST, None
     if key_type in {GROUP_KEY, TRANSACTION_KEY}:
-        broker = client.service.coordinator_of(key)
+        broker = client.broker.coordinator_of(key)
         node = None if broker is None else cluster.find_node(broker.address)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE if node is None else ErrorCode.NONE
     if node is None:
@@ -95,7 +95,7 @@ async def join_group(client: RequestContext, request: JoinGroupRequest) -> JoinG
         requires_known_member_id=version >= _KNOWN_MEMBER_VERSION,
         supports_skipping_assignment=version >= _SKIPPING_VERSION,
     )
-    result = await client.service.groups.join_group(join)
+    result = await client.broker.groups.join_group(join)
     return JoinGroupResponse(
         error_code=result.error_code,
         generation_id=result.generation_id,
@@ -125,7 +125,7 @@ async def sync_group(client: RequestContext, request: SyncGroupRequest) -> SyncG
         protocol_name=request.protocol_name,
         assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
-    result = await client.service.groups.sync_group(sync)
+    result = await client.broker.groups.sync_group(sync)
     return SyncGroupResponse(
         error_code=result.error_code,
         protocol_type=result.protocol_type,
@@ -137,7 +137,7 @@ async def sync_group(client: RequestContext, request: SyncGroupRequest) -> SyncG
 @handles(HeartbeatRequest)
 async def heartbeat(client: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Extend the session of a member."""
-    error = await client.service.groups.heartbeat(
+    error = await client.broker.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
     return HeartbeatResponse(error_code=error)
@@ -150,7 +150,7 @@ async def leave_group(client: RequestContext, request: LeaveGroupRequest) -> Lea
         leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
-    result = await client.service.groups.leave_group(request.group_id, leaving)
+    result = await client.broker.groups.leave_group(request.group_id, leaving)
     error = result.error_code
     if client.header.api_version < _MEMBERS_VERSION and not error and result.members:
         error = result.members[0].error_code
@@ -169,7 +169,7 @@ async def leave_group(client: RequestContext, request: LeaveGroupRequest) -> Lea
 async def list_groups(client: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
     try:
-        groups = await client.service.groups.list_groups(request.states_filter, request.types_filter)
+        groups = await client.broker.groups.list_groups(request.states_filter, request.types_filter)
     except CoordinatorError as error:
         return ListGroupsResponse(error_code=error.error_code, groups=[])
     return ListGroupsResponse(
@@ -189,7 +189,7 @@ async def list_groups(client: RequestContext, request: ListGroupsRequest) -> Lis
 @handles(DescribeGroupsRequest)
 async def describe_groups(client: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
-    described = await client.service.groups.describe_groups(request.groups)
+    described = await client.broker.groups.describe_groups(request.groups)
     found = [described[each] for each in request.groups]
     hidden = ErrorCode.NONE if client.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
     return DescribeGroupsResponse(
@@ -220,7 +220,7 @@ async def describe_groups(client: RequestContext, request: DescribeGroupsRequest
 @handles(DeleteGroupsRequest)
 async def delete_groups(client: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""
-    errors = await client.service.groups.delete_groups(request.groups_names)
+    errors = await client.broker.groups.delete_groups(request.groups_names)
     results = [DeletableGroupResult(group_id=each, error_code=error) for each, error in errors.items()]
     return DeleteGroupsResponse(throttle_time_ms=0, results=results)
 
@@ -229,7 +229,7 @@ async def delete_groups(client: RequestContext, request: DeleteGroupsRequest) ->
 async def delete_offsets(client: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets."""
     logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    result = await client.service.groups.delete_offsets(request.group_id, logs)
+    result = await client.broker.groups.delete_offsets(request.group_id, logs)
     topics = [
         OffsetDeleteResponseTopic(
             name=topic.name,

@@ -28,16 +28,16 @@ from dafka.kafka.server.cluster_view import ClusterView
 @handles(MetadataRequest)
 async def describe_metadata(client: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Answer with the brokers and the topics. Topics that are asked for by name are created if that is allowed."""
-    broker = client.service.broker
+    node = client.broker.node
     is_for_all = request.topics is None or (client.header.api_version == 0 and not request.topics)
     found: list[Topic | MetadataResponseTopic] = []
     if not is_for_all:
-        may_create = request.allow_auto_topic_creation and client.service.config.kafka.auto_create_topics == "on"
+        may_create = request.allow_auto_topic_creation and client.broker.config.kafka.auto_create_topics == "on"
         found = [await _find(client, each, may_create=may_create) for each in request.topics or ()]
     cluster = client.view_cluster()
     topics = [
-        _describe(cluster, each, broker.logs(each.name)) if isinstance(each, Topic) else each
-        for each in (broker.topics.values() if is_for_all else found)
+        _describe(cluster, each, node.logs(each.name)) if isinstance(each, Topic) else each
+        for each in (node.topics.values() if is_for_all else found)
     ]
     leaders = {log.leader_id for topic in topics for log in topic.partitions}
     return MetadataResponse(
@@ -55,7 +55,7 @@ async def _find(
     client: RequestContext, asked: MetadataRequestTopic, *, may_create: bool
 ) -> Topic | MetadataResponseTopic:
     """Return a topic, or the answer if there is none."""
-    broker, name = client.service.broker, asked.name
+    node, name = client.broker.node, asked.name
     topic = client.find_topic(name, asked.topic_id)
     if topic is None and name is None:
         return _unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id)
@@ -63,13 +63,13 @@ async def _find(
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create:
-            await broker.replicator.wait_topics()
+            await node.replicator.wait_topics()
             try:
-                if broker.find_topic(name) is None:
-                    await broker.create_topic(name).wait()
+                if node.find_topic(name) is None:
+                    await node.create_topic(name).wait()
             except StorageError:
                 return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
-            topic = broker.find_topic(name)
+            topic = node.find_topic(name)
     return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
 
 

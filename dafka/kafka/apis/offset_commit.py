@@ -48,7 +48,7 @@ async def commit_offsets(client: RequestContext, request: OffsetCommitRequest) -
         retention_ms=request.retention_time_ms if client.header.api_version in _RETENTION_VERSIONS else None,
         offsets=known,
     )
-    errors = await client.service.groups.commit_offsets(commit)
+    errors = await client.broker.groups.commit_offsets(commit)
     topics = _answer_commit(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
     return OffsetCommitResponse(topics=topics)
 
@@ -66,7 +66,7 @@ async def commit_transaction_offsets(
         offsets=_of_known_logs(client, _offsets_in(request)),
     )
     producer = Producer(request.producer_id, request.producer_epoch)
-    errors = await client.service.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
+    errors = await client.broker.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
     topics = _answer_commit(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
@@ -95,7 +95,7 @@ async def _fetch(
     by_topic: dict[str, dict[int, FetchedOffset]] = {}
     error = ErrorCode.NONE
     try:
-        found = await client.service.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+        found = await client.broker.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
     except CoordinatorError as elsewhere:
         error = elsewhere.error_code
         found = dict.fromkeys(logs or (), FetchedOffset(-1, -1, "", error))
@@ -168,5 +168,5 @@ def _of_known_logs(
     client: RequestContext, offsets: Mapping[TopicPartition, OffsetToCommit]
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Return the offsets of logs that exist."""
-    broker = client.service.broker
-    return {log: offset for log, offset in offsets.items() if broker.find_log(log.topic, log.partition) is not None}
+    node = client.broker.node
+    return {log: offset for log, offset in offsets.items() if node.find_log(log.topic, log.partition) is not None}

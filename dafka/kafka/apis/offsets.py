@@ -44,9 +44,9 @@ async def list_offsets(client: RequestContext, request: ListOffsetsRequest) -> L
 async def _find_offset(
     client: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    service = client.service
+    broker = client.broker
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=ErrorCode.NONE)
-    log = service.broker.find_log(topic, asked.partition_index)
+    log = broker.node.find_log(topic, asked.partition_index)
     if log is None:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
@@ -54,7 +54,7 @@ async def _find_offset(
     if answer.error_code:
         return answer
     is_committed = request.isolation_level == READ_COMMITTED
-    end = service.last_stable_offset(log) if is_committed else log.high_watermark
+    end = broker.last_stable_offset(log) if is_committed else log.high_watermark
     try:
         if asked.timestamp == LATEST:
             answer.offset = end
@@ -62,14 +62,14 @@ async def _find_offset(
             answer.offset = log.index.start_offset
         elif asked.timestamp != LATEST_TIERED:
             if asked.timestamp == MAX_TIMESTAMP:
-                found = await service.broker.reader.find_latest_time(log)
+                found = await broker.node.reader.find_latest_time(log)
             else:
-                found = await service.broker.reader.find_offset_by_time(log, asked.timestamp)
+                found = await broker.node.reader.find_offset_by_time(log, asked.timestamp)
             if found is not None and found[0] < end:
                 answer.offset, answer.timestamp = found
     except StorageError:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    is_end_known = log.is_end_known and service.broker.holds_lease(log)
+    is_end_known = log.is_end_known and broker.node.holds_lease(log)
     if not is_end_known and (asked.timestamp == LATEST or answer.offset == _NONE):
         is_known = client.header.api_version >= _NOT_AVAILABLE_VERSION
         answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
@@ -94,7 +94,7 @@ async def find_epoch_ends(client: RequestContext, request: OffsetForLeaderEpochR
 def _find_epoch_end(
     client: RequestContext, topic: str, asked: OffsetForLeaderPartition
 ) -> OffsetForLeaderPartitionResult:
-    log = client.service.broker.find_log(topic, asked.partition)
+    log = client.broker.node.find_log(topic, asked.partition)
     if log is None:
         return OffsetForLeaderPartitionResult(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=asked.partition
@@ -109,7 +109,7 @@ def _find_epoch_end(
 
 async def _delete_before(client: RequestContext, log: Log, offset: int) -> ErrorCode:
     try:
-        await client.service.broker.delete_records(log, offset)
+        await client.broker.node.delete_records(log, offset)
     except StorageError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     except TopicDeletedError:
@@ -120,12 +120,12 @@ async def _delete_before(client: RequestContext, log: Log, offset: int) -> Error
 @handles(DeleteRecordsRequest)
 async def delete_records(client: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records of logs before an offset; -1 is the end."""
-    broker = client.service.broker
+    node = client.broker.node
     topics = []
     for topic in request.topics:
         parts = []
         for asked in topic.partitions:
-            log = broker.find_log(topic.name, asked.partition_index)
+            log = node.find_log(topic.name, asked.partition_index)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
             if log is not None and not error:
                 offset = log.high_watermark if asked.offset == -1 else asked.offset

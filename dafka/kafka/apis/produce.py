@@ -99,7 +99,7 @@ async def begin_produce(
 async def _wait_unasked(client: RequestContext, pending: Pending) -> PartitionProduceResponse:
     """Wait for records that the client does not wait for, while its next answers do: not longer than others wait."""
     try:
-        with client.service.broker.waits.bounded():
+        with client.broker.node.waits.bounded():
             return await pending()
     except StorageError as error:
         raise ProduceRefusedError(str(error)) from None
@@ -108,7 +108,7 @@ async def _wait_unasked(client: RequestContext, pending: Pending) -> PartitionPr
 async def _wait_room(client: RequestContext) -> str:
     """Wait for room for the records of one log: few compressed bytes may be many. Return why there is none."""
     try:
-        await client.service.broker.wait_capacity()
+        await client.broker.node.wait_capacity()
     except StorageError as error:
         return str(error)
     return ""
@@ -117,7 +117,7 @@ async def _wait_room(client: RequestContext) -> str:
 async def _append(
     client: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
 ) -> Pending:
-    log = client.service.broker.find_log(topic, data.index)
+    log = client.broker.node.find_log(topic, data.index)
     if log is None:
         return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     waits_for_all = request.acks == _ALL
@@ -125,8 +125,8 @@ async def _append(
     try:
         _check_request(request, problem)
         batches = _read_batches(client, log, data.records)
-        async with unpacked(client.service, log, batches, client.source) as records:
-            appended = append_batches(client.service, log, batches, name, records=records, all_replicas=waits_for_all)
+        async with unpacked(client.broker, log, batches, client.source) as records:
+            appended = append_batches(client.broker, log, batches, name, records=records, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
         return _refuse(data.index, refused)
     except NotLeaderError:
@@ -162,12 +162,12 @@ def _read_batches(client: RequestContext, log: Log, records: bytes | memoryview 
     if not records:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
     version = client.header.api_version
-    check_size(client.service, log, len(records))
+    check_size(client.broker, log, len(records))
     if is_message_set(records):
         if version >= _BATCHES_VERSION:
             raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
         try:
-            data = convert_message_set(records, bytes_max=decompressed_bytes_max(client.service, log))
+            data = convert_message_set(records, bytes_max=decompressed_bytes_max(client.broker, log))
         except BatchTooLargeError as error:
             raise too_large(error) from None
         except (BatchError, EncodingError) as error:

@@ -45,7 +45,7 @@ async def alter_reassignments(
 def _alter(
     client: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
 ) -> ReassignablePartitionResponse:
-    log = client.service.broker.find_log(topic, asked.partition_index)
+    log = client.broker.node.find_log(topic, asked.partition_index)
     message = None
     if log is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -67,7 +67,7 @@ def _begin(
     if not may_change_count and len(before) != len(after):
         return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
     if before != after or log in _ongoing(client):
-        client.service.broker.change_replicas(log, after)
+        client.broker.node.change_replicas(log, after)
     return ErrorCode.NONE, None
 
 
@@ -75,17 +75,17 @@ def _cancel(client: RequestContext, log: Log) -> ErrorCode:
     """Let brokers choose who keeps a log: those that do go on, and one too many leaves."""
     if log not in _ongoing(client):
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    client.service.broker.change_replicas(log, ())
+    client.broker.node.change_replicas(log, ())
     return ErrorCode.NONE
 
 
 def _ongoing(client: RequestContext) -> dict[Log, tuple[str, ...]]:
     """Return the logs whose replicas are not yet those that somebody has asked for, and the latter."""
-    broker, cluster = client.service.broker, client.view_cluster()
+    node, cluster = client.broker.node, client.view_cluster()
     found: dict[Log, tuple[str, ...]] = {}
-    for topic in broker.topics.values():
+    for topic in node.topics.values():
         for number, wanted in topic.assignments.items():
-            log = broker.find_log(topic.name, number)
+            log = node.find_log(topic.name, number)
             if log is not None and set(wanted) != set(cluster.replicas_of(log)):
                 found[log] = wanted
     return found

@@ -37,15 +37,15 @@ async def create_topics(client: RequestContext, request: CreateTopicsRequest) ->
 
 
 async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
-    broker = client.service.broker
+    node = client.broker.node
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
-    count = client.service.config.kafka.log_count if count == -1 else count
+    count = client.broker.config.kafka.log_count if count == -1 else count
     replicas = max(asked.replication_factor, 0)
     error, message = ErrorCode.NONE, find_name_problem(asked.name)
     if message:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif broker.find_topic(asked.name) is not None:
+    elif node.find_topic(asked.name) is not None:
         error, message = ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {asked.name!r} already"
     elif count < 1:
         error, message = ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition"
@@ -55,7 +55,7 @@ async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool)
         try:
             placement = _place(client.view_cluster(), asked)
             if not is_trial:
-                await broker.create_topic(asked.name, count, settings, replicas, placement=placement).wait()
+                await node.create_topic(asked.name, count, settings, replicas, placement=placement).wait()
         except AssignmentError as refused:
             error, message = refused.error_code, str(refused)
         except ConfigError as refused:
@@ -64,12 +64,12 @@ async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool)
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
     if error:
         return CreatableTopicResult(name=asked.name, error_code=error, error_message=message)
-    topic = broker.find_topic(asked.name) or Topic(asked.name, "0", count, settings)
+    topic = node.find_topic(asked.name) or Topic(asked.name, "0", count, settings)
     configs = [
         CreatableTopicConfigs(
             name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
         )
-        for each in list_settings(topic, client.service.config)
+        for each in list_settings(topic, client.broker.config)
     ]
     return CreatableTopicResult(
         name=asked.name,
@@ -95,10 +95,10 @@ def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]
 def _count_replicas(client: RequestContext, topic: Topic, asked: int) -> int:
     """Return on how many brokers a topic is kept, or would be."""
     cluster = client.view_cluster()
-    logs = client.service.broker.logs(topic.name)
+    logs = client.broker.node.logs(topic.name)
     if logs:
         return len(cluster.replicas_of(logs[0]))
-    return asked or min(client.service.config.broker.replicas, len(cluster.nodes))
+    return asked or min(client.broker.config.broker.replicas, len(cluster.nodes))
 
 
 @handles(DeleteTopicsRequest, changes_topics=True)
@@ -115,7 +115,7 @@ async def delete_topics(client: RequestContext, request: DeleteTopicsRequest) ->
             continue
         error, message = ErrorCode.NONE, None
         try:
-            await client.service.delete_topic(topic.name)
+            await client.broker.delete_topic(topic.name)
         except StorageError as failed:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
         responses.append(
@@ -134,8 +134,8 @@ async def create_partitions(client: RequestContext, request: CreatePartitionsReq
 async def _add_logs(
     client: RequestContext, asked: CreatePartitionsTopic, is_trial: bool
 ) -> CreatePartitionsTopicResult:
-    broker = client.service.broker
-    topic = broker.find_topic(asked.name)
+    node = client.broker.node
+    topic = node.find_topic(asked.name)
     if topic is None:
         return _answer_count(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     first, placement = topic.log_count, list[tuple[str, ...]]()
@@ -151,10 +151,10 @@ async def _add_logs(
             return _answer_count(asked, ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused))
     if not is_trial:
         try:
-            await broker.change_topic(asked.name, log_count=asked.count).wait()
-            for log, replicas in zip(broker.logs(asked.name)[first:], placement, strict=False):
+            await node.change_topic(asked.name, log_count=asked.count).wait()
+            for log, replicas in zip(node.logs(asked.name)[first:], placement, strict=False):
                 if replicas != client.view_cluster().replicas_of(log):
-                    broker.change_replicas(log, replicas)
+                    node.change_replicas(log, replicas)
         except (ConfigError, StorageError) as error:
             is_failure = isinstance(error, StorageError)
             code = ErrorCode.KAFKA_STORAGE_ERROR if is_failure else ErrorCode.INVALID_PARTITIONS

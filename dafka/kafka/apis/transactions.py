@@ -33,9 +33,9 @@ from dafka.storage.plugin_helpers import now_ms
 @handles(InitProducerIdRequest)
 async def init_producer_id(client: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a producer its id and epoch."""
-    service = client.service
+    broker = client.broker
     expected = Producer(request.producer_id, request.producer_epoch)
-    result = await service.transactions.init_producer_id(
+    result = await broker.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout_ms, expected
     )
     return InitProducerIdResponse(
@@ -49,9 +49,9 @@ async def init_producer_id(client: RequestContext, request: InitProducerIdReques
 @handles(AddPartitionsToTxnRequest)
 async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Let logs take part in a transaction: all of them, or none if one does not exist."""
-    service = client.service
+    broker = client.broker
     logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
-    unknown = {log for log in logs if service.broker.find_log(log.topic, log.partition) is None}
+    unknown = {log for log in logs if broker.node.find_log(log.topic, log.partition) is None}
     if unknown:
         errors = {
             log: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -60,7 +60,7 @@ async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequ
     else:
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         name = request.v3_and_below_transactional_id
-        answer = await service.transactions.add_partitions(name, producer, logs)
+        answer = await broker.transactions.add_partitions(name, producer, logs)
         errors = dict.fromkeys(logs, _error_for(client, answer, 2))
     return AddPartitionsToTxnResponse(
         throttle_time_ms=0,
@@ -83,7 +83,7 @@ async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequ
 async def add_offsets(client: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Let the offsets of a group take part in a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await client.service.transactions.add_offsets(request.transactional_id, producer, request.group_id)
+    answer = await client.broker.transactions.add_offsets(request.transactional_id, producer, request.group_id)
     return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
 
 
@@ -91,7 +91,7 @@ async def add_offsets(client: RequestContext, request: AddOffsetsToTxnRequest) -
 async def end_transaction(client: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await client.service.transactions.end_transaction(
+    answer = await client.broker.transactions.end_transaction(
         request.transactional_id, producer, is_commit=request.committed
     )
     return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
@@ -105,7 +105,7 @@ async def describe_transactions(
     states = []
     for name in request.transactional_ids:
         try:
-            transaction = await client.service.transactions.describe_transaction(name)
+            transaction = await client.broker.transactions.describe_transaction(name)
         except CoordinatorError as error:
             states.append(describe_nothing(name, error.error_code))
             continue
@@ -135,7 +135,7 @@ async def list_transactions(client: RequestContext, request: ListTransactionsReq
             throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
         )
     try:
-        found = await client.service.transactions.list_transactions()
+        found = await client.broker.transactions.list_transactions()
     except CoordinatorError as error:
         return ListTransactionsResponse(
             throttle_time_ms=0, error_code=error.error_code, unknown_state_filters=[], transaction_states=[]

@@ -96,22 +96,20 @@ class Connection:
     def __init__(self, accepted: AcceptedClient, listener: KafkaServer, endpoint: tuple[str, int]) -> None:
         self._accepted = accepted
         self._listener = listener
-        self._service = service = listener.service
-        self._stopping = service.stopping
-        security = service.security
+        self._broker = broker = listener.broker
+        self._stopping = broker.stopping
+        security = broker.security
         self._stream = security.encrypt(accepted.stream)
         self._counters = listener.counters
         self._users = security.users
         self._host = accepted.host
         self._endpoint = endpoint
-        self._kafka = kafka = service.config.kafka
+        self._kafka = kafka = broker.config.kafka
         self._splitter = FrameSplitter(kafka.request_bytes_max)
         self._authentication: Authentication | None = None
         if security.users is not None:
             is_private = security.tls is not None or accepted.is_local
-            self._authentication = Authentication(
-                security.users, service.logins, accepted.host, allows_plain=is_private
-            )
+            self._authentication = Authentication(security.users, broker.logins, accepted.host, allows_plain=is_private)
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
         self._user = ""
         self._ending = ""

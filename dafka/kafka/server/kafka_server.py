@@ -48,10 +48,10 @@ class KafkaServer:
     """What all clients of Kafka share.
 
     Args:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
 
     Attributes:
-        service: The broker and its coordinators.
+        broker: The broker and its coordinators.
         bootstrap_servers: Where the listener listens, as clients take it: `HOST:PORT`. Empty until then.
         fetch_sessions: The sessions of fetches.
         counters: What clients have done.
@@ -61,14 +61,14 @@ class KafkaServer:
         refusals: The requests that were refused because they are not offered, as far as that was logged.
     """
 
-    def __init__(self, service: Broker) -> None:
-        self.service = service
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
         self.bootstrap_servers = ""
-        kafka = service.config.kafka
+        kafka = broker.config.kafka
         self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
         self.counters = Counters()
         self.crowd = ConnectionQuotas(kafka.connections_max, kafka.connections_per_address_max)
-        self.receiving = service.memory.room(kafka.receiving_bytes_max)
-        self.answers = service.memory.room(kafka.answers_bytes_max)
+        self.receiving = broker.memory.room(kafka.receiving_bytes_max)
+        self.answers = broker.memory.room(kafka.answers_bytes_max)
         self.refusals = RecentReports()
-        service.listeners.append(self)
+        broker.listeners.append(self)

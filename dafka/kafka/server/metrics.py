@@ -105,20 +105,20 @@ class KafkaMetrics:
         }
 
     def _measure(self, topics: TopicLabels, groups: TopicLabels) -> Samples:
-        service = self._listener.service
+        broker = self._listener.broker
         states: Counter[tuple[str, ...]] = Counter()
         lag: Counter[tuple[str, ...]] = Counter()
-        listed = [(each, group) for each in service.groups.coordinators() for group in each.list_groups()]
+        listed = [(each, group) for each in broker.groups.coordinators() for group in each.list_groups()]
         for coordinator, group in listed:
             states[group.state,] += 1
             if not topics.topics_max:
                 continue
             for place, offset in coordinator.fetch_offsets(group.group_id, None).items():
-                log = service.broker.find_log(place.topic, place.partition)
+                log = broker.node.find_log(place.topic, place.partition)
                 if log is not None and offset.offset >= 0:
                     behind = max(log.high_watermark - offset.offset, 0)
                     lag[groups.label(group.group_id), topics.label(place.topic)] += behind
-        phases = [each.phase for each in service.transactions.known()]
+        phases = [each.phase for each in broker.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {
             "dafka_kafka_connections": {(): len(self._listener.crowd)},

@@ -27,7 +27,7 @@ async def serve_kafka(
         sockets: The sockets of `open_listening`.
         task_status: Told that clients are served.
     """
-    advertised = listener.service.config.kafka.advertised_listener
+    advertised = listener.broker.config.kafka.advertised_listener
     endpoint = split_listener(advertised) if advertised else None
 
     async def serve(client: AcceptedClient) -> None:
@@ -35,23 +35,23 @@ async def serve_kafka(
 
     host, port = sockets[0].getsockname()[:2]
     listener.bootstrap_servers = _join(host, port)
-    listener.service.broker.describe(kafka_listener=advertised or find_listener(host, port, listener.service.broker))
-    await accept_clients(sockets, listener.crowd, listener.service.stopping, serve, task_status=task_status)
+    listener.broker.node.describe(kafka_listener=advertised or find_listener(host, port, listener.broker.node))
+    await accept_clients(sockets, listener.crowd, listener.broker.stopping, serve, task_status=task_status)
 
 
-def find_listener(host: str, port: int, broker: BrokerNode) -> str:
+def find_listener(host: str, port: int, node: BrokerNode) -> str:
     """Return where clients of other brokers reach a listener: `HOST:PORT`.
 
     Args:
         host: The address that it listens on. If it listens on all of them, other nodes know one that reaches this one.
         port: Its port.
-        broker: The broker.
+        node: The broker.
 
     Returns:
         The listener.
     """
     if host in {"0.0.0.0", "::"}:
-        endpoint = split_tcp_endpoint(broker.endpoint)
+        endpoint = split_tcp_endpoint(node.endpoint)
         if endpoint is not None:
             host = endpoint[0].strip("[]")
     return _join(host, port)

@@ -152,7 +152,7 @@ async def test_login_must_come_in_time(tmp_path: Path) -> None:
 )
 async def test_what_the_user_may_not_do_is_forbidden(request_: dict[str, object], tmp_path: Path) -> None:
     async with open_web(config=secure(tmp_path)) as web:
-        await web.broker.broker.create_topic("other").wait()
+        await web.broker.node.create_topic("other").wait()
         async with open_client(web, Authorization=basic("ada", PASSWORD)) as client:
             await client.publish("orders", "a")
             await client.connection.send(json.dumps({"id": 5, **request_}))

@@ -233,7 +233,7 @@ async def test_half_open_connection_gives_everything_back() -> None:
         with trio.fail_after(DEADLINE_S):
             while len(web.broker.web.crowd):  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        assert not web.broker.broker.watchers
+        assert not web.broker.node.watchers
 
 
 @pytest.mark.parametrize("data", [bytes(2), b"\x88\x80" + bytes(4), frame(BINARY, bytes(10))])

@@ -101,7 +101,7 @@ async def run(
 
 async def test_records_are_published_to_the_logs_of_their_keys_and_read(node_folder: Path) -> None:
     async with open_web() as web:
-        await web.broker.broker.create_topic("orders", 3).wait()
+        await web.broker.node.create_topic("orders", 3).wait()
         published, found = await run(node_folder, "roundtrip", web, "orders", "100", count=2)
         keys = [f"k{number}" for number in range(100)]
         assert [log for log, _ in published] == [log_of_key(key.encode(), 3) for key in keys]
@@ -137,7 +137,7 @@ async def test_resources_commits_and_errors(node_folder: Path) -> None:
         assert described == [{"log": 0, "start_offset": 0, "end_offset": 3}]
         assert viewed == [[200, "orders"]]
         assert error == {"error": "topic_not_found"}
-        found = await web.broker.service.groups.fetch_offsets("group")
+        found = await web.broker.broker.groups.fetch_offsets("group")
         assert [each.offset for each in found.values()] == [1]
 
 

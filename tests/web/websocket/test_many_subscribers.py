@@ -65,7 +65,7 @@ async def test_slow_subscriber_holds_up_nobody() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES_MAX))
     with trio.fail_after(DEADLINE_S):
         async with open_web() as web, AsyncExitStack() as stack:
-            await web.broker.broker.create_topic("orders").wait()
+            await web.broker.node.create_topic("orders").wait()
             followers = []
             for _ in range(SUBSCRIBERS):
                 client = await stack.enter_async_context(open_raw(web))

@@ -22,7 +22,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def create(web: RunningWeb, topic: str, log_count: int = 1) -> None:
-    await web.broker.broker.create_topic(topic, log_count).wait()
+    await web.broker.node.create_topic(topic, log_count).wait()
 
 
 async def test_published_records_are_sent_to_subscribers(storage: str) -> None:
@@ -106,7 +106,7 @@ async def test_logs_that_a_topic_gets_later_are_sent(monkeypatch: pytest.MonkeyP
     async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
         await create(web, "orders")
         await client.subscribe("orders", "latest")
-        await web.broker.broker.change_topic("orders", log_count=2).wait()
+        await web.broker.node.change_topic("orders", log_count=2).wait()
         await publisher.publish("orders", "in the new log", log=1)
         assert await client.values(1) == ["in the new log"]
 
@@ -161,9 +161,9 @@ async def test_dropped_records_show_as_a_step_of_offsets() -> None:
         await client.publish("orders", *(f"{number}" for number in range(10)))
         identifier = await client.subscribe("orders", credit=2)
         assert (await client.expect("records"))["next_offset"] == 2
-        log = web.broker.broker.order.find_log("orders", 0)
+        log = web.broker.node.order.find_log("orders", 0)
         assert log is not None
-        await web.broker.broker.delete_records(log, 7)
+        await web.broker.node.delete_records(log, 7)
         await client.send("credit", id=identifier, records=100)
         message = await client.expect("records")
         assert (message["offset"], message["next_offset"]) == (7, 10)
@@ -197,7 +197,7 @@ async def test_committed_offsets_are_those_of_kafkas_group() -> None:
     async with open_web() as web, open_client(web) as client:
         await client.publish("orders", "a", "b", "c")
         assert (await client.ask("commit", group="g", topic="orders", offsets={"0": 2}))["type"] == "committed"
-        found = await web.broker.service.groups.fetch_offsets("g")
+        found = await web.broker.broker.groups.fetch_offsets("g")
         assert [each.offset for each in found.values()] == [2]
         answer = await client.ask("commit", group="g", topic="orders", offsets={"5": 2})
         assert answer["code"] == "log_not_found"
@@ -411,7 +411,7 @@ async def test_garbage_instead_of_batches_is_refused() -> None:
         for batches in (b"", b"garbage", bytes(100), encode_batch(0, [b"a"], timestamps=5)[:-1] + b"b"):
             await client.connection.send(encode_publish(7, "orders", 0, batches))
             assert (await client.expect("error", 7))["code"] == "bad_request"
-        log = web.broker.broker.order.find_log("orders", 0)
+        log = web.broker.node.order.find_log("orders", 0)
         assert log is not None
         assert log.high_watermark == 0
 

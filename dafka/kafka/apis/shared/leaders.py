@@ -56,7 +56,7 @@ def find_read_error(client: RequestContext, log: Log, epoch: int) -> ErrorCode:
     """
     if log.knows_epoch(epoch):
         return ErrorCode.NONE
-    brokers, patience_s = client.service.broker.brokers, client.service.config.broker.replace_replicas_after_ms / 1000
+    brokers, patience_s = client.broker.node.brokers, client.broker.config.broker.replace_replicas_after_ms / 1000
     leader = brokers.find_number(epoch % EPOCH_STEP)
     is_told = leader is None or brokers.silent_s(leader.address, trio.current_time()) >= patience_s
     return ErrorCode.NONE if is_told else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -42,20 +42,20 @@ class RequestContext:
     source: str
 
     @property
-    def service(self) -> Broker:
+    def broker(self) -> Broker:
         """The broker and its coordinators."""
-        return self.listener.service
+        return self.listener.broker
 
     def view_cluster(self) -> ClusterView:
         """Return the cluster as the client sees it."""
-        return ClusterView(self.service.broker.brokers, self.endpoint)
+        return ClusterView(self.broker.node.brokers, self.endpoint)
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return the topic of a name, or of an id if there is no name; None if there is none."""
-        broker = self.service.broker
+        node = self.broker.node
         if name is not None:
-            return broker.find_topic(name)
-        return next((each for each in broker.topics.values() if uuid_of(each) == topic_id), None)
+            return node.find_topic(name)
+        return next((each for each in node.topics.values() if uuid_of(each) == topic_id), None)
 
 
 def uuid_of(topic: Topic) -> uuid.UUID:
@@ -77,7 +77,7 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
 
     def register(handler: _H) -> _H:
         async def handle_when_topics_are_known(client: RequestContext, asked: Any) -> Response | None:
-            await client.service.broker.replicator.wait_topics()
+            await client.broker.node.replicator.wait_topics()
             return await handler(client, asked)
 
         HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
