@@ -733,5 +733,5 @@ class BrokerNode(Store):
         return await self._retention.apply()
 
     def _compacts(self) -> bool:
-        """See `Store._compacts`. A broker compacts logs, of which its listeners' service knows the transactions."""
+        """See `Store._compacts`. A broker compacts logs: see `LogCompaction`."""
         return False

@@ -13,12 +13,12 @@ class Election:
     """A claim of this replica, and the promises to follow it.
 
     Args:
-        claim: The claim.
+        vote_request: The vote request of this replica.
         availability: What the sides of a split may do.
 
     Attributes:
-        claim: The claim.
-        promises: The promises, by replica. That of this replica is the last one.
+        vote_request: The vote request of this replica.
+        votes: The votes, by replica. That of this replica is the last one.
     """
 
     def __init__(self, vote_request: VoteRequest, availability: Availability) -> None:
