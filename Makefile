@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made anew when pyproject.toml or what is compiled changes.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/*/accelerator/*)
+INSTALLED := pyproject.toml */pyproject.toml hatch_build.py $(wildcard dafka/*/accelerator/*)
 
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,7 +38,7 @@ mutants: .venv/dev ## Find what the tests miss in the lines changed since BASE (
 check: .venv/dev ## Check style, docstrings and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pydoclint dafka conformance/dafka_conformance
+	$(BIN)/pydoclint dafka conformance/dafka_conformance benchmarks/dafka_bench
 	$(BIN)/mypy
 
 # Offline, into docs/_build/html; any warning, such as a broken link, ends it.
@@ -49,6 +49,8 @@ docs: .venv/dev ## Build the documentation into docs/_build/html
 dist: .venv/dev ## Build the source distribution and the wheels into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m build --outdir dist conformance
+	$(BIN)/python -m build --outdir dist benchmarks
 	DAFKA_BUILD_ACCELERATOR=off $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist dist/dafka-*.tar.gz
 
 # In an environment of its own, so that nothing else that is installed gets into it; `python -m` would look here first.
@@ -83,5 +85,5 @@ clean: ## Remove everything that was built
 	touch $@
 
 .venv/dev: $(INSTALLED) | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --editable conformance --editable benchmarks
 	touch $@

@@ -26,7 +26,7 @@ import click
 import trio
 
 import dafka
-from dafka.bench.processes import open_processes
+from dafka_bench.processes import open_processes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,9 +40,9 @@ FREE = "tcp://127.0.0.1:*"
 def read_in_spark(store: str) -> None:
     """Run Spark: print a line of JSON for each micro-batch and each read, until standard input ends."""
     from pyspark.sql import functions  # noqa: PLC0415
-    from spark_routes import SETTINGS  # noqa: PLC0415
 
     from dafka.spark.session import make_session  # noqa: PLC0415
+    from spark_routes import SETTINGS  # noqa: PLC0415
 
     spark: SparkSession = make_session("ingest", f"local[{os.cpu_count()}]", SETTINGS)
     over = threading.Event()

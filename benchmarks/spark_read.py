@@ -37,10 +37,10 @@ import psutil
 import trio
 from rich.console import Console
 from rich.table import Table
-from spark_routes import ADDRESS, QUERIES, ROUTES, TOPIC, tenth
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
+from spark_routes import ADDRESS, QUERIES, ROUTES, TOPIC, tenth
 
 APPEND_RECORDS = 10_000
 SMALL = 16

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import trio
 from pyspark.sql import functions
-from spark_routes import SETTINGS
 
 from dafka.records import Partition, RecordBatch
 from dafka.spark.session import make_session
 from dafka.storage import open_storage
+from spark_routes import SETTINGS
 
 BATCH = 20_000
 SIZE = 100

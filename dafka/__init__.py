@@ -126,7 +126,7 @@ __all__ = [
 ]
 
 _SUBMODULES = ("asyncio", "blocking", "config", "errors", "events", "records", "roles")
-_SOURCES = ("config", "errors", "events", "records", "roles", "protocol.observing.cluster_survey")
+_SOURCES = ("config", "errors", "events", "records", "roles", "protocol.observer.cluster_survey")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The entry points of the installed commands. Each makes Ctrl-C end the process silently, then loads its modules."""
+"""The entry point of the command `dafka`: Ctrl-C ends it silently while its modules are loaded."""
 
 from __future__ import annotations
 
@@ -16,24 +16,5 @@ def main() -> None:
 
         run(prog_name="dafka")
     except MissingExtraError as error:
-        _exit(error)
-
-
-def conformance() -> None:
-    """Run `dafka-conformance`."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from dafka.errors import MissingExtraError  # noqa: PLC0415
-    from dafka.extras import require_extra  # noqa: PLC0415
-
-    try:
-        with require_extra("conformance", "dafka-conformance"):
-            from dafka_conformance.cli import main as run  # noqa: PLC0415
-
-            run(prog_name="dafka-conformance")
-    except MissingExtraError as error:
-        _exit(error)
-
-
-def _exit(error: Exception) -> None:
-    sys.stderr.write(f"Error: {error}\n")
-    sys.exit(2)
+        sys.stderr.write(f"Error: {error}\n")
+        sys.exit(2)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from dafka.errors import MissingExtraError
 
-_OWN_PACKAGES = ("dafka", "dafka_conformance")
-
 
 @contextmanager
 def require_extra(extra: str, feature: str) -> Iterator[None]:
@@ -25,6 +23,6 @@ def require_extra(extra: str, feature: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0].replace("_", "-")
-        if not package or package.replace("-", "_") in _OWN_PACKAGES:
+        if package in {"", "dafka"}:
             raise
         raise MissingExtraError(f"{feature} needs {package}: pip install 'dafka[{extra}]'") from None

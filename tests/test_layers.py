@@ -77,9 +77,8 @@ MAY_IMPORT = {
     "http": OPERATIONS | BROKER,
     "server": ROLES | BROKER | {"kafka", "http"},
     "testing": ROLES | {TOP, "broker", "server"},
-    "bench": ROLES | {TOP},
     "spark": ROLES | {TOP},
-    "cli": OPERATIONS | BROKER | {TOP, "bench", "spark", "kafka", "kafka.protocol", "http", "server"},
+    "cli": OPERATIONS | BROKER | {TOP, "spark", "kafka", "kafka.protocol", "http", "server"},
     "_entry": {"errors", "extras", "cli"},
     "__main__": {"_entry"},
 }
@@ -116,7 +115,7 @@ CONFORMANCE = {
     "selection": {"model", "catalog", "grammar", "targets"},
     "cli": {"model", "catalog", "clauses", "group_runner", "report", "runner", "selection", "testbed"},
     "pytest_plugin": {"model", "catalog", "report", "runner", "scenario", "selection", "targets"},
-    "__main__": set(),
+    "__main__": {"cli"},
 }
 """The other parts of the suite that each part of the suite may import."""
 
@@ -125,8 +124,7 @@ SUITE_MAY_IMPORT = {
     "testbed": ("dafka.transport.socket", "dafka.errors"),
     "targets.embedded": ("dafka",),
     "targets.process": ("dafka.exceptions",),
-    "pytest_plugin": ("dafka.errors", "dafka.extras", "dafka.text"),
-    "__main__": ("dafka._entry",),
+    "pytest_plugin": ("dafka.text",),
 }
 """The modules of dafka that each part of the suite may import: helpers, and its roles as one target among others."""
 

@@ -108,7 +108,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
 
 
 @click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
-@click.version_option(package_name="dafka")
+@click.version_option(package_name="dafka-conformance")
 def main() -> None:
     """Test an implementation of Dafka against the protocol (ZeroMQ RFC 46).
 

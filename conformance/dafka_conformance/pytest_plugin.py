@@ -100,15 +100,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     target = _target_name(session.config)
     if not target:
         return
-    from dafka.errors import MissingExtraError  # noqa: PLC0415 (see the module)
-    from dafka.extras import require_extra  # noqa: PLC0415
-
-    try:
-        with require_extra("conformance", "the conformance suite"):
-            suite = _Suite(session.config, target)
-    except MissingExtraError as error:
-        raise pytest.UsageError(str(error)) from None
-    session.config.pluginmanager.register(suite, f"{NAME}-suite")
+    session.config.pluginmanager.register(_Suite(session.config, target), f"{NAME}-suite")
 
 
 def _target_name(config: pytest.Config) -> str:

@@ -14,6 +14,9 @@ from dafka import __version__
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import ConfigError, MissingExtraError
 
+BENCH = "dafka_bench"
+"""The package of `dafka bench`, which is a distribution of its own."""
+
 COMMANDS = {
     "up": ("dafka.cli.daemons", "Run a tower and a store, or with --kafka or --http a broker, in one process."),
     "tower": ("dafka.cli.daemons", "Run a tower, which introduces nodes to each other."),
@@ -36,7 +39,7 @@ COMMANDS = {
     "completion": ("dafka.cli.completion", "Print the code that completes commands and options in a shell."),
     "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
     "demo": ("dafka.cli.demo", "Publish real records, receive them live and late, and compare."),
-    "bench": ("dafka.cli.bench", "Run the same jobs over dafka and other systems, and compare."),
+    "bench": (f"{BENCH}.command", "Run the same jobs over dafka and other systems, and compare."),
 }
 """The module of each command and the first sentence of its help, in the order of their use.
 
@@ -45,7 +48,10 @@ A module is loaded when its command runs, so that `dafka --help` and a wrong com
 
 NEED_PYTHON = ("spark", "demo", "bench")
 """Commands that need packages for which the binary of `make binary` is too small, or a Python for processes of their
-own. Each has an extra with its name."""
+own."""
+
+INSTALLED_WITH = {"bench": "dafka-bench"}
+"""What to install for a command, if it is not the extra with its name."""
 
 FORMER_OPTIONS = {
     "--authorized": "--authorized-keys",
@@ -71,13 +77,17 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if _is_left_out(cmd_name):
-            raise UsageMistake(
-                f"this binary has no 'dafka {cmd_name}', which needs Python: pip install 'dafka[{cmd_name}]'"
-            )
+            needed = INSTALLED_WITH.get(cmd_name, f"'dafka[{cmd_name}]'")
+            raise UsageMistake(f"this binary has no 'dafka {cmd_name}', which needs Python: pip install {needed}")
         try:
             command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
         except MissingExtraError as error:
             raise UsageMistake(str(error)) from None
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != BENCH:
+                raise
+            needed = INSTALLED_WITH[cmd_name]
+            raise UsageMistake(f"'dafka {cmd_name}' needs {needed}: pip install {needed}") from None
         return command
 
     def resolve_command(

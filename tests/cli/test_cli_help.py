@@ -170,11 +170,13 @@ def test_version() -> None:
     assert CliRunner().invoke(main, ["--version"]).exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["spark", "demo", "bench"])
-def test_a_binary_leaves_out_what_needs_python(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "package"), [("spark", "'dafka[spark]'"), ("demo", "'dafka[demo]'"), ("bench", "dafka-bench")]
+)
+def test_a_binary_leaves_out_what_needs_python(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     done = CliRunner().invoke(main, [name])
-    sentence = f"this binary has no 'dafka {name}', which needs Python: pip install 'dafka[{name}]'"
+    sentence = f"this binary has no 'dafka {name}', which needs Python: pip install {package}"
     assert (done.exit_code, done.stderr) == (2, f"Error: {sentence}\n")
     assert name not in main.list_commands(CONTEXT)
     assert f"\n  {name} " not in CliRunner().invoke(main, ["--help"]).output

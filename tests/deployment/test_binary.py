@@ -150,11 +150,13 @@ def test_completion_is_printed_without_any_shell(isolated: Dafka, shell: str) ->
     assert done.errors == ""
 
 
-@pytest.mark.parametrize("command", ["spark", "bench", "demo"])
-def test_what_needs_python_says_so(isolated: Dafka, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "package"), [("spark", "'dafka[spark]'"), ("bench", "dafka-bench"), ("demo", "'dafka[demo]'")]
+)
+def test_what_needs_python_says_so(isolated: Dafka, command: str, package: str) -> None:
     done = isolated.run(command)
     assert done.status == 2
-    assert f"needs Python: pip install 'dafka[{command}]'" in done.errors
+    assert f"needs Python: pip install {package}" in done.errors
     assert "Traceback" not in done.errors
     assert f"  {command} " not in isolated.run("--help").output.decode()
 

@@ -15,9 +15,9 @@ import trio
 import zmq
 
 from dafka import Config, serve_tower
-from dafka.bench.processes import free_port
 from dafka.transport import Socket, open_context
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
+from dafka_bench.processes import free_port
 
 TOOLS = os.environ.get("LIBDAFKA_TOOLS", "")
 needs_tools = pytest.mark.skipif(

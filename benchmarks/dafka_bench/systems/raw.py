@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 import attrs
 import zmq
 
-from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
-from dafka.bench.processes import Client, Processes, Server, free_port
-from dafka.bench.systems.base import EVERYWHERE, Cluster, ClusterSetup
+from dafka_bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
+from dafka_bench.processes import Client, Processes, Server, free_port
+from dafka_bench.systems.base import EVERYWHERE, Cluster, ClusterSetup
 
 
 @attrs.frozen

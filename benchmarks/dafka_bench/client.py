@@ -1,6 +1,6 @@
 """The client processes: their task, the contents they send, and how they report to the measuring process.
 
-A client runs one role of a module of `dafka.bench.systems` (see `run_client`). It writes one line of JSON to standard
+A client runs one role of a module of `dafka_bench.systems` (see `run_client`). It writes one line of JSON to standard
 output per event, and waits for a line on standard input after it has reported that it is ready.
 
 A content is ASCII: ten digits with the sequence of the record; if records are sent at a rate, twenty digits with the
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from dafka.bench.results import percentiles
+from dafka_bench.results import percentiles
 
 SEQUENCE_DIGITS = 10
 TIMESTAMP_DIGITS = 20

@@ -13,11 +13,11 @@ from pathlib import Path
 import zmq
 
 from dafka import __version__
-from dafka.bench.jobs import Job, JobContext
-from dafka.bench.nodes import NodesOptions
-from dafka.bench.processes import open_processes
-from dafka.bench.results import BenchError, Failure, Results, Sample
-from dafka.bench.systems import Cluster, ClusterSetup, System
+from dafka_bench.jobs import Job, JobContext
+from dafka_bench.nodes import NodesOptions
+from dafka_bench.processes import open_processes
+from dafka_bench.results import BenchError, Failure, Results, Sample
+from dafka_bench.systems import Cluster, ClusterSetup, System
 
 
 async def run_jobs(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import attrs
 import click
 from rich.console import Console
 
-from dafka.bench import JOBS, NodesOptions, Results, run_jobs
-from dafka.bench.report import notes, to_json, to_svg, to_table
-from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, RawZmq, System
-from dafka.bench.systems.dafka import accelerator_unavailable_reason
 from dafka.cli.options import DURATION
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, error_console
-from dafka.extras import require_extra
+from dafka_bench import JOBS, NodesOptions, Results, run_jobs
+from dafka_bench.report import notes, to_json, to_svg, to_table
+from dafka_bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, RawZmq, System
+from dafka_bench.systems.dafka import accelerator_unavailable_reason
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
 """The jobs that run by default: those that all systems support."""
@@ -186,9 +184,6 @@ def bench(
     nodes. The systems take turns, round by round. The table has the medians, and their ratios to one system. Systems
     that are not installed are skipped, and named.
     """
-    if plot_path is not None:
-        with require_extra("bench", "--plot"):
-            import_module("jinja2")  # now, rather than when all is measured
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
             raise UsageMistake(f"cannot write {path}: folder {path.parent} does not exist; create it first")

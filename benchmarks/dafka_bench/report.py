@@ -11,8 +11,8 @@ import attrs
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from dafka.bench.results import Results, Row, Spread
 from dafka.extras import require_extra
+from dafka_bench.results import Results, Row, Spread
 
 VERSION = 1
 """The version of the JSON document, incremented when a key is renamed or removed."""
@@ -129,7 +129,7 @@ def to_svg(results: Results) -> str:
         import jinja2  # noqa: PLC0415 (an extra)
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dafka.bench", "."), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("dafka_bench", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template("plot.svg.jinja").render(
         title="Benchmark of " + " and ".join(results.systems),

@@ -15,13 +15,13 @@ import attrs
 import trio
 
 from dafka import Config, open_consumer, open_producer
-from dafka.bench.client import CHUNK_RECORDS, PACE, TICK_S, Coordinator, Pace, ReceivedRecords, Task
-from dafka.bench.processes import Processes, Server
-from dafka.bench.results import BenchError
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Consumer, Producer
 from dafka.storage import open_storage
+from dafka_bench.client import CHUNK_RECORDS, PACE, TICK_S, Coordinator, Pace, ReceivedRecords, Task
+from dafka_bench.processes import Processes, Server
+from dafka_bench.results import BenchError
+from dafka_bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
 
 ACCELERATOR = "DAFKA_ACCELERATOR"
 STORAGES = {

@@ -26,11 +26,11 @@ from pathlib import Path
 import attrs
 import zmq
 
-from dafka.bench.client import PACE, TICK_S, Coordinator, Pace, ReceivedRecords, Task, Usage, read_peak_bytes
-from dafka.bench.processes import STEP_S, Processes, Server, free_port
-from dafka.bench.results import BenchError
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
 from dafka.wire import BEACON, Ack, Command, decode, subscription_prefix
+from dafka_bench.client import PACE, TICK_S, Coordinator, Pace, ReceivedRecords, Task, Usage, read_peak_bytes
+from dafka_bench.processes import STEP_S, Processes, Server, free_port
+from dafka_bench.results import BenchError
+from dafka_bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
 
 FILES = ("dafka_towerd", "dafka_stored", "dafka_perf_store", "dafka_perf_consumer", "libdafka.so")
 CONFIGURATION = """\

@@ -14,11 +14,11 @@ from typing import Any
 import attrs
 import trio
 
-from dafka.bench.client import COUNT, PACE, Task
-from dafka.bench.processes import Client, MeasuredProcess, Snapshot
-from dafka.bench.results import BenchError, Measurement
-from dafka.bench.systems.base import Cluster
 from dafka.exceptions import unwrap_group
+from dafka_bench.client import COUNT, PACE, Task
+from dafka_bench.processes import Client, MeasuredProcess, Snapshot
+from dafka_bench.results import BenchError, Measurement
+from dafka_bench.systems.base import Cluster
 
 RATE = 10
 """How many records per second each producer sends in the last part of the job."""

@@ -19,8 +19,8 @@ from typing import Any
 import attrs
 import trio
 
-from dafka.bench.client import Task, Usage, read_peak_bytes
-from dafka.bench.results import BenchError
+from dafka_bench.client import Task, Usage, read_peak_bytes
+from dafka_bench.results import BenchError
 
 STEP_S = 120.0
 """The time limit of each step of a job."""
@@ -236,8 +236,8 @@ class Processes:
         return Server(name, process, errors)
 
     async def client(self, name: str, module: str, role: str, task: Task) -> Client:
-        """Start a client: a function `role` of a module of `dafka.bench.systems`."""
-        command = [sys.executable, "-m", "dafka.bench.run_client", module, role, task.to_json()]
+        """Start a client: a function `role` of a module of `dafka_bench.systems`."""
+        command = [sys.executable, "-m", "dafka_bench.run_client", module, role, task.to_json()]
         process, errors = await self._start(name, command, subprocess.PIPE, is_graceful=False)
         return Client(name, process, errors)
 

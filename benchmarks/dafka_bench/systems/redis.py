@@ -6,9 +6,9 @@ import time
 from importlib import import_module
 from typing import Any
 
-from dafka.bench.client import TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
-from dafka.bench.processes import Processes
-from dafka.bench.systems.base import Broker
+from dafka_bench.client import TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
+from dafka_bench.processes import Processes
+from dafka_bench.systems.base import Broker
 
 PIPELINE_RECORDS = 1000
 """The number of records in a pipeline, and in one XREAD."""

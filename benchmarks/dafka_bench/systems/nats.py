@@ -7,9 +7,9 @@ import time
 from importlib import import_module
 from typing import Any
 
-from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
-from dafka.bench.processes import Processes
-from dafka.bench.systems.base import Broker
+from dafka_bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
+from dafka_bench.processes import Processes
+from dafka_bench.systems.base import Broker
 
 NATS_CONFIGURATION = """\
 host: 127.0.0.1

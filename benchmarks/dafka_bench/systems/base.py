@@ -10,8 +10,8 @@ from typing import Protocol
 
 import attrs
 
-from dafka.bench.client import Task
-from dafka.bench.processes import Client, Processes, Server, free_port
+from dafka_bench.client import Task
+from dafka_bench.processes import Client, Processes, Server, free_port
 
 
 class Cluster(Protocol):
@@ -34,7 +34,7 @@ class ServerCluster:
 
     Attributes:
         processes: Starts the clients.
-        module: The module of `dafka.bench.systems` with the functions of the clients.
+        module: The module of `dafka_bench.systems` with the functions of the clients.
         settings: The settings of the clients, such as the addresses of the servers.
         servers: See `Cluster.servers`.
     """
@@ -113,7 +113,7 @@ class Broker:
         name: Its name in tables.
         server: The server program.
         package: The distribution of the client library.
-        module: The module of the client library, and of `dafka.bench.systems`.
+        module: The module of the client library, and of `dafka_bench.systems`.
         command: Returns the command of the server, for a port.
         jobs: See `System.jobs`.
         stores_max: See `System.stores_max`.
@@ -136,7 +136,7 @@ class Broker:
         if shutil.which(self.server) is None:
             return f"{self.server} is not installed"
         if find_spec(self.module) is None:
-            return f"the Python package {self.package} is not installed: pip install 'dafka[bench]'"
+            return f"the Python package {self.package} is not installed: pip install dafka-bench"
         return ""
 
     @asynccontextmanager

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka.bench.client import SHARES, Task, Usage
-from dafka.bench.nodes import NodesOptions, measure_nodes
-from dafka.bench.processes import Client, ClientResult, Server
-from dafka.bench.results import BenchError, Measurement
-from dafka.bench.systems import Cluster, ClusterSetup, System
+from dafka_bench.client import SHARES, Task, Usage
+from dafka_bench.nodes import NodesOptions, measure_nodes
+from dafka_bench.processes import Client, ClientResult, Server
+from dafka_bench.results import BenchError, Measurement
+from dafka_bench.systems import Cluster, ClusterSetup, System
 
 FAN_OUT = (1, 4, 16)
 """Numbers of consumers."""
