@@ -88,7 +88,7 @@ class Hosted(Generic[_RoleT]):
         return await self._wait_call(call, call.cancel)
 
     async def _wait_call(self, call: Call[_T], cancel: Callable[[], object]) -> _T:
-        """Return the result of a call that was started. If this task is cancelled, call `cancel` and go on waiting."""
+        """Return the result of a call that was started. If this task is cancelled, call `cancel` and keep waiting."""
         await _wait_done(call.future, cancel)
         if isinstance(call.future.exception(), trio.Cancelled):
             await _wait_done(self._hosted.closed, lambda: None)
@@ -165,7 +165,7 @@ async def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
 
 
 async def _wait_called(register: Callable[[Callable[[], None]], object], cancel: Callable[[], object]) -> None:
-    """Wait until another thread calls the function that is registered. If this task is cancelled, go on waiting.
+    """Wait until another thread calls the function that is registered. If this task is cancelled, keep waiting.
 
     Args:
         register: Registers a function for the other thread to call.

@@ -1,4 +1,4 @@
-"""Where `dafka group reset` lets a group go on."""
+"""Where a group continues after `dafka group reset`."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def describe_cluster_group(config: Config, *, name: str, as_json: bool) -> None:
 def reset_cluster_group(
     config: Config, *, name: str, target: Target, topics: tuple[str, ...], dry_run: bool, as_json: bool
 ) -> None:
-    """Let a group go on at other records."""
+    """Have a group continue at other records."""
 
     async def program() -> int:
         found = await (describe_group(name, config) if topics else _describe(name, config))
@@ -121,7 +121,7 @@ async def _describe(name: str, config: Config) -> GroupDescription:
 
 
 async def _target_positions(topics: Iterable[str], target: Target, config: Config) -> dict[Partition, int]:
-    """Return where each partition of topics is to go on."""
+    """Return where a group continues in each partition of topics."""
     if target.time_ms == LATEST:
         return await find_ends(topics, config)
     async with open_reader(topics, ephemeral(config)) as reader:

@@ -85,7 +85,7 @@ def print_survey(
 def _print_rows(
     names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[_Row], what: str, shown: Shown
 ) -> None:
-    """Print a table, problems first; only the first rows, unless all are to be shown."""
+    """Print a table, problems first; only the first rows, unless all are wanted."""
     ordered = sorted(rows, key=lambda row: (_SEVERITY.index(row.colour), row.rank))
     kept = ordered if shown.is_all else ordered[:ROWS_MAX]
     click.echo()

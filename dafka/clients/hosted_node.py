@@ -83,7 +83,7 @@ class HostedNode(Generic[_NodeT]):
 
     Attributes:
         opened: The node, once it is open.
-        closed: Done when the node is closed. It has the exception of closing, or that which ended the node.
+        closed: Done when the node is closed. It has the exception of closing, or the one that ended the node.
         thread: The Trio thread.
         warning: Returns the method that warns that the program has not closed the node, or None if that is gone.
     """

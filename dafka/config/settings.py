@@ -219,7 +219,7 @@ class ProducerConfig:
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long no ACK may come while records are unacknowledged before this is reported as an event."""
     new_partition_after_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long all stores may lack acknowledged records until the producer begins a new partition, because the stores
+    """How long all stores may miss acknowledged records until the producer begins a new partition, because the stores
     began anew. 0: without limit."""
     spool: str = attrs.field(default="", validator=check_text)
     """A storage URL. If set, records are durable there before they are published, and a producer that was killed
@@ -422,7 +422,7 @@ class BrokerConfig:
     """How long a broker may be away until others keep its logs in its place."""
     copy_rate_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
     """The size of the records that a broker fetches in a second at most to become a further replica of logs. What logs
-    need to go on is not limited. 0: no limit."""
+    need to continue is not limited. 0: no limit."""
     full_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
     """A broker with less free space than this gets no further replicas, and hands the logs that it leads to others."""
     memory: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))

@@ -177,7 +177,7 @@ class FetchUnanswered:
 
 @attrs.frozen
 class RecordsMissing:
-    """A store still lacks records that other nodes have announced, and no node sends them.
+    """A store still misses records that other nodes have announced and that no node sends.
 
     It is repeated once a minute as long as that lasts. The nodes that hold the records may be stopped, or out of reach.
 
@@ -220,7 +220,7 @@ class RecordsUnrecoverable:
 
 @attrs.frozen
 class PartitionHalted:
-    """A store stores no more of a partition, because no node holds the records that come next.
+    """A store has stopped storing a partition, because no node has its next records.
 
     A partition in a storage has no gaps. A store with retention drops the older records in this case. A store without
     retention drops no records by itself; the older records have to be trimmed while it is stopped.
@@ -436,7 +436,7 @@ class PartitionsAssigned:
 
 @attrs.frozen
 class PartitionsRevoked:
-    """Another member of the group is to handle partitions. No further record of them is returned.
+    """Another member of the group takes over partitions. No further record of them is returned.
 
     They are handed over when the program has saved its positions, or after `[consumer] group_handover_ms`.
 

@@ -54,10 +54,10 @@ class Holder(Protocol):
         """Hand out a partition from this record on."""
 
     def unassign(self, partition: Partition) -> int:
-        """Hand out no more of a partition. Return the sequence after the last record that was handed out."""
+        """Stop handing out a partition. Return the sequence after the last record that was handed out."""
 
     def report(self, event: Event) -> None:
-        """Tell the program of an event."""
+        """Report an event to the program."""
 
 
 class GroupReader(NodeRole):

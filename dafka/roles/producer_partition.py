@@ -10,7 +10,7 @@ from dafka.records import Partition
 from dafka.storage import DeletesPartitions, Storage, read_range
 
 REPLACEMENTS_DOUBLED_MAX = 10
-"""New partitions after which the wait for the next one doubles no more. It doubles, so that a faulty store causes few
+"""New partitions after which the wait for the next one stops doubling. It doubles, so that a faulty store causes few
 partitions."""
 
 _ACKNOWLEDGED = "acknowledged"

@@ -217,7 +217,7 @@ class _TaskPublisher:
         each.producer = await self._nursery.start(self._run_producer, each)
 
     async def _run_producer(self, each: _TopicPublisher, task_status: trio.TaskStatus[Producer]) -> None:
-        """Run a topic's producer until it is to be closed.
+        """Run a topic's producer until it must close.
 
         It is opened while the stores are asked for what they hold, which is usually nothing: then no time is lost. If
         they hold records, it is opened again at their end.

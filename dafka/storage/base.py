@@ -370,7 +370,7 @@ class Storage(Protocol):
 class DeletesPartitions(Protocol):
     """An optional part of a storage plugin, for storages that can delete partitions.
 
-    A store whose storage lacks it keeps the names and ends of its partitions, also of those without records.
+    Without it, a store keeps the names and ends of its partitions, also of those without records.
     """
 
     async def delete_partitions(self, partitions: Collection[Partition]) -> None:
@@ -413,7 +413,7 @@ class ReadsSeveral(Protocol):
 class KeepsRecordBatches(Protocol):
     """An optional part of a storage plugin, for storages that keep record batches as they came (`RecordBatch.encoded`).
 
-    A store whose storage lacks it passes on the records alone, which takes less memory.
+    Without it, a store passes on the records alone, which takes less memory.
 
     Attributes:
         keeps_record_batches: True.

@@ -37,7 +37,7 @@ class LatestKeys:
     """The last position of each key, such as its sequence.
 
     Args:
-        keys_max: The number of keys after which there is no more room. The last records noted may exceed it.
+        keys_max: The maximum number of keys. The last records may exceed it.
     """
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:

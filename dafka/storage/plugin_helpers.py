@@ -141,7 +141,7 @@ class FileIdentity:
 
     Args:
         path: The path of the open file. If there is no file, `OSError` is raised.
-        is_kept_open: Whether the file is to be kept open for it. The inode of a removed file that nobody has open may
+        is_kept_open: Whether the file must stay open for it. The inode of a removed file that nobody has open may
             be given to the next file. Not for databases of SQLite, whose locks end when a file is closed.
     """
 

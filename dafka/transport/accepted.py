@@ -215,7 +215,7 @@ class AcceptedConnections:
         return len(self._connections) > self._limit() // 2
 
     def _silence_deadline(self) -> float:
-        """Return when the first silent connection is to be ended; infinity while there are few connections."""
+        """Return when the first silent connection must end; infinity while there are few connections."""
         if not self._silent or not self._is_crowded():
             return float("inf")
         return next(iter(self._silent.values())).accepted_at + SILENT_S

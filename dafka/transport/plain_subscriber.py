@@ -220,7 +220,7 @@ class PlaintextSubscriber:
         return [self._main] if self._probation is None else [self._main, self._probation]
 
     def _socket_of(self, endpoint: str, *, is_restricted: bool) -> RunSocket:
-        """Return the socket that is connected to an endpoint, or is to be."""
+        """Return the socket that is or will be connected to an endpoint."""
         if not is_restricted:
             return self._main.socket
         if self._probation is None:

@@ -156,7 +156,7 @@ class PublisherSocket(BaseSocket):
         return self._table.is_wanted(topic_frame)
 
     def _note_subscription(self, connection: int, frame: bytes) -> list[NumberedMessage]:
-        """Tell libzmq what a subscription changes for the connection of the last message. Return what others may know.
+        """Apply a subscription in libzmq for the connection of the last message. Return what others may know.
 
         That somebody unsubscribes concerns others only if nobody else subscribes to the same.
         """

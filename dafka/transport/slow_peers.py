@@ -4,7 +4,7 @@ libzmq limits the messages that wait for each peer by their number (`high_waterm
 not batches of them. It does not tell how many bytes wait for which peer. The transport counts the bytes of batches that
 libzmq still keeps for any peer. Near the limit, this module compares what the system could not send to each peer yet,
 and beyond it, it ends the connection of the slowest one. libzmq then forgets what waited for this peer, which connects
-again and fetches the records that it lacks.
+again and fetches the records that it missed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The subscriptions of each connection to a publisher, and which of them libzmq is told.
+"""The subscriptions of each connection to a publisher, and which of them libzmq knows.
 
 A node that reads record batches subscribes to RECORD-BATCH and to RECORD alike, and to DIRECT-RECORD-BATCH and
 DIRECT-RECORD. A publisher of this project has both to offer, and must not send such a node the same records twice. So
 the RECORD subscription of a connection that also subscribes to RECORD-BATCH is kept from libzmq, whose XPUB socket in
-manual mode knows only the subscriptions that it is told. A connection that subscribes to everything need not know
+manual mode knows only the subscriptions that it is given. A connection that subscribes to everything need not know
 batches: for libzmq, it subscribes to each command of RFC 46.
 """
 
@@ -30,7 +30,7 @@ class SubscriptionTable:
         """Create the table of a publisher without connections.
 
         Args:
-            sends_batches: Whether the publisher sends record batches to those who take them.
+            sends_batches: Whether the publisher sends record batches to peers that accept them.
         """
         self._batch_of = _BATCH_OF if sends_batches else {}
         self._single_of = _SINGLE_OF if sends_batches else {}
@@ -94,7 +94,7 @@ class SubscriptionTable:
         return is_wanted
 
     def _find_told(self, changed: bytes, prefixes: set[bytes]) -> set[bytes]:
-        """Return what libzmq is told because of these subscriptions, of what another one could change."""
+        """Return what libzmq knows because of these subscriptions, among what another one could change."""
         concerned = {changed} if changed else set(self._everything)
         single = _counterpart(changed, self._single_of)
         if single is not None:
@@ -107,7 +107,7 @@ class SubscriptionTable:
         return bool(prefix) and prefix in prefixes and _counterpart(prefix, self._batch_of) not in prefixes
 
     def _change(self, before: set[bytes], after: set[bytes]) -> list[tuple[bool, bytes]]:
-        """Note what libzmq is told of a connection, and return the difference."""
+        """Record what libzmq knows of a connection, and return the difference."""
         for prefix in after - before:
             self._told[prefix] += 1
             topic_frame, nul, _ = prefix.partition(b"\0")

@@ -182,7 +182,7 @@ class BatchDecoder:
     def decode_in_parts(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[list[BatchedMessage]]:
         """Decode messages as `decode` does, but unpack few compressed record batches at a time.
 
-        All parts are to be taken before the next call. Each is emptied when the next one is asked for.
+        Take all parts before the next call. Each is emptied when the next one is asked for.
 
         Args:
             messages: See `decode`.

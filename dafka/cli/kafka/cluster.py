@@ -109,7 +109,7 @@ def _state(broker: dict[str, Any]) -> str:
 def drain(number: int, wait: bool, timeout: int | None, client: HttpClient) -> None:
     """Let broker NUMBER hand its logs to others, so that it can be taken away.
 
-    It goes on serving clients meanwhile. `dafka cluster undrain` takes it back.
+    It serves clients meanwhile. `dafka cluster undrain` takes it back.
     """
     found = client.ask("POST", f"/brokers/{number}/drain")
     click.echo(f"broker {number} is being drained", err=True)

@@ -120,7 +120,7 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
 def reset(
     name: str, target: Target, topics: tuple[str, ...], dry_run: bool, as_json: bool, client: KafkaClient
 ) -> None:
-    """Let a group, which must have no members, go on at other records.
+    """Have a group continue at other records. It must have no members.
 
     An offset that a log does not have becomes the nearest one that it has. If no record is as late as the time, the
     offset is the end of the log.

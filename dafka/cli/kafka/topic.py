@@ -276,7 +276,7 @@ def _shown_broker(number: int | None, address: str) -> str:
 def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
     """Move a log of a topic to other brokers.
 
-    New ones get what they lack; then those that are not named leave. They keep the log until others are named, or one
+    New ones copy the log; then those that are not named leave. They keep the log until others are named, or one
     of them is drained or dies for good. `dafka cluster brokers` lists the brokers.
     """
     client.ask("PUT", f"/topics/{quote(name, safe='')}/logs/{log}/replicas", {"replicas": replicas})

@@ -1,7 +1,7 @@
 """Answering GET-TOPICS: the topics that a store holds, a page at a time (erratum 27).
 
 RFC 46 has no request for a list of topics. Each question is answered with one message of limited size, and says after
-which topic the page begins. A store therefore remembers nothing about those who ask.
+which topic the page begins. A store therefore remembers nothing about requestors.
 """
 
 from __future__ import annotations

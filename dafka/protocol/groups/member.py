@@ -74,14 +74,14 @@ class Assign:
 
 @attrs.frozen
 class Revoke:
-    """Hand out no further records of a partition, and call `handed_out` with how far it was handed out."""
+    """Stop handing out records of a partition, and call `handed_out` with the end of what was handed out."""
 
     partition: Partition
 
 
 @attrs.frozen
 class Lose:
-    """Hand out no further records of these partitions: others may handle them now."""
+    """Stop handing out records of these partitions: other members can handle them now."""
 
     partitions: tuple[Partition, ...]
 
@@ -236,7 +236,7 @@ class GroupMember:
         return self._advance(now)
 
     def survey_done(self, stores: int, now: float) -> list[GroupAction]:
-        """Note that all is read that so many stores held when `Survey` was asked for."""
+        """Record that everything is read that a number of stores had when `Survey` was requested."""
         since, self._survey_since = self._survey_since, None
         if since is None or self._check_lease(now):
             return self._advance(now)

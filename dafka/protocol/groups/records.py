@@ -21,7 +21,7 @@ GROUP_RECORD_VERSION = 1
 """The version of the records."""
 
 FULL_EVERY_RECORDS = 100
-"""Each of so many records of a member is a full one."""
+"""How many records of a member there are for each full one."""
 
 LEASE_MS_MAX = 600_000
 """The longest lease: for so long, a group may wait for a member that does not come back."""
@@ -92,8 +92,8 @@ def encode_member_record(record: MemberRecord) -> bytes:
         "positions": positions,
         "over": sorted(record.over),
     }
-    told = {name: value for name, value in fields.items() if value}
-    return json.dumps(told, separators=(",", ":")).encode()
+    known = {name: value for name, value in fields.items() if value}
+    return json.dumps(known, separators=(",", ":")).encode()
 
 
 def decode_member_record(value: bytes) -> MemberRecord:

@@ -148,7 +148,7 @@ class HeadExchange:
         return questions + self._announce_producer(address, now)
 
     def head_received(self, head: wire.DirectHead, now: float) -> None:
-        """Note what another store holds. If it may be libdafka's and lacks records, announce them to it."""
+        """Note what another store holds. If it may be libdafka's and has missed records, announce them to it."""
         partition = Partition(head.subject, head.address)
         if head.sequence + 1 < self._stored.durable_end(partition):
             self._announce_orphan(partition, now)

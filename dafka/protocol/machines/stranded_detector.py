@@ -11,7 +11,7 @@ from dafka.protocol.presence.subscribers import SubscriberSet
 from dafka.wire import Command
 
 ASKING_S = 15.0
-"""Seconds for which a FETCH for records that the producer does not have shows that its store still lacks them; stores
+"""Seconds for which a FETCH for records that the producer does not have shows that its store still misses them; stores
 repeat such FETCHes more often."""
 
 STRANDED_CHECK_S = 0.5
@@ -23,7 +23,7 @@ NODES_MAX = 10_000
 
 @attrs.define
 class _Lack:
-    """A store's FETCHes for records that it lacks and the producer does not have: the first and the last time."""
+    """A store's FETCHes for records that neither it nor the producer has: the first and the last time."""
 
     sequence: int
     since: float
@@ -31,7 +31,7 @@ class _Lack:
 
 
 class StrandedDetector:
-    """The stores of one producer that lack records which stores had acknowledged.
+    """The stores of one producer that miss records which stores had acknowledged.
 
     Args:
         after_s: How long no store may be able to continue the partition until `is_stranded`; 0: without limit.

@@ -1,7 +1,7 @@
-"""Repeated reports of records that other nodes have announced, that a store lacks, and that no node sends.
+"""Repeated reports of records that other nodes have announced, that a store does not have, and that no node sends.
 
 If no node answers a FETCH several times, that is reported once for each partition, when it begins. If it lasts, for
-example because the only node that had the records has ended, the store says again and again how much it lacks.
+example because the only node that had the records has ended, the store reports repeatedly how much is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTERVAL_S = 60.0
 
 
 class MissingRecords:
-    """When one store reports the records that it lacks, and which they are."""
+    """When one store reports its missing records, and which they are."""
 
     def __init__(self, reassembler: Reassembler) -> None:
         self._reassembler = reassembler

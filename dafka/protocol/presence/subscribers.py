@@ -61,7 +61,7 @@ class EarliestResponder:
     def answer(
         self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int
     ) -> wire.DirectEarliest | None:
-        """Tell the sender of a FETCH from which sequence on this node holds the partition.
+        """Answer the sender of a FETCH with the first sequence that this node has of the partition.
 
         Args:
             fetch: The request.

@@ -71,7 +71,7 @@ class BucketStore:
                 "connect_timeout": min(timeout, timedelta(seconds=10)),
                 "allow_http": str(self._options.get("endpoint", "")).startswith("http:"),
             },
-            retry_config={"max_retries": 0},  # every attempt is to be counted, and none may outlast the timeout
+            retry_config={"max_retries": 0},  # every attempt is counted, and none may outlast the timeout
         )
 
     def read(self, name: str) -> tuple[bytes, Version]:

@@ -1,7 +1,7 @@
 """The interface of an object store, and the two that there are: a bucket, and a folder.
 
 Its functions block, and are called in worker threads. They have three outcomes beside success: `ObjectMissingError`,
-`ObjectConflictError` and `ObjectStoreError`. An answer may be wrong all the same; whoever reads checks lengths and
+`ObjectConflictError` and `ObjectStoreError`. An answer can still be wrong: readers check lengths and
 checksums.
 """
 

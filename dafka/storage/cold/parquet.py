@@ -3,7 +3,7 @@
 An object is a Parquet file. Between its row groups and its footer, where readers of Parquet do not look, it has an
 *index*: of each row group, the first sequence, the times, and a CRC-32C of each column. The *tail* is the index with
 the footer. The manifest has the CRC of the tail, and the tail has those of the columns. So nothing is used that was not
-verified, and no more is fetched than the columns that are read.
+verified, and only the columns that are read are fetched.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def _extend_runs(runs: list[TransactionRun], batch: RecordBatch) -> list[Transac
 
 
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the raw columns of another one, as nulls, if it lacks them."""
+    """Return a table with the raw columns of another one, as nulls, if it does not have them."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(len(table), field.type))

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class Cache(Generic[_T]):
-    """Values by key, up to a total size; those used last are kept. Each is loaded once, whoever waits for it.
+    """Values by key, up to a total size; those used last are kept. Each is loaded once, however many tasks wait for it.
 
     Args:
         bytes_max: The maximum total size of the values, in bytes. One value is kept even if it is larger.

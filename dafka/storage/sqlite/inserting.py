@@ -26,7 +26,7 @@ INSERT_RECORDS_MAX = 50_000
 """The maximum number of records in one INSERT."""
 
 RUNS_MAX = 8
-"""The maximum number of runs of equal numbers in a column that are told apart by the positions of the rows."""
+"""The maximum number of runs of equal numbers in a column that the positions of the rows distinguish."""
 
 NUMBER_DIGITS = 20
 """The width of a number in a table of digits: any number of 64 bits, with its sign."""

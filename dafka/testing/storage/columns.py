@@ -124,7 +124,7 @@ async def _check_whole_records(storage: Storage) -> None:
 
 
 async def _check_each_column_alone(storage: Storage) -> None:
-    """A batch may have some columns and lack others, and batches of a partition may differ in that."""
+    """A batch may have some columns and not others, and batches of a partition may differ in that."""
     if not await holds_whole_records(storage):
         return
     partition = new_partition()
