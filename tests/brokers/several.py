@@ -159,7 +159,7 @@ async def read_from(broker: BrokerNode, log: Log, offset: int) -> list[bytes]:
 
 
 def note_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Partition]:
-    """Return the partition of each index record that a module of roles reads from now on."""
+    """Return the partition of each index record that a module of the broker reads from now on."""
     found: list[Partition] = []
 
     async def read_and_note(storage: Storage, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
@@ -167,7 +167,7 @@ def note_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Part
             found.extend([partition] * len(batch))
             yield batch
 
-    monkeypatch.setattr(f"dafka.roles.{module}.read_index", read_and_note)
+    monkeypatch.setattr(f"dafka.broker.replication.{module}.read_index", read_and_note)
     return found
 
 

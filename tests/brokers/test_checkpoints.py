@@ -21,7 +21,7 @@ pytestmark = pytest.mark.trio
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that a broker has read to start."""
     monkeypatch.setattr("dafka.broker.replication.checkpoints.WRITE_S", 0.05)
-    return note_read_indexes(monkeypatch, "adoption")
+    return note_read_indexes(monkeypatch, "replica_loader")
 
 
 def log_of(broker: BrokerNode) -> ReplicatedLog:

@@ -52,7 +52,7 @@ BATCHES = 12
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that was read to restore logs."""
-    return note_read_indexes(monkeypatch, "branch_reading")
+    return note_read_indexes(monkeypatch, "index_reader")
 
 
 def batch(number: int) -> BatchEntry:

@@ -19,7 +19,7 @@ from dafka.http.api.nodes import find_connections
 from dafka.http.api.overview import LAG_MAX, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
-from dafka.http.api.throughput import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Activity, Totals
+from dafka.http.server.throughput import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Activity, Totals
 from dafka.protocol.observer.cluster_survey import (
     ClusterSurvey,
     HolderView,
@@ -130,8 +130,8 @@ async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatc
             yield observer
         ended.set()
 
-    monkeypatch.setattr("dafka.http.api.survey_cache.UNASKED_S", 0.5)
-    monkeypatch.setattr("dafka.http.api.survey_cache.open_observer", open_watched)
+    monkeypatch.setattr("dafka.http.server.survey_cache.UNASKED_S", 0.5)
+    monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", open_watched)
     async with open_web() as web:
         await wait_until(lambda: web.get("/nodes"), lambda found: found["is_complete"])
         with trio.fail_after(DEADLINE_S):
@@ -187,8 +187,8 @@ async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.M
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr("dafka.http.api.verification.verify_storage", fail)
-    monkeypatch.setattr("dafka.http.api.survey_cache.open_observer", lambda *_: 1 / 0)
+    monkeypatch.setattr("dafka.http.server.verification.verify_storage", fail)
+    monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", lambda *_: 1 / 0)
     async with open_web() as web:
         await web.request("POST", "/storage/verification")
         done = await wait_until(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")

@@ -13,8 +13,8 @@ from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
 from dafka.http.api.replicas import find_broker_problems
 from dafka.http.api.schemas import Array, Boolean, Integer, Nullable, Number, Object, Text
 from dafka.http.api.storage import USAGE, measure_usage
-from dafka.http.api.throughput import Totals
 from dafka.http.server.messages import AnyResponse, Request, respond
+from dafka.http.server.throughput import Totals
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState
 from dafka.roles.store import StoreStatistics
 from dafka.storage.plugin_helpers import now_ms

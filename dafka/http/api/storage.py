@@ -11,10 +11,10 @@ import trio
 
 from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.schemas import Array, Choice, Integer, Nullable, Object, Text
-from dafka.http.api.verification import StorageVerification
 from dafka.http.server.errors import WebError
 from dafka.http.server.http_server import HttpServer
 from dafka.http.server.messages import AnyResponse, Request, respond
+from dafka.http.server.verification import StorageVerification
 from dafka.storage import HasColdTier, TierStatistics
 from dafka.storage.base import Damage
 

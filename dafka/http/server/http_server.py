@@ -8,9 +8,6 @@ import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.http.api.survey_cache import Surveys
-from dafka.http.api.throughput import Activity, Measurement
-from dafka.http.api.verification import StorageVerification
 from dafka.http.forwarding.broker_client import BrokerClient
 from dafka.http.forwarding.credentials import SignatureChecker, create_key, read_secret
 from dafka.http.forwarding.other_brokers import OtherBrokers
@@ -23,6 +20,9 @@ from dafka.http.server.counters import WebCounters
 from dafka.http.server.head import Head
 from dafka.http.server.origins import Origins
 from dafka.http.server.sessions import Sessions
+from dafka.http.server.survey_cache import Surveys
+from dafka.http.server.throughput import Activity, Measurement
+from dafka.http.server.verification import StorageVerification
 from dafka.http.websocket.shared_reads import SharedReads
 from dafka.storage.plugin_helpers import now_ms
 
