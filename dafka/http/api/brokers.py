@@ -8,8 +8,8 @@ from dafka.errors import ConfigError
 from dafka.http.api.registry import Answer, RequiredPermission, route
 from dafka.http.api.replicas import (
     count_leaderless,
-    describe_branches,
     describe_brokers,
+    describe_epochs,
     describe_leadership,
     describe_moves,
 )
@@ -216,8 +216,8 @@ async def list_branches(request: Request) -> AnyResponse:
     node, topic = request.broker.node, request.arguments["topic"]
     logs = find_logs(request.broker, topic)
     found: list[dict[str, Any]] = [
-        {"log": log.number, "branches": describe_branches(node, rows)}
-        for log, rows in zip(logs, node.branches(topic), strict=False)
+        {"log": log.number, "branches": describe_epochs(node, epoch_starts)}
+        for log, epoch_starts in zip(logs, node.branches(topic), strict=False)
     ]
     return respond({"logs": found})
 

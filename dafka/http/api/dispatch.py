@@ -35,13 +35,13 @@ async def answer_request(request: Request) -> AnyResponse:
         return respond_error(WebError("internal_error", "the request failed; the broker's log has the reason"))
 
 
-async def answer_get(request: Request, target: str, access: Principal) -> AnyResponse:
+async def answer_get(request: Request, target: str, principal: Principal) -> AnyResponse:
     """Return the response to GET for a client that is connected in another way.
 
     Args:
         request: The request with which it has connected.
         target: The path and the query.
-        access: The permissions of the client.
+        principal: The permissions of the client.
 
     Returns:
         The response.
@@ -50,7 +50,7 @@ async def answer_get(request: Request, target: str, access: Principal) -> AnyRes
         head = parse_target("GET", target, {})
     except WebError as error:
         return respond_error(error)
-    return await answer_request(Request(request.web, head, access, request.host, request.is_private))
+    return await answer_request(Request(request.web, head, principal, request.host, request.is_private))
 
 
 async def _answer(request: Request) -> AnyResponse:
@@ -59,7 +59,7 @@ async def _answer(request: Request) -> AnyResponse:
         return Response(204)
     route, request.arguments = find_route(head.method, head.segments)
     request.web.counters.requests[head.method, route.path] += 1
-    route.check_access(request.access, request.arguments)
+    route.check_access(request.principal, request.arguments)
     request.query = route.parse_query(head.parameters)
     if route.document is not None:
         if request.content_type != JSON:

@@ -107,7 +107,7 @@ async def list_groups(request: Request) -> AnyResponse:
     """List the groups that the user may use."""
     document = await _list_here(request)
     pages = await request.groups.list(request.query, document)
-    permissions, limit = request.access.permissions, request.query["limit"]
+    permissions, limit = request.principal.permissions, request.query["limit"]
     known_until = min((page["next"] for page in pages if page["next"] is not None), default=None)
     groups = {each["group"]: each for page in pages for each in page["groups"]}
     shown = [
@@ -122,7 +122,7 @@ async def list_groups(request: Request) -> AnyResponse:
 
 async def _list_here(request: Request) -> dict[str, Any]:
     """Return a page of the groups that this broker coordinates."""
-    groups, query, permissions = request.broker.groups, request.query, request.access.permissions
+    groups, query, permissions = request.broker.groups, request.query, request.principal.permissions
     try:
         found = await groups.list_groups([] if query["state"] is None else [query["state"]])
     except CoordinatorError:
@@ -168,7 +168,7 @@ async def describe_group(request: Request) -> AnyResponse:
 async def _describe(request: Request, name: str) -> dict[str, Any]:
     """Return the document about a group, with the offsets in topics that the user may see."""
     found: dict[str, Any] = await request.groups.describe(name, lambda group: _describe_here(request, group))
-    found["offsets"] = [each for each in found["offsets"] if request.access.permissions.may_see(each["topic"])]
+    found["offsets"] = [each for each in found["offsets"] if request.principal.permissions.may_see(each["topic"])]
     found["lag"] = sum(each["lag"] for each in found["offsets"] if each["lag"] is not None)
     return found
 
@@ -183,21 +183,21 @@ async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, A
         for log in logs
     }
     found = sorted((await broker.groups.fetch_offsets(name)).items())
-    logs = {place: broker.node.find_log(*place) for place, _ in found}
+    logs = {partition: broker.node.find_log(*partition) for partition, _ in found}
     bounds = await request.logs.known_bounds([log for log in logs.values() if log is not None])
     offsets = []
-    for place, committed in found:
-        log = logs[place]
+    for partition, committed in found:
+        log = logs[partition]
         end = None if log is None or log not in bounds else bounds[log].high_watermark
         offsets.append(
             {
-                "topic": place.topic,
-                "log": place.partition,
+                "topic": partition.topic,
+                "log": partition.partition,
                 "offset": committed.offset,
                 "metadata": committed.metadata,
                 "end_offset": end,
                 "lag": None if end is None else max(end - committed.offset, 0),
-                "member_id": readers.get(place),
+                "member_id": readers.get(partition),
             }
         )
     return {
@@ -251,13 +251,13 @@ async def commit_offsets(request: Request) -> AnyResponse:
     A group that does not exist is created.
     """
     name, wanted, broker = request.arguments["group"], request.document, request.broker
-    request.access.check_read(wanted["topic"])
+    request.principal.check_read(wanted["topic"])
     if ("offsets" in wanted) == ("to" in wanted):
         raise WebError("bad_request", "the body: expected either offsets or to")
     if "to" in wanted:
         position = parse_position(wanted["to"])
         if isinstance(wanted["to"], dict) and "group" in wanted["to"]:
-            request.access.check_group(wanted["to"]["group"])
+            request.principal.check_group(wanted["to"]["group"])
         logs = find_logs(broker, wanted["topic"])
     else:
         position = parse_position({"offsets": wanted["offsets"]})

@@ -107,7 +107,7 @@ async def describe_overview(request: Request) -> AnyResponse:
     }
     if request.query["history"]:
         found["history"] = [attrs.asdict(each) for each in activity.history()]
-    if request.access.permissions.is_administrator:
+    if request.principal.permissions.is_administrator:
         found["storage"] = usage = await measure_usage(web)
         found["problems"] = list(_find_problems(request, statistics, usage))
     return respond(found)
@@ -121,7 +121,7 @@ def _version() -> str:
 
 
 def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
-    broker, permissions = request.broker, request.access.permissions
+    broker, permissions = request.broker, request.principal.permissions
     topics = [each for each in broker.node.topics.values() if permissions.may_see(each.name)]
     return {
         "topics": len(topics),

@@ -138,14 +138,14 @@ def split_records(records: RecordColumns, bytes_max: int) -> Iterator[RecordColu
     Raises:
         WebError: A record is too large by itself. It is raised before the first part is yielded.
     """
-    room = bytes_max - BATCH_OVERHEAD_BYTES
+    capacity = bytes_max - BATCH_OVERHEAD_BYTES
     cuts, size = [0], 0
     for number in range(len(records)):
         record_bytes = _record_bytes(records, number)
-        if record_bytes > room:
+        if record_bytes > capacity:
             expected = f"expected at most {bytes_max} bytes with its headers (max.message.bytes)"
             raise WebError("too_large", f"record {number}: {expected}, not {record_bytes}")
-        if size + record_bytes > room:
+        if size + record_bytes > capacity:
             cuts.append(number)
             size = 0
         size += record_bytes

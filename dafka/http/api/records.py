@@ -97,9 +97,9 @@ async def publish_records(request: Request) -> AnyResponse:
         await publisher.prepare(topic)
         pending.append(publisher.begin(topic, part, log=log))
         await trio.lowlevel.checkpoint()  # large bodies do not hold up other clients
-    places = [place for each in pending for place in await each.wait()]
+    published = [stored for each in pending for stored in await each.wait()]
     request.web.counters.produced[topic] += sum(map(len, parts))
-    return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in places]})
+    return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in published]})
 
 
 async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
@@ -121,12 +121,12 @@ async def _publish_rest(request: Request, topic: str, records: list[RestRecord],
         indexes.setdefault(chosen, []).append(index)
     found: list[dict[str, Any]] = [{}] * len(records)
     for number, chosen_indexes in indexes.items():
-        for index, place in zip(
+        for index, answer in zip(
             chosen_indexes,
             await _publish_to_log(request, topic, number, [records[each] for each in chosen_indexes]),
             strict=True,
         ):
-            found[index] = place
+            found[index] = answer
     body = encode_document({"offsets": found, "key_schema_id": None, "value_schema_id": None})
     return Response(200, body, KAFKA_ANSWER)
 
@@ -145,10 +145,10 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
         error = refused.message
     found: list[dict[str, Any]] = []
     for each in pending:
-        for place in await each.wait():
+        for stored in await each.wait():
             found += [
-                {"partition": log, "offset": (place.offset or 0) + number, "error_code": None, "error": None}
-                for number in range(place.count)
+                {"partition": log, "offset": (stored.offset or 0) + number, "error_code": None, "error": None}
+                for number in range(stored.count)
             ]
     request.web.counters.produced[topic] += len(found)
     refused_count = len(records) - len(found)

@@ -33,13 +33,13 @@ class RequiredPermission(Enum):
 
 _CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], object]] = {
     RequiredPermission.NOTHING: lambda _access, _arguments: None,
-    RequiredPermission.USER: lambda access, _: access.permissions,
-    RequiredPermission.SEE: lambda access, arguments: access.check_see(arguments["topic"]),
-    RequiredPermission.READ: lambda access, arguments: access.check_read(arguments["topic"]),
-    RequiredPermission.WRITE: lambda access, arguments: access.check_write(arguments["topic"]),
-    RequiredPermission.ADMIN: lambda access, arguments: access.check_admin(arguments["topic"]),
-    RequiredPermission.GROUP: lambda access, arguments: access.check_group(arguments["group"]),
-    RequiredPermission.ADMINISTRATOR: lambda access, _: access.check_administrator(),
+    RequiredPermission.USER: lambda principal, _: principal.permissions,
+    RequiredPermission.SEE: lambda principal, arguments: principal.check_see(arguments["topic"]),
+    RequiredPermission.READ: lambda principal, arguments: principal.check_read(arguments["topic"]),
+    RequiredPermission.WRITE: lambda principal, arguments: principal.check_write(arguments["topic"]),
+    RequiredPermission.ADMIN: lambda principal, arguments: principal.check_admin(arguments["topic"]),
+    RequiredPermission.GROUP: lambda principal, arguments: principal.check_group(arguments["group"]),
+    RequiredPermission.ADMINISTRATOR: lambda principal, _: principal.check_administrator(),
 }
 
 
@@ -162,9 +162,9 @@ class Route:
                 return None
         return found
 
-    def check_access(self, access: Principal, arguments: Mapping[str, str]) -> None:
+    def check_access(self, principal: Principal, arguments: Mapping[str, str]) -> None:
         """Raise `WebError` if a user has not the permission that the route needs."""
-        _CHECKS[self.needs](access, arguments)
+        _CHECKS[self.needs](principal, arguments)
 
     def parse_query(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Return the values of the parameters. Raises `WebError` if one is unknown, given twice or malformed."""

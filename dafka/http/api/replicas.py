@@ -126,39 +126,41 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
         )
 
 
-def describe_branches(node: BrokerNode, rows: Sequence[EpochStart]) -> list[dict[str, Any]]:
+def describe_epochs(node: BrokerNode, epoch_starts: Sequence[EpochStart]) -> list[dict[str, Any]]:
     """Return the branch table of a log.
 
     Args:
         node: The broker, which knows the numbers of the others.
-        rows: The rows, by epoch.
+        epoch_starts: The rows, by epoch.
 
     Returns:
         A row for each branch. Its flags: `first` has no branch before it; `fork` continues a branch that another branch
         continues, too, so that both have had records of their own; `latest` is the one with the largest epoch.
     """
-    parents = Counter(row.parent.branch for row in rows if row.parent.branch != NO_EPOCH)
+    parents = Counter(
+        epoch_start.parent.branch for epoch_start in epoch_starts if epoch_start.parent.branch != NO_EPOCH
+    )
     found = []
-    for row in rows:
-        old = row.parent.branch
+    for epoch_start in epoch_starts:
+        old = epoch_start.parent.branch
         flags = []
         if old == NO_EPOCH:
             flags.append("first")
         elif parents[old] > 1:
             flags.append("fork")
-        if row is rows[-1]:
+        if epoch_start is epoch_starts[-1]:
             flags.append("latest")
         found.append(
             {
-                "epoch": row.branch.epoch,
-                "leader": number_of(node, row.branch.leader),
-                "leader_address": row.branch.leader,
+                "epoch": epoch_start.branch.epoch,
+                "leader": number_of(node, epoch_start.branch.leader),
+                "leader_address": epoch_start.branch.leader,
                 "old_epoch": None if old == NO_EPOCH else old.epoch,
                 "old_leader": None if old == NO_EPOCH else number_of(node, old.leader),
                 "old_leader_address": "" if old == NO_EPOCH else old.leader,
-                "old_end_offset": row.parent.end_offset,
-                "start_offset": row.parent.end_offset,
-                "replicas": numbers_of(node, row.replicas),
+                "old_end_offset": epoch_start.parent.end_offset,
+                "start_offset": epoch_start.parent.end_offset,
+                "replicas": numbers_of(node, epoch_start.replicas),
                 "flags": flags,
             }
         )

@@ -28,11 +28,11 @@ SESSION = Object(
 LOGIN = Object("Login", {"user": Text("The name.", 100), "password": Text("The password.", 1000)})
 
 
-def _describe(access: Principal) -> dict[str, Any]:
-    permissions = access.permissions if access.is_known else Permissions()
+def _describe(principal: Principal) -> dict[str, Any]:
+    permissions = principal.permissions if principal.is_known else Permissions()
     return {
-        "user": access.user,
-        "must_log_in": not access.is_known,
+        "user": principal.user,
+        "must_log_in": not principal.is_known,
         "is_administrator": permissions.is_administrator,
         "permissions": attrs.asdict(permissions),
     }
@@ -53,7 +53,7 @@ def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
 )
 async def describe_session(request: Request) -> AnyResponse:
     """Say who the user is, and what it may do."""
-    return respond(_describe(request.access))
+    return respond(_describe(request.principal))
 
 
 @route(

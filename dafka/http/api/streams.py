@@ -126,7 +126,7 @@ def _parse_position(request: Request, text: str) -> Position:
         return FromOffsets(offsets)
     position = parse_position_text(text)
     if isinstance(position, FromGroup):
-        request.access.check_group(position.group)
+        request.principal.check_group(position.group)
     return position
 
 
@@ -140,7 +140,7 @@ async def _read_all(
             request.logs.check(log)
             read = await request.web.reads.read(log, offset, READ_BYTES)
             lines = await read.lines(request.host)
-            request.held_bytes = read.size
+            request.buffered_bytes = read.size
             yield [line for line in lines if offset <= line.offset < ends[log]]
             if read.read.next_offset <= offset:
                 break
@@ -213,20 +213,20 @@ class _Events:
     async def _send_new(self, send: Send) -> None:
         """Send what there is, a part of each log in turn."""
         while any(self._access.has_records(*each) for each in self._offsets.items()):
-            self._request.access.check_read(self._topic)
+            self._request.principal.check_read(self._topic)
             for log, offset in list(self._offsets.items()):
                 if not self._access.has_records(log, offset):
                     continue
                 read = await self._request.web.reads.read(log, offset)
                 if len(self._offsets) == 1:
                     events = await read.events(self._request.host)
-                    self._request.held_bytes = read.size
+                    self._request.buffered_bytes = read.size
                     for piece in events:
                         await send(piece)
                     count = read.read.record_count
                 else:
                     lines = await read.lines(self._request.host)
-                    self._request.held_bytes = read.size
+                    self._request.buffered_bytes = read.size
                     for piece in join_lines(lines, partial(self._begin_event, log), b"\n\n"):
                         await send(piece)
                     count = len(lines)

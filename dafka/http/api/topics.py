@@ -147,9 +147,9 @@ def find_topic(request: Request) -> Topic:
     return topic
 
 
-def list_permissions(access: Principal, topic: str) -> list[str]:
+def list_permissions(principal: Principal, topic: str) -> list[str]:
     """Return what a user may do with a topic."""
-    permissions = access.permissions
+    permissions = principal.permissions
     return [
         each.value for each in (Permission.READ, Permission.WRITE, Permission.ADMIN) if permissions.allow(each, topic)
     ]
@@ -170,7 +170,7 @@ def list_permissions(access: Principal, topic: str) -> list[str]:
 )
 async def list_topics(request: Request) -> AnyResponse:
     """List the topics that the user may see."""
-    node, permissions = request.broker.node, request.access.permissions
+    node, permissions = request.broker.node, request.principal.permissions
     prefix, after = request.query["prefix"], request.query["after"]
     names = sorted(
         name
@@ -211,7 +211,7 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
     if stored is not None:
         topic = stored.get(name, StoredTopic(name))
         found |= {"bytes": topic.content_bytes, "last_stored_at": topic.last_stored_at}
-    return {**found, "permissions": list_permissions(request.access, name)}
+    return {**found, "permissions": list_permissions(request.principal, name)}
 
 
 @route(
@@ -230,7 +230,7 @@ async def create_topic(request: Request) -> AnyResponse:
     """
     node, wanted = request.broker.node, request.document
     name, settings = wanted["name"], wanted.get("settings", {})
-    request.access.check_admin(name)
+    request.principal.check_admin(name)
     problem = find_name_problem(name) or find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
@@ -278,7 +278,7 @@ def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
         "record_count": request.broker.node.inventory.record_count(name),
         "logs": [],
         "settings": [],
-        "permissions": list_permissions(request.access, name),
+        "permissions": list_permissions(request.principal, name),
     }
 
 
@@ -302,7 +302,7 @@ async def _describe(request: Request, topic: Topic, *, has_times: bool = False) 
             {"name": each.name, "value": each.value, "is_own": each.is_own}
             for each in list_settings(topic, broker.config)
         ],
-        "permissions": list_permissions(request.access, topic.name),
+        "permissions": list_permissions(request.principal, topic.name),
     }
 
 

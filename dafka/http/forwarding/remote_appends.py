@@ -63,7 +63,7 @@ class Lanes:
         return Lane()
 
     @property
-    def has_room(self) -> bool:
+    def has_free_lane(self) -> bool:
         """Whether `take` returns a lane."""
         return bool(self._free) or self._count < LANES_MAX
 
@@ -224,7 +224,7 @@ class RemoteAppends:
                     if not self._enter_lane(each):
                         break  # those behind it wait, too
                     data = b"".join([bytes(part) for _, part in each.batches])
-                    each.reply = link.publish(self._log.topic, self._log.number, data, self._note_change)
+                    each.reply = link.publish(self._log.topic, self._log.number, data, self._on_reply)
             for each in list(self._pending):
                 if each.reply is None or not each.reply.arrived.is_set():
                     break
@@ -249,9 +249,9 @@ class RemoteAppends:
                 each.fail(each.refusal or self._leaders.unavailable(self._log, self._problem))
 
     def _can_send(self) -> bool:
-        return self._lanes.has_room and any(each.reply is None for each in self._pending)
+        return self._lanes.has_free_lane and any(each.reply is None for each in self._pending)
 
-    def _note_change(self) -> None:
+    def _on_reply(self) -> None:
         self._changed.set()
 
     async def _take_other_answers(self) -> None:

@@ -46,7 +46,7 @@ class RemoteLogs:
         self._append_here = append_here
         self._room_bytes = broker.config.store.pending_bytes_max
         self._pending_bytes = 0
-        self._room = trio.lowlevel.ParkingLot()
+        self._capacity = trio.lowlevel.ParkingLot()
         self._appends: dict[Log, RemoteAppends] = {}
         self._lanes: WeakKeyDictionary[Log, Lanes] = WeakKeyDictionary()
         self._nursery: trio.Nursery | None = None
@@ -61,7 +61,7 @@ class RemoteLogs:
     async def wait_capacity(self) -> None:
         """Wait until records on their way to other brokers take less than `[store] pending_bytes_max`."""
         while self._pending_bytes >= self._room_bytes:
-            await self._room.park()
+            await self._capacity.park()
 
     def is_appending(self, log: Log) -> bool:
         """Return whether records for a log are on their way, before which no others may be appended."""
@@ -73,7 +73,9 @@ class RemoteLogs:
         if found is None:
             assert self._nursery is not None
             lanes = self._lanes.setdefault(log, Lanes())
-            found = self._appends[log] = RemoteAppends(log, self.leaders, self._append_here, self._note_gone, lanes)
+            found = self._appends[log] = RemoteAppends(
+                log, self.leaders, self._append_here, self._on_append_ended, lanes
+            )
             self._nursery.start_soon(self._run_appends, log, found)
         added = found.add(batches)
         self._pending_bytes += added.size
@@ -115,9 +117,9 @@ class RemoteLogs:
     async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of logs whose leaders answer soon."""
         found: dict[Log, LogOffsets] = {}
-        by_place: dict[tuple[str, str], list[Log]] = {}
+        by_leader: dict[tuple[str, str], list[Log]] = {}
         for log in logs:
-            by_place.setdefault((log.leadership.leader, log.topic), []).append(log)
+            by_leader.setdefault((log.leadership.leader, log.topic), []).append(log)
 
         async def ask(some: Sequence[Log]) -> None:
             try:
@@ -130,7 +132,7 @@ class RemoteLogs:
                 found.update({log: answer[log.number] for log in some if log.number in answer})
 
         async with trio.open_nursery() as nursery:
-            for some in by_place.values():
+            for some in by_leader.values():
                 nursery.start_soon(ask, some)
         return found
 
@@ -180,6 +182,6 @@ class RemoteLogs:
         await appends.run()
         del self._appends[log]
 
-    def _note_gone(self, append: RemoteAppend) -> None:
+    def _on_append_ended(self, append: RemoteAppend) -> None:
         self._pending_bytes -= append.size
-        self._room.unpark_all()
+        self._capacity.unpark_all()

@@ -44,18 +44,18 @@ class DivergenceTracker:
         if topic is None or availability_of(topic) == MAJORITY:
             return offset
         leadership = log.leadership
-        branch, former = LeaderAndEpoch(leadership.epoch, leadership.leader), self._read.get(log)
-        if branch == former or not leadership.leader:
+        epoch, former_epoch = LeaderAndEpoch(leadership.epoch, leadership.leader), self._read.get(log)
+        if epoch == former_epoch or not leadership.leader:
             return offset
-        if former is not None:
-            fork = self._find_fork(log, EpochEnd(branch, _ANY_OFFSET), EpochEnd(former, offset))
-            if fork is None:
+        if former_epoch is not None:
+            divergence = self._find_divergence(log, EpochEnd(epoch, _ANY_OFFSET), EpochEnd(former_epoch, offset))
+            if divergence is None:
                 return offset  # the rows of the branches have not arrived yet
-            offset = min(offset, fork)
-        self._read[log] = branch
+            offset = min(offset, divergence)
+        self._read[log] = epoch
         return offset
 
-    def _find_fork(self, log: Log, first: EpochEnd, second: EpochEnd) -> int | None:
+    def _find_divergence(self, log: Log, first: EpochEnd, second: EpochEnd) -> int | None:
         tables = self._broker.branches(log.topic)
         table = EpochTree(tables[log.number] if log.number < len(tables) else ())
         found = table.fork(first, second)

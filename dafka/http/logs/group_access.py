@@ -146,10 +146,10 @@ class GroupAccess:
         Raises:
             WebError: The group has members, or refuses the offsets, or its coordinator cannot be reached.
         """
-        places = {TopicPartition(topic, number): OffsetToCommit(offset) for number, offset in offsets.items()}
+        committed = {TopicPartition(topic, number): OffsetToCommit(offset) for number, offset in offsets.items()}
 
         async def here() -> None:
-            errors = await self._broker.groups.commit_offsets(CommitRequest(group_id=name, offsets=places))
+            errors = await self._broker.groups.commit_offsets(CommitRequest(group_id=name, offsets=committed))
             for error in errors.values():
                 _check_here(error)
                 if error is ErrorCode.UNKNOWN_MEMBER_ID:

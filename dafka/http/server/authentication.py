@@ -62,7 +62,7 @@ class Authenticator:
             signatures: Checks the requests of other brokers over this connection.
 
         Returns:
-            The access, of nobody if the request has no credentials.
+            The principal, of nobody if the request has no credentials.
 
         Raises:
             WebError: The credentials are wrong.

@@ -52,13 +52,13 @@ class BodyReader:
         """Whether the end of the body was received."""
         return self._framing.their_state not in {h11.IDLE, h11.SEND_BODY, h11.ERROR}
 
-    async def read(self, bytes_max: int, receive_ms: int, room: MemoryPool, source: str) -> bytes:
+    async def read(self, bytes_max: int, receive_ms: int, memory: MemoryPool, source: str) -> bytes:
         """Return the body.
 
         Args:
             bytes_max: The largest size.
             receive_ms: How long the client may take, and a second more for each MiB that it has sent.
-            room: The memory for bodies. `release` gives back what is taken of it.
+            memory: The memory for bodies. `release` gives back what is taken of it.
             source: The user, or the address of the client.
 
         Returns:
@@ -73,7 +73,7 @@ class BodyReader:
         try:
             self._look(bytes_max)
             if not self.is_complete:
-                self._upload = upload = Upload(room, source, size, receive_ms)
+                self._upload = upload = Upload(memory, source, size, receive_ms)
                 await self._read_rest(bytes_max, upload)
                 upload.complete(self._size)
             return b"".join(self._parts)

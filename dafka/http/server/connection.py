@@ -105,7 +105,7 @@ class HttpConnection:
         is_private = self._is_encrypted or self._client.is_local
         body = BodyReader(framing, head, self._received, self._receive, self._send)
         try:
-            access = await self._web.identify(
+            principal = await self._web.identify(
                 head,
                 host=self._client.host,
                 is_local=self._client.is_local,
@@ -115,19 +115,19 @@ class HttpConnection:
         except WebError as error:
             body.skip_received()
             return await self._send_response(framing, head, respond_error(error))
-        request = Request(self._web, head, access, self._client.host, is_private)
+        request = Request(self._web, head, principal, self._client.host, is_private)
         self._request = request
-        if request.access.is_known:
+        if request.principal.is_known:
             self._client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
             request.mark_served = self._client.mark_served
             await self._upgrade(self._stream, raw + bytes(self._received), request)
             return False
-        settings, room = self._settings, self._web.receiving
+        settings, memory = self._settings, self._web.receiving
 
         async def read_body(bytes_max: int | None) -> bytes:
             limit = min(bytes_max or settings.body_bytes_max, settings.body_bytes_max)
-            return await body.read(limit, settings.receive_ms, room, access.user or self._client.host)
+            return await body.read(limit, settings.receive_ms, memory, principal.user or self._client.host)
 
         request.read_body, request.wait_end = read_body, self._wait_end
         try:
@@ -254,19 +254,19 @@ class HttpConnection:
 
     async def _send(self, data: bytes) -> None:
         """Send bytes. A client that does not read them in time is disconnected."""
-        view, room = memoryview(data), self._web.answers
-        room.take_now(len(view))
+        view, memory = memoryview(data), self._web.answers
+        memory.take_now(len(view))
         try:
-            await self._send_parts(view, room)
+            await self._send_parts(view, memory)
         finally:
-            room.give_back(len(view))
+            memory.give_back(len(view))
 
-    async def _send_parts(self, view: memoryview, room: MemoryPool) -> None:
+    async def _send_parts(self, view: memoryview, memory: MemoryPool) -> None:
         for position in range(0, len(view), SEND_BYTES):
             part = view[position : position + SEND_BYTES]
             with (
                 trio.move_on_after(self._settings.send_ms / 1000) as scope,
-                room.waiting_for_client(scope, len(view) + self._held_bytes),
+                memory.waiting_for_client(scope, len(view) + self._buffered_bytes),
             ):
                 await self._stream.send_all(part)
             if scope.cancelled_caught:
@@ -275,9 +275,9 @@ class HttpConnection:
             self._web.counters.sent_bytes += len(part)
 
     @property
-    def _held_bytes(self) -> int:
+    def _buffered_bytes(self) -> int:
         """How much is kept for the client, besides what is being sent."""
-        return 0 if self._request is None else self._request.held_bytes
+        return 0 if self._request is None else self._request.buffered_bytes
 
 
 def _response_event(status: int, headers: list[tuple[str, str]]) -> h11.Response:

@@ -107,7 +107,7 @@ class HttpServer:
             signatures: Checks the requests of other brokers over this connection.
 
         Returns:
-            The access, of nobody if the request has no credentials.
+            The principal, of nobody if the request has no credentials.
 
         Raises:
             WebError: The request comes from a page that may not use the broker, or its credentials are wrong.

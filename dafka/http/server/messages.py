@@ -41,7 +41,7 @@ class Request:
     Attributes:
         web: What all clients share.
         head: The method, the path and the headers.
-        access: The user, and what it may do.
+        principal: The user, and what it may do.
         host: The address of the client.
         is_private: Whether nobody on the way reads what the client sends: the connection is encrypted or local.
         read_body: Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large.
@@ -50,12 +50,12 @@ class Request:
         query: The values of the route's parameters; those that were not given have their default.
         document: The body, if the route takes a JSON document.
         mark_served: To be called when the client has proved who it is, so that its connection keeps its place.
-        held_bytes: About how much memory is kept for the response until the client has taken it.
+        buffered_bytes: About how much memory is kept for the response until the client has taken it.
     """
 
     web: HttpServer
     head: Head
-    access: Principal
+    principal: Principal
     host: str = ""
     is_private: bool = False
     read_body: Callable[[int | None], Awaitable[bytes]] = read_nothing
@@ -64,7 +64,7 @@ class Request:
     query: Mapping[str, Any] = attrs.field(factory=dict)
     document: Any = None
     mark_served: Callable[[], None] = lambda: None
-    held_bytes: int = 0
+    buffered_bytes: int = 0
 
     @property
     def broker(self) -> Broker:
@@ -74,7 +74,7 @@ class Request:
     @property
     def is_forwarded(self) -> bool:
         """Whether another broker forwards the request of a client. It is not forwarded again."""
-        return self.access.is_broker
+        return self.principal.is_broker
 
     @property
     def logs(self) -> LogAccess:

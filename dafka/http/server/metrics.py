@@ -50,7 +50,7 @@ class WebMetrics:
         return list(make_families(COUNTERS, GAUGES, self._count(topics) | self._measure()))
 
     def _count(self, topics: TopicLabels) -> Samples:
-        counters, crowd, authenticator = self._web.counters, self._web.crowd, self._web.authenticator
+        counters, quotas, authenticator = self._web.counters, self._web.crowd, self._web.authenticator
         records: Counter[tuple[str, ...]] = Counter()
         if topics.topics_max:
             for direction, by_topic in (("produced", counters.produced), ("consumed", counters.consumed)):
@@ -59,8 +59,8 @@ class WebMetrics:
         return {
             "dafka_http_requests": {(method, path): n for (method, path), n in counters.requests.items()},
             "dafka_http_responses": {(str(status),): count for status, count in counters.responses.items()},
-            "dafka_http_accepted_connections": {(): crowd.admitted},
-            "dafka_http_refused_connections": {(): crowd.refused},
+            "dafka_http_accepted_connections": {(): quotas.admitted},
+            "dafka_http_refused_connections": {(): quotas.refused},
             "dafka_http_disconnected_clients": {(reason,): n for reason, n in counters.disconnected.items()},
             "dafka_http_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
             "dafka_http_records": dict(records),

@@ -20,7 +20,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
     Args:
         stream: The connection.
         received: What was received of it before.
-        room: The memory for messages that are being received.
+        memory: The memory for messages that are being received.
         source: The user, or the address of the client.
         message_bytes_max: The size of the largest message.
         receive_ms: How long a client may take to send a message that it has begun, and a second more for each MiB that
@@ -35,7 +35,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         self,
         stream: trio.abc.Stream,
         received: bytes,
-        room: MemoryPool,
+        memory: MemoryPool,
         source: str,
         message_bytes_max: int,
         receive_ms: int,
@@ -44,7 +44,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         self.last_progress = trio.current_time()
         self._stream = stream
         self._received = received
-        self._room = room
+        self._memory = memory
         self._source = source
         self._message_bytes_max = message_bytes_max
         self._receive_ms = receive_ms
@@ -62,7 +62,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
             self._give_back()
             return await self._stream.receive_some(most)
         if self._upload is None:
-            self._upload = Upload(self._room, self._source, self._message_bytes_max, self._receive_ms)
+            self._upload = Upload(self._memory, self._source, self._message_bytes_max, self._receive_ms)
         try:
             return await self._upload.receive(self._stream.receive_some, pending, most)
         except SlowUploadError as error:

@@ -38,7 +38,7 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
     if request.is_forwarded:  # the other broker has checked the size of its client's message
         bytes_max = max(bytes_max, request.broker.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
     client = ClientStream(
-        stream, received, web.receiving, request.access.user or request.host, bytes_max, settings.receive_ms
+        stream, received, web.receiving, request.principal.user or request.host, bytes_max, settings.receive_ms
     )
     async with trio.open_nursery() as nursery:
         connection = Connection(nursery, client, _select_subprotocol, bytes_max)

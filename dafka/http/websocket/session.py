@@ -66,7 +66,7 @@ class Session:
         self._web = request.web
         self._broker = request.broker
         self._settings = request.broker.config.http
-        self._access = request.access
+        self._principal = request.principal
         self._is_binary = connection.subprotocol == messages.BINARY_PROTOCOL
         self._subscriptions: dict[int, Subscription] = {}
         self._watches: dict[int, WatchedResource] = {}
@@ -84,12 +84,12 @@ class Session:
 
     async def run(self) -> None:
         """Serve the client until the broker stops. Raises `ConnectionClosed` if the connection ends before."""
-        if not self._access.is_known:
+        if not self._principal.is_known:
             self._login_scope.deadline = trio.current_time() + self._broker.security.settings.login_ms / 1000
-        user = self._access.user if self._access.is_known else None
+        user = self._principal.user if self._principal.is_known else None
         welcome = messages.Welcome(
             user=user,
-            needs_authentication=not self._access.is_known,
+            needs_authentication=not self._principal.is_known,
             message_bytes_max=self._settings.message_bytes_max,
             subscriptions_max=self._settings.subscriptions_max,
         )
@@ -141,7 +141,7 @@ class Session:
             await self._refuse(identifier, _as_web_error(error))
 
     def _check_known(self) -> None:
-        if not self._access.is_known:
+        if not self._principal.is_known:
             raise WebError("unauthenticated", "expected `authenticate` first")
 
     async def _refuse(self, identifier: int | None, error: WebError) -> None:
@@ -152,9 +152,9 @@ class Session:
         authenticator, is_private = self._web.authenticator, self._request.is_private
         try:
             if message.token is not None:
-                access = await authenticator.check_token(message.token, is_private=is_private)
+                principal = await authenticator.check_token(message.token, is_private=is_private)
             elif message.user is not None and message.password is not None:
-                access = await authenticator.check_password(
+                principal = await authenticator.check_password(
                     message.user, message.password, host=self._request.host, is_private=is_private
                 )
             else:
@@ -163,16 +163,16 @@ class Session:
             await self._refuse(message.id, error)
             await self._connection.aclose(_POLICY_VIOLATION, error.code)
             return
-        self._access = self._request.access = access
+        self._principal = self._request.principal = principal
         self._login_scope.deadline = float("inf")
         self._request.mark_served()
         await self._connection.send_text(
-            encode_message(messages.Authenticated(id=message.id, user=access.user if access.is_known else None))
+            encode_message(messages.Authenticated(id=message.id, user=principal.user if principal.is_known else None))
         )
 
     @_handles(messages.Publish)
     async def _publish(self, message: messages.Publish) -> None:
-        self._access.check_write(message.topic)
+        self._principal.check_write(message.topic)
         producer = None
         if message.producer_id is not None:
             if message.producer_epoch is None or message.base_sequence is None:
@@ -185,9 +185,9 @@ class Session:
         self._web.counters.produced[message.topic] += len(records)
 
     async def _publish_batches(self, message: BinaryPublish) -> None:
-        self._access.check_write(message.topic)
+        self._principal.check_write(message.topic)
         await self._request.publisher.prepare(message.topic)
-        source = self._access.user or self._request.host
+        source = self._principal.user or self._request.host
         publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += publication.record_count
@@ -208,9 +208,9 @@ class Session:
 
     @_handles(messages.Describe)
     async def _describe(self, message: messages.Describe) -> None:
-        self._access.check_see(message.topic)
+        self._principal.check_see(message.topic)
         if message.create:
-            self._access.check_write(message.topic)
+            self._principal.check_write(message.topic)
             await self._request.publisher.prepare(message.topic)
             self._request.publisher.ensure_topic(message.topic)
         found = find_logs(self._broker, message.topic)
@@ -232,12 +232,12 @@ class Session:
 
     @_handles(messages.Subscribe)
     async def _subscribe(self, message: messages.Subscribe) -> None:
-        self._access.check_read(message.topic)
+        self._principal.check_read(message.topic)
         self._check_id(message.id)
         position = parse_position(message.position)
         group = getattr(position, "group", None)
         if group is not None:
-            self._access.check_group(group)
+            self._principal.check_group(group)
         logs = find_logs(self._broker, message.topic, message.logs)
         offsets = await find_offsets(self._request.logs, logs, position)
         bounds = await self._request.logs.bounds(logs)
@@ -275,8 +275,8 @@ class Session:
 
     @_handles(messages.Commit)
     async def _commit(self, message: messages.Commit) -> None:
-        self._access.check_group(message.group)
-        self._access.check_read(message.topic)
+        self._principal.check_group(message.group)
+        self._principal.check_read(message.topic)
         offsets = parse_offsets(message.offsets)
         find_logs(self._broker, message.topic, offsets)
         await self._request.groups.commit(message.group, message.topic, offsets)
@@ -374,7 +374,7 @@ class Session:
                 await self._connection.ping()
 
     def _check_read(self, topic: str) -> None:
-        self._access.check_read(topic)
+        self._principal.check_read(topic)
 
     def _count_sent(self, topic: str, record_count: int) -> None:
         self._web.counters.consumed[topic] += record_count

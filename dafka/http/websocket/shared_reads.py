@@ -139,18 +139,18 @@ class SharedRead:
     Args:
         log: The number of the log.
         read: The records.
-        room: The memory for what is unpacked. It is taken until nobody holds the read any more.
+        memory: The memory for what is unpacked. It is taken until nobody holds the read any more.
 
     Attributes:
         read: The records.
         read_at: When they were read.
     """
 
-    def __init__(self, log: int, read: ReadRecords, room: MemoryPool) -> None:
+    def __init__(self, log: int, read: ReadRecords, memory: MemoryPool) -> None:
         self.read = read
         self.read_at = trio.current_time()
         self._log = log
-        self._room = room
+        self._memory = memory
         self._taken = 0
         self._unpacking = trio.Lock()
         self._texts: Sequence[EncodedRecords] | None = None
@@ -160,7 +160,7 @@ class SharedRead:
         self._take(1000 + sum(len(data) for _, data in read.batches))
 
     def __del__(self) -> None:
-        self._room.give_back(self._taken)
+        self._memory.give_back(self._taken)
 
     @property
     def size(self) -> int:
@@ -215,7 +215,7 @@ class SharedRead:
             return await self._unpack(host, lambda: self._encode_part(offset, count))
 
     def _take(self, size: int) -> None:
-        self._room.take_now(size)
+        self._memory.take_now(size)
         self._taken += size
 
     async def _unpack(self, host: str, work: Callable[[], _T]) -> _T:
@@ -224,7 +224,7 @@ class SharedRead:
         try:
             if size <= INLINE_BYTES_MAX:
                 return work()
-            async with self._room.take(host, UNPACKING_FACTOR * size):
+            async with self._memory.take(host, UNPACKING_FACTOR * size):
                 return await trio.to_thread.run_sync(work, limiter=_UNPACKING)
         except BatchError as error:
             raise WebError("storage_failed", f"records of log {self._log} cannot be unpacked: {error}") from None
@@ -336,13 +336,13 @@ class SharedReads:
 
     Args:
         access: Reaches the logs.
-        room: The memory for what is unpacked.
+        memory: The memory for what is unpacked.
         kept_bytes: The size of all reads that are kept.
     """
 
-    def __init__(self, access: LogAccess, room: MemoryPool, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, access: LogAccess, memory: MemoryPool, kept_bytes: int = KEPT_BYTES) -> None:
         self._access = access
-        self._room = room
+        self._memory = memory
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[_Place, SharedRead] = OrderedDict()
         self._reading: dict[_Place, _Reading] = {}
@@ -362,24 +362,24 @@ class SharedReads:
             WebError: The topic was deleted, the storage fails, or the leader cannot be reached.
         """
         # Another branch of the log may have other records at the same offset.
-        place = (log, log.leadership.leader, log.leadership.epoch, offset, bytes_max)
-        while (reading := self._reading.get(place)) is not None:
+        key = (log, log.leadership.leader, log.leadership.epoch, offset, bytes_max)
+        while (reading := self._reading.get(key)) is not None:
             await reading.ended.wait()
-        found = self._kept.get(place)
+        found = self._kept.get(key)
         is_recent = found is not None and trio.current_time() < found.read_at + KEPT_S
         if found is not None and is_recent and offset >= log.index.start_offset and not log.is_gone:
-            self._kept.move_to_end(place)
+            self._kept.move_to_end(key)
             self._drop_oldest()  # what is kept may have been unpacked meanwhile
             return found
-        reading = self._reading[place] = _Reading()
+        reading = self._reading[key] = _Reading()
         try:
             read = await self._access.read(log, offset, bytes_max=bytes_max)
         finally:
-            del self._reading[place]
+            del self._reading[key]
             reading.ended.set()
-        found = SharedRead(log.number, read, self._room)
+        found = SharedRead(log.number, read, self._memory)
         if read.next_offset > offset:
-            self._kept[place] = found
+            self._kept[key] = found
             self._drop_oldest()
         return found
 

@@ -58,7 +58,7 @@ class WatchedResource:
     async def _get(self) -> tuple[int, bytes] | None:
         """Return the status and the body; None if the watch is to end."""
         with trio.CancelScope() as self._waiting:
-            response = await answer_get(self._request, self._path, self._request.access)
+            response = await answer_get(self._request, self._path, self._request.principal)
             if not isinstance(response, Response) or response.content_type not in {JSON, ""}:
                 raise WebError("unsupported", f"watch: expected a resource that is a JSON document, not {self._path!r}")
             return int(response.status), response.body

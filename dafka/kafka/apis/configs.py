@@ -55,11 +55,11 @@ def list_settings(topic: Topic, config: Config) -> list[Setting]:
     ]
 
 
-def _broker_settings(client: RequestContext) -> list[Setting]:
-    config = client.broker.config
+def _broker_settings(context: RequestContext) -> list[Setting]:
+    config = context.broker.config
     kafka = config.kafka
-    own = client.broker.node.brokers.own
-    host, port = client.endpoint
+    own = context.broker.node.brokers.own
+    host, port = context.endpoint
     scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
     is_created = "true" if kafka.auto_create_topics == "on" else "false"
     return [
@@ -77,22 +77,22 @@ def _broker_settings(client: RequestContext) -> list[Setting]:
 
 
 @handles(DescribeConfigsRequest)
-async def describe_configs(client: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Answer with the settings of topics and of the broker."""
-    return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(client, each) for each in request.resources])
+    return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(context, each) for each in request.resources])
 
 
-def _describe(client: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _describe(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
-    own = client.broker.node.brokers.own
+    own = context.broker.node.brokers.own
     if resource.resource_type == TOPIC:
-        topic = client.broker.node.find_topic(resource.resource_name)
+        topic = context.broker.node.find_topic(resource.resource_name)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            settings, is_read_only = list_settings(topic, client.broker.config), False
+            settings, is_read_only = list_settings(topic, context.broker.config), False
     elif resource.resource_type == BROKER and resource.resource_name in {"", str(own.number)}:
-        settings = _broker_settings(client)
+        settings = _broker_settings(context)
     else:
         error = ErrorCode.INVALID_REQUEST
         message = f"this broker, {own.number}, knows the settings of topics and its own"
@@ -120,32 +120,32 @@ def _describe(client: RequestContext, resource: DescribeConfigsResource) -> Desc
 
 
 @handles(AlterConfigsRequest, changes_topics=True)
-async def alter_configs(client: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics."""
     responses = []
     for each in request.resources:
         settings = {config.name: config.value for config in each.configs if config.value is not None}
         responses.append(
-            await _change(client, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
+            await _change(context, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
         )
     return AlterConfigsResponse(throttle_time_ms=0, responses=responses)
 
 
 @handles(IncrementalAlterConfigsRequest, changes_topics=True)
 async def alter_configs_incrementally(
-    client: RequestContext, request: IncrementalAlterConfigsRequest
+    context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change some settings of topics."""
     responses = []
     for each in request.resources:
-        topic = client.broker.node.find_topic(each.resource_name)
+        topic = context.broker.node.find_topic(each.resource_name)
         settings = _changed({} if topic is None else dict(topic.settings), each.configs)
         if settings is None:
             message = "settings can be set and deleted"
             responses.append(_respond(each.resource_type, each.resource_name, ErrorCode.INVALID_CONFIG, message))
             continue
         responses.append(
-            await _change(client, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
+            await _change(context, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
         )
     return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
 
@@ -163,18 +163,18 @@ def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]
 
 
 async def _change(
-    client: RequestContext, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
+    context: RequestContext, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
 ) -> AlterConfigsResourceResponse:
     if resource_type != TOPIC:
         return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
-    if client.broker.node.find_topic(name) is None:
+    if context.broker.node.find_topic(name) is None:
         return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
     problem = find_settings_problem(settings)
     if problem:
         return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
     try:
         if not is_trial:
-            await client.broker.node.change_topic(name, settings=settings).wait()
+            await context.broker.node.change_topic(name, settings=settings).wait()
     except StorageError as failed:
         return _respond(resource_type, name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
     return _respond(resource_type, name, ErrorCode.NONE, None)

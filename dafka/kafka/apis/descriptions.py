@@ -45,10 +45,10 @@ _PAGE_LOGS_MAX = 2000
 
 @handles(DescribeTopicPartitionsRequest)
 async def describe_topic_partitions(
-    client: RequestContext, request: DescribeTopicPartitionsRequest
+    context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answer with a page of the logs of topics, in the order of their names."""
-    node, cluster = client.broker.node, client.view_cluster()
+    node, cluster = context.broker.node, context.view_cluster()
     names = sorted({each.name for each in request.topics} or node.topics)
     cursor = request.cursor
     first = 0
@@ -104,9 +104,9 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 @handles(DescribeLogDirsRequest)
-async def describe_log_dirs(client: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Answer with the size of the logs that this broker keeps in its storage."""
-    node, cluster = client.broker.node, client.view_cluster()
+    node, cluster = context.broker.node, context.view_cluster()
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
     try:
@@ -122,28 +122,28 @@ async def describe_log_dirs(client: RequestContext, request: DescribeLogDirsRequ
             topics.append(DescribeLogDirsTopic(name=name, partitions=parts))
     except StorageError:
         error, topics = ErrorCode.KAFKA_STORAGE_ERROR, []
-    result = DescribeLogDirsResult(error_code=error, log_dir=client.broker.config.store.storage, topics=topics)
+    result = DescribeLogDirsResult(error_code=error, log_dir=context.broker.config.store.storage, topics=topics)
     return DescribeLogDirsResponse(throttle_time_ms=0, results=[result])
 
 
 @handles(DescribeProducersRequest)
-async def describe_producers(client: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+async def describe_producers(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """Answer with the idempotent producers of logs."""
     topics = [
         TopicResponse(
-            name=topic.name, partitions=[_describe_log(client, topic.name, each) for each in topic.partition_indexes]
+            name=topic.name, partitions=[_describe_log(context, topic.name, each) for each in topic.partition_indexes]
         )
         for topic in request.topics
     ]
     return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
 
-def _describe_log(client: RequestContext, topic: str, number: int) -> PartitionResponse:
-    log = client.broker.node.find_log(topic, number)
+def _describe_log(context: RequestContext, topic: str, number: int) -> PartitionResponse:
+    log = context.broker.node.find_log(topic, number)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
     if log is None or error:
         return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
-    known = client.broker.producers.of(log)
+    known = context.broker.producers.of(log)
     begun = known.open_transactions
     states = []
     for producer_id, each in known.producers.items():
@@ -162,17 +162,17 @@ def _describe_log(client: RequestContext, topic: str, number: int) -> PartitionR
 
 @handles(ListConfigResourcesRequest)
 async def list_config_resources(
-    client: RequestContext, request: ListConfigResourcesRequest
+    context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """Answer with topics and brokers, which have settings."""
-    if client.header.api_version == 0:  # it asks for the settings of clients' metrics, which there are none of
+    if context.header.api_version == 0:  # it asks for the settings of clients' metrics, which there are none of
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=[])
     types = set(request.resource_types) or {TOPIC, BROKER}
     found: list[ConfigResource] = []
     if TOPIC in types:
-        names = client.broker.node.topics
+        names = context.broker.node.topics
         found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
     if BROKER in types:
-        nodes = client.view_cluster().nodes
+        nodes = context.view_cluster().nodes
         found += [ConfigResource(resource_name=str(each.number), resource_type=BROKER) for each in nodes]
     return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=found)

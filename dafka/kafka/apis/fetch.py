@@ -54,34 +54,35 @@ class _Wanted:
 
 
 @handles(FetchRequest)
-async def fetch(client: RequestContext, request: FetchRequest) -> FetchResponse:
+async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
     """Answer with records, or wait for them for `max_wait_ms`."""
     deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
-    session = _begin_session(client, request)
+    session = _begin_session(context, request)
     if session.error_code:
         return FetchResponse(error_code=session.error_code, responses=[])
     while True:
         # While it waits, logs may be deleted, and other brokers may become their leaders.
-        find = client.broker.node.find_log
+        find = context.broker.node.find_log
         wanted = [
-            _Wanted(place.topic, each, find(place.topic, each.partition)) for place, each in session.wanted.items()
+            _Wanted(partition.topic, each, find(partition.topic, each.partition))
+            for partition, each in session.wanted.items()
         ]
         if request.rack_id:
-            _choose_replicas(client.view_cluster(), request.rack_id, wanted)
+            _choose_replicas(context.view_cluster(), request.rack_id, wanted)
         logs = [each.log for each in wanted if each.log is not None]
-        with client.broker.node.watchers.watching(logs) as advanced:
-            parts = await _read_within_room(client, request, wanted)
+        with context.broker.node.watchers.watching(logs) as advanced:
+            parts = await _read_within_memory(context, request, wanted)
             size = sum(len(part.records or b"") for part in parts)
             if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
                 for each, part in zip(wanted, parts, strict=True):
-                    client.listener.counters.consumed[each.topic] += count_records(part.records)
-                _withhold_ends(client, wanted, parts)
-                return _respond(client, session, wanted, parts)
+                    context.listener.counters.consumed[each.topic] += count_records(part.records)
+                _withhold_ends(context, wanted, parts)
+                return _respond(context, session, wanted, parts)
             with trio.move_on_at(deadline):
                 await advanced.wait()
 
 
-def _withhold_ends(client: RequestContext, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
+def _withhold_ends(context: RequestContext, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
     """Refuse to say that a log has no further records, where another broker may have begun to lead it.
 
     Records that were read are never wrong. This is the last step before the answer: the process may have been stopped
@@ -90,18 +91,18 @@ def _withhold_ends(client: RequestContext, wanted: list[_Wanted], parts: list[Pa
     for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
         log = each.log
         is_end = not (part.records or _is_urgent(part))
-        if is_end and log is not None and log.leadership.is_led and not client.broker.node.holds_lease(log):
+        if is_end and log is not None and log.leadership.is_led and not context.broker.node.holds_lease(log):
             parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _begin_session(client: RequestContext, request: FetchRequest) -> SessionFetch[FetchPartition]:
+def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFetch[FetchPartition]:
     changed = {
         TopicPartition(topic.topic, each.partition): each for topic in request.topics for each in topic.partitions
     }
     forgotten = [
         TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
     ]
-    sessions = client.listener.fetch_sessions
+    sessions = context.listener.fetch_sessions
     return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
 
 
@@ -117,17 +118,17 @@ def _is_urgent(part: PartitionData) -> bool:
     return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
 
 
-async def _read_within_room(
-    client: RequestContext, request: FetchRequest, wanted: list[_Wanted]
+async def _read_within_memory(
+    context: RequestContext, request: FetchRequest, wanted: list[_Wanted]
 ) -> list[PartitionData]:
     """Read no more than there is room for, while other clients do not read their answers.
 
     A batch that is larger than what was granted is returned only if it fits nevertheless; else the client asks again.
     """
-    answers = client.listener.answers
+    answers = context.listener.answers
     granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
     try:
-        parts = await _read_all(client, request, wanted, granted)
+        parts = await _read_all(context, request, wanted, granted)
     finally:
         answers.give_back(granted)
     if sum(len(part.records or b"") for part in parts) > max(granted, answers.left_bytes):
@@ -137,40 +138,40 @@ async def _read_within_room(
 
 
 async def _read_all(
-    client: RequestContext, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
+    context: RequestContext, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
 ) -> list[PartitionData]:
     left = bytes_max
     parts = []
     for each in wanted:
-        part = await _read(client, request, each, left)
+        part = await _read(context, request, each, left)
         left -= len(part.records or b"")
         parts.append(part)
     return parts
 
 
-async def _read(client: RequestContext, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
+async def _read(context: RequestContext, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
     log, known = wanted.log, wanted.partition.current_leader_epoch
     if log is None:
         return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    error = find_reader_error(log, known) or find_read_error(client, log, wanted.partition.last_fetched_epoch)
+    error = find_reader_error(log, known) or find_read_error(context, log, wanted.partition.last_fetched_epoch)
     if not error:
         epoch = log.leadership.epoch
-        part = await _read_log(client, request, wanted, log, bytes_max)
+        part = await _read_log(context, request, wanted, log, bytes_max)
         if log.leadership.epoch == epoch:
             return part
         error = find_reader_error(log, known)  # what was read may be of either branch
     part = _part(wanted, error)
     if error in LEADER_ERRORS:
-        part.current_leader = client.view_cluster().describe_leader(log)
+        part.current_leader = context.view_cluster().describe_leader(log)
     return part
 
 
 async def _read_log(
-    client: RequestContext, request: FetchRequest, wanted: _Wanted, log: Log, bytes_max: int
+    context: RequestContext, request: FetchRequest, wanted: _Wanted, log: Log, bytes_max: int
 ) -> PartitionData:
     offset = wanted.partition.fetch_offset
     is_committed = request.isolation_level == READ_COMMITTED
-    stable = client.broker.last_stable_offset(log)
+    stable = context.broker.last_stable_offset(log)
     part = _part(wanted, ErrorCode.NONE)
     part.high_watermark, part.last_stable_offset = log.high_watermark, stable
     part.log_start_offset = log.index.start_offset
@@ -184,26 +185,26 @@ async def _read_log(
     if limit <= 0 or offset >= end:
         return part
     try:
-        async with client.broker.reads_of(client.source):
-            if client.header.api_version < _BATCHES_VERSION:
-                batches = await _read_messages(client, log, offset, end, limit)
+        async with context.broker.reads_of(context.source):
+            if context.header.api_version < _BATCHES_VERSION:
+                batches = await _read_messages(context, log, offset, end, limit)
             else:
-                batches = await client.broker.node.reader.read(log, offset, end, limit)
+                batches = await context.broker.node.reader.read(log, offset, end, limit)
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part
     part.records = b"".join(batches)
     if is_committed:
         returned_end = read_header(batches[-1]).end_offset if batches else offset
-        aborted = client.broker.aborted_between(log, offset, returned_end)
+        aborted = context.broker.aborted_between(log, offset, returned_end)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
 
 
-async def _read_messages(client: RequestContext, log: Log, offset: int, end: int, limit: int) -> list[bytes]:
+async def _read_messages(context: RequestContext, log: Log, offset: int, end: int, limit: int) -> list[bytes]:
     """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
-    batches = await client.broker.node.reader.read(log, offset, end, limit, limit)
-    magic = int(client.header.api_version >= _TIMES_VERSION)
+    batches = await context.broker.node.reader.read(log, offset, end, limit, limit)
+    magic = int(context.header.api_version >= _TIMES_VERSION)
 
     def convert() -> list[bytes]:
         return [encode_message_set(each, magic) for each in batches]
@@ -234,7 +235,7 @@ def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:
 
 
 def _respond(
-    client: RequestContext, session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]
+    context: RequestContext, session: SessionFetch[FetchPartition], wanted: list[_Wanted], parts: list[PartitionData]
 ) -> FetchResponse:
     results = [
         (
@@ -244,11 +245,11 @@ def _respond(
         )
         for each, part in zip(wanted, parts, strict=True)
     ]
-    found = {place: part for (place, _, _), part in zip(results, parts, strict=True)}
+    found = {partition: part for (partition, _, _), part in zip(results, parts, strict=True)}
     topics: dict[str, list[PartitionData]] = {}
-    for place in session.select_news(results):
-        topics.setdefault(place.topic, []).append(found[place])
+    for partition in session.select_news(results):
+        topics.setdefault(partition.topic, []).append(found[partition])
     responses = [FetchableTopicResponse(topic=topic, partitions=each) for topic, each in topics.items()]
     leaders = [part.current_leader for part in parts]
-    endpoints = client.view_cluster().describe_endpoints(leaders) if any(leaders) else []
+    endpoints = context.view_cluster().describe_endpoints(leaders) if any(leaders) else []
     return FetchResponse(session_id=session.session_id, responses=responses, node_endpoints=endpoints)

@@ -50,10 +50,10 @@ _NOT_FOUND_VERSION = 6
 
 
 @handles(FindCoordinatorRequest)
-async def find_coordinator(client: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Answer with the brokers that coordinate groups or transactions."""
-    cluster, keys = client.view_cluster(), request.coordinator_keys or [request.key]
-    found = [_find_coordinator(client, cluster, request.key_type, key) for key in keys]
+    cluster, keys = context.view_cluster(), request.coordinator_keys or [request.key]
+    found = [_find_coordinator(context, cluster, request.key_type, key) for key in keys]
     first = found[0]
     return FindCoordinatorResponse(
         error_code=first.error_code,
@@ -64,10 +64,10 @@ async def find_coordinator(client: RequestContext, request: FindCoordinatorReque
     )
 
 
-def _find_coordinator(client: RequestContext, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
+def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
     error, node = ErrorCode.INVALID_REQUEST, None
     if key_type in {GROUP_KEY, TRANSACTION_KEY}:
-        broker = client.broker.coordinator_of(key)
+        broker = context.broker.coordinator_of(key)
         node = None if broker is None else cluster.find_node(broker.address)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE if node is None else ErrorCode.NONE
     if node is None:
@@ -78,16 +78,16 @@ def _find_coordinator(client: RequestContext, cluster: ClusterView, key_type: in
 
 
 @handles(JoinGroupRequest)
-async def join_group(client: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     """Let a member join a group. The answer comes when the group's members are known."""
-    version = client.header.api_version
+    version = context.header.api_version
     timeout_ms = request.rebalance_timeout_ms
     join = JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
-        client_id=client.header.client_id or "",
-        client_host=client.host,
+        client_id=context.header.client_id or "",
+        client_host=context.host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.session_timeout_ms if timeout_ms < 0 else timeout_ms,
         protocol_type=request.protocol_type,
@@ -95,7 +95,7 @@ async def join_group(client: RequestContext, request: JoinGroupRequest) -> JoinG
         requires_known_member_id=version >= _KNOWN_MEMBER_VERSION,
         supports_skipping_assignment=version >= _SKIPPING_VERSION,
     )
-    result = await client.broker.groups.join_group(join)
+    result = await context.broker.groups.join_group(join)
     return JoinGroupResponse(
         error_code=result.error_code,
         generation_id=result.generation_id,
@@ -114,7 +114,7 @@ async def join_group(client: RequestContext, request: JoinGroupRequest) -> JoinG
 
 
 @handles(SyncGroupRequest)
-async def sync_group(client: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     """Tell a member its assignment, when the leader has assigned."""
     sync = SyncRequest(
         group_id=request.group_id,
@@ -125,7 +125,7 @@ async def sync_group(client: RequestContext, request: SyncGroupRequest) -> SyncG
         protocol_name=request.protocol_name,
         assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
-    result = await client.broker.groups.sync_group(sync)
+    result = await context.broker.groups.sync_group(sync)
     return SyncGroupResponse(
         error_code=result.error_code,
         protocol_type=result.protocol_type,
@@ -135,24 +135,24 @@ async def sync_group(client: RequestContext, request: SyncGroupRequest) -> SyncG
 
 
 @handles(HeartbeatRequest)
-async def heartbeat(client: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Extend the session of a member."""
-    error = await client.broker.groups.heartbeat(
+    error = await context.broker.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
     return HeartbeatResponse(error_code=error)
 
 
 @handles(LeaveGroupRequest)
-async def leave_group(client: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group."""
-    if client.header.api_version < _MEMBERS_VERSION:
+    if context.header.api_version < _MEMBERS_VERSION:
         leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
-    result = await client.broker.groups.leave_group(request.group_id, leaving)
+    result = await context.broker.groups.leave_group(request.group_id, leaving)
     error = result.error_code
-    if client.header.api_version < _MEMBERS_VERSION and not error and result.members:
+    if context.header.api_version < _MEMBERS_VERSION and not error and result.members:
         error = result.members[0].error_code
     return LeaveGroupResponse(
         error_code=error,
@@ -166,10 +166,10 @@ async def leave_group(client: RequestContext, request: LeaveGroupRequest) -> Lea
 
 
 @handles(ListGroupsRequest)
-async def list_groups(client: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
     try:
-        groups = await client.broker.groups.list_groups(request.states_filter, request.types_filter)
+        groups = await context.broker.groups.list_groups(request.states_filter, request.types_filter)
     except CoordinatorError as error:
         return ListGroupsResponse(error_code=error.error_code, groups=[])
     return ListGroupsResponse(
@@ -187,11 +187,11 @@ async def list_groups(client: RequestContext, request: ListGroupsRequest) -> Lis
 
 
 @handles(DescribeGroupsRequest)
-async def describe_groups(client: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
-    described = await client.broker.groups.describe_groups(request.groups)
+    described = await context.broker.groups.describe_groups(request.groups)
     found = [described[each] for each in request.groups]
-    hidden = ErrorCode.NONE if client.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
+    hidden = ErrorCode.NONE if context.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
     return DescribeGroupsResponse(
         groups=[
             DescribedGroup(
@@ -218,18 +218,18 @@ async def describe_groups(client: RequestContext, request: DescribeGroupsRequest
 
 
 @handles(DeleteGroupsRequest)
-async def delete_groups(client: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""
-    errors = await client.broker.groups.delete_groups(request.groups_names)
+    errors = await context.broker.groups.delete_groups(request.groups_names)
     results = [DeletableGroupResult(group_id=each, error_code=error) for each, error in errors.items()]
     return DeleteGroupsResponse(throttle_time_ms=0, results=results)
 
 
 @handles(OffsetDeleteRequest)
-async def delete_offsets(client: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def delete_offsets(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets."""
     logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    result = await client.broker.groups.delete_offsets(request.group_id, logs)
+    result = await context.broker.groups.delete_offsets(request.group_id, logs)
     topics = [
         OffsetDeleteResponseTopic(
             name=topic.name,

@@ -26,15 +26,15 @@ from dafka.kafka.server.cluster_view import ClusterView
 
 
 @handles(MetadataRequest)
-async def describe_metadata(client: RequestContext, request: MetadataRequest) -> MetadataResponse:
+async def describe_metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Answer with the brokers and the topics. Topics that are asked for by name are created if that is allowed."""
-    node = client.broker.node
-    is_for_all = request.topics is None or (client.header.api_version == 0 and not request.topics)
+    node = context.broker.node
+    is_for_all = request.topics is None or (context.header.api_version == 0 and not request.topics)
     found: list[Topic | MetadataResponseTopic] = []
     if not is_for_all:
-        may_create = request.allow_auto_topic_creation and client.broker.config.kafka.auto_create_topics == "on"
-        found = [await _find(client, each, may_create=may_create) for each in request.topics or ()]
-    cluster = client.view_cluster()
+        may_create = request.allow_auto_topic_creation and context.broker.config.kafka.auto_create_topics == "on"
+        found = [await _find(context, each, may_create=may_create) for each in request.topics or ()]
+    cluster = context.view_cluster()
     topics = [
         _describe(cluster, each, node.logs(each.name)) if isinstance(each, Topic) else each
         for each in (node.topics.values() if is_for_all else found)
@@ -52,11 +52,11 @@ async def describe_metadata(client: RequestContext, request: MetadataRequest) ->
 
 
 async def _find(
-    client: RequestContext, asked: MetadataRequestTopic, *, may_create: bool
+    context: RequestContext, asked: MetadataRequestTopic, *, may_create: bool
 ) -> Topic | MetadataResponseTopic:
     """Return a topic, or the answer if there is none."""
-    node, name = client.broker.node, asked.name
-    topic = client.find_topic(name, asked.topic_id)
+    node, name = context.broker.node, asked.name
+    topic = context.find_topic(name, asked.topic_id)
     if topic is None and name is None:
         return _unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id)
     if topic is None and name is not None:
@@ -98,9 +98,9 @@ def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> M
 
 
 @handles(DescribeClusterRequest)
-async def describe_cluster(client: RequestContext, _request: DescribeClusterRequest) -> DescribeClusterResponse:
+async def describe_cluster(context: RequestContext, _request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Answer with the brokers that clients are told of."""
-    cluster = client.view_cluster()
+    cluster = context.view_cluster()
     return DescribeClusterResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,

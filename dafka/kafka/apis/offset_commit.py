@@ -36,26 +36,26 @@ _RETENTION_VERSIONS = range(2, 5)
 
 
 @handles(OffsetCommitRequest)
-async def commit_offsets(client: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+async def commit_offsets(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit the offsets of a group."""
     offsets = _offsets_in(request)
-    known = _of_known_logs(client, offsets)
+    known = _of_known_logs(context, offsets)
     commit = CommitRequest(
         group_id=request.group_id,
         generation_id=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
-        retention_ms=request.retention_time_ms if client.header.api_version in _RETENTION_VERSIONS else None,
+        retention_ms=request.retention_time_ms if context.header.api_version in _RETENTION_VERSIONS else None,
         offsets=known,
     )
-    errors = await client.broker.groups.commit_offsets(commit)
+    errors = await context.broker.groups.commit_offsets(commit)
     topics = _answer_commit(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
     return OffsetCommitResponse(topics=topics)
 
 
 @handles(TxnOffsetCommitRequest)
 async def commit_transaction_offsets(
-    client: RequestContext, request: TxnOffsetCommitRequest
+    context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     """Add offsets to a transaction."""
     commit = CommitRequest(
@@ -63,39 +63,39 @@ async def commit_transaction_offsets(
         generation_id=request.generation_id,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
-        offsets=_of_known_logs(client, _offsets_in(request)),
+        offsets=_of_known_logs(context, _offsets_in(request)),
     )
     producer = Producer(request.producer_id, request.producer_epoch)
-    errors = await client.broker.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
+    errors = await context.broker.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
     topics = _answer_commit(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
 @handles(OffsetFetchRequest)
-async def fetch_offsets(client: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def fetch_offsets(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer with the committed offsets of groups."""
-    if client.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
+    if context.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
         asked = None if request.topics is None else _logs_in(request.topics)
-        found, error = await _fetch(client, request.group_id, asked, is_stable=request.require_stable)
+        found, error = await _fetch(context, request.group_id, asked, is_stable=request.require_stable)
         topics = _answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
         return OffsetFetchResponse(topics=topics, error_code=error)
     groups = []
     for group in request.groups:
         asked = None if group.topics is None else _logs_in(group.topics)
-        found, error = await _fetch(client, group.group_id, asked, is_stable=request.require_stable)
+        found, error = await _fetch(context, group.group_id, asked, is_stable=request.require_stable)
         parts = _answer_fetch(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
         groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=parts, error_code=error))
     return OffsetFetchResponse(groups=groups)
 
 
 async def _fetch(
-    client: RequestContext, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
+    context: RequestContext, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
 ) -> tuple[dict[str, dict[int, FetchedOffset]], ErrorCode]:
     """Return the offsets of a group. Clients that get no error of the group find it at each log."""
     by_topic: dict[str, dict[int, FetchedOffset]] = {}
     error = ErrorCode.NONE
     try:
-        found = await client.broker.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+        found = await context.broker.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
     except CoordinatorError as elsewhere:
         error = elsewhere.error_code
         found = dict.fromkeys(logs or (), FetchedOffset(-1, -1, "", error))
@@ -165,8 +165,8 @@ def _offsets_in(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> dict[T
 
 
 def _of_known_logs(
-    client: RequestContext, offsets: Mapping[TopicPartition, OffsetToCommit]
+    context: RequestContext, offsets: Mapping[TopicPartition, OffsetToCommit]
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Return the offsets of logs that exist."""
-    node = client.broker.node
+    node = context.broker.node
     return {log: offset for log, offset in offsets.items() if node.find_log(log.topic, log.partition) is not None}

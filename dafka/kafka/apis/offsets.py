@@ -32,19 +32,19 @@ _NOT_AVAILABLE_VERSION = 5
 
 
 @handles(ListOffsetsRequest)
-async def list_offsets(client: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answer with the first offset, the end offset, or the first offset from a time on."""
     topics = []
     for topic in request.topics:
-        parts = [await _find_offset(client, request, topic.name, each) for each in topic.partitions]
+        parts = [await _find_offset(context, request, topic.name, each) for each in topic.partitions]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
     return ListOffsetsResponse(topics=topics)
 
 
 async def _find_offset(
-    client: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+    context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    broker = client.broker
+    broker = context.broker
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=ErrorCode.NONE)
     log = broker.node.find_log(topic, asked.partition_index)
     if log is None:
@@ -71,7 +71,7 @@ async def _find_offset(
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     is_end_known = log.is_end_known and broker.node.holds_lease(log)
     if not is_end_known and (asked.timestamp == LATEST or answer.offset == _NONE):
-        is_known = client.header.api_version >= _NOT_AVAILABLE_VERSION
+        is_known = context.header.api_version >= _NOT_AVAILABLE_VERSION
         answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
         answer.offset = _NONE
     answer.leader_epoch = log.epoch_at(answer.offset) if answer.offset >= 0 else _NONE
@@ -80,11 +80,13 @@ async def _find_offset(
 
 
 @handles(OffsetForLeaderEpochRequest)
-async def find_epoch_ends(client: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+async def find_epoch_ends(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
     """Answer with the ends of leader epochs."""
     topics = [
         OffsetForLeaderTopicResult(
-            topic=topic.topic, partitions=[_find_epoch_end(client, topic.topic, each) for each in topic.partitions]
+            topic=topic.topic, partitions=[_find_epoch_end(context, topic.topic, each) for each in topic.partitions]
         )
         for topic in request.topics
     ]
@@ -92,14 +94,14 @@ async def find_epoch_ends(client: RequestContext, request: OffsetForLeaderEpochR
 
 
 def _find_epoch_end(
-    client: RequestContext, topic: str, asked: OffsetForLeaderPartition
+    context: RequestContext, topic: str, asked: OffsetForLeaderPartition
 ) -> OffsetForLeaderPartitionResult:
-    log = client.broker.node.find_log(topic, asked.partition)
+    log = context.broker.node.find_log(topic, asked.partition)
     if log is None:
         return OffsetForLeaderPartitionResult(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition=asked.partition
         )
-    error = find_leader_error(log, asked.current_leader_epoch) or find_read_error(client, log, asked.leader_epoch)
+    error = find_leader_error(log, asked.current_leader_epoch) or find_read_error(context, log, asked.leader_epoch)
     found = None if error else find_epoch_end(log, asked.leader_epoch)
     epoch, end = found or (_NONE, _NONE)
     return OffsetForLeaderPartitionResult(
@@ -107,9 +109,9 @@ def _find_epoch_end(
     )
 
 
-async def _delete_before(client: RequestContext, log: Log, offset: int) -> ErrorCode:
+async def _delete_before(context: RequestContext, log: Log, offset: int) -> ErrorCode:
     try:
-        await client.broker.node.delete_records(log, offset)
+        await context.broker.node.delete_records(log, offset)
     except StorageError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     except TopicDeletedError:
@@ -118,9 +120,9 @@ async def _delete_before(client: RequestContext, log: Log, offset: int) -> Error
 
 
 @handles(DeleteRecordsRequest)
-async def delete_records(client: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records of logs before an offset; -1 is the end."""
-    node = client.broker.node
+    node = context.broker.node
     topics = []
     for topic in request.topics:
         parts = []
@@ -132,7 +134,7 @@ async def delete_records(client: RequestContext, request: DeleteRecordsRequest) 
                 if not 0 <= offset <= log.high_watermark:
                     error = ErrorCode.OFFSET_OUT_OF_RANGE
                 elif offset > log.index.start_offset:
-                    error = await _delete_before(client, log, offset)
+                    error = await _delete_before(context, log, offset)
             low = -1 if log is None or error else log.index.start_offset
             parts.append(
                 DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low, error_code=error)

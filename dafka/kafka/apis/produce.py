@@ -53,12 +53,12 @@ class ProduceRefusedError(Exception):
 
 
 async def begin_produce(
-    client: RequestContext, request: ProduceRequest
+    context: RequestContext, request: ProduceRequest
 ) -> Callable[[], Awaitable[ProduceResponse | None]]:
     """Append what a client has sent, while there is room for it.
 
     Args:
-        client: The client.
+        context: The client.
         request: The request.
 
     Returns:
@@ -69,8 +69,8 @@ async def begin_produce(
     for topic in request.topic_data:
         appended: list[Pending] = []
         for each in topic.partition_data:
-            problem = await _wait_room(client)
-            appended.append(await _append(client, request, topic.name, each, problem))
+            problem = await _wait_capacity(context)
+            appended.append(await _append(context, request, topic.name, each, problem))
         pending.append((topic.name, appended))
 
     async def wait() -> ProduceResponse | None:
@@ -82,12 +82,12 @@ async def begin_produce(
             for each, data in zip(waits, topic.partition_data, strict=True):
                 part = _answer(data.index, ErrorCode.REQUEST_TIMED_OUT)
                 with trio.move_on_at(deadline), suppress(OutcomeUnknownError):
-                    part = await (each() if request.acks else _wait_unasked(client, each))
+                    part = await (each() if request.acks else _wait_unasked(context, each))
                 parts.append(part)
             responses.append(TopicProduceResponse(name=name, partition_responses=parts))
         if request.acks:
             leaders = [part.current_leader for topic in responses for part in topic.partition_responses]
-            endpoints = client.view_cluster().describe_endpoints(leaders) if any(leaders) else []
+            endpoints = context.view_cluster().describe_endpoints(leaders) if any(leaders) else []
             return ProduceResponse(responses=responses, node_endpoints=endpoints)
         if any(part.error_code for topic in responses for part in topic.partition_responses):
             raise ProduceRefusedError
@@ -96,42 +96,42 @@ async def begin_produce(
     return wait
 
 
-async def _wait_unasked(client: RequestContext, pending: Pending) -> PartitionProduceResponse:
+async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionProduceResponse:
     """Wait for records that the client does not wait for, while its next answers do: not longer than others wait."""
     try:
-        with client.broker.node.waits.bounded():
+        with context.broker.node.waits.bounded():
             return await pending()
     except StorageError as error:
         raise ProduceRefusedError(str(error)) from None
 
 
-async def _wait_room(client: RequestContext) -> str:
+async def _wait_capacity(context: RequestContext) -> str:
     """Wait for room for the records of one log: few compressed bytes may be many. Return why there is none."""
     try:
-        await client.broker.node.wait_capacity()
+        await context.broker.node.wait_capacity()
     except StorageError as error:
         return str(error)
     return ""
 
 
 async def _append(
-    client: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
+    context: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
 ) -> Pending:
-    log = client.broker.node.find_log(topic, data.index)
+    log = context.broker.node.find_log(topic, data.index)
     if log is None:
         return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     waits_for_all = request.acks == _ALL
     name = request.transactional_id or ""
     try:
         _check_request(request, problem)
-        batches = _read_batches(client, log, data.records)
-        async with unpacked(client.broker, log, batches, client.source) as records:
-            appended = append_batches(client.broker, log, batches, name, records=records, all_replicas=waits_for_all)
+        batches = _read_batches(context, log, data.records)
+        async with unpacked(context.broker, log, batches, context.source) as records:
+            appended = append_batches(context.broker, log, batches, name, records=records, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
         return _refuse(data.index, refused)
     except NotLeaderError:
-        return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), _name_leader(client, log))
-    counters = client.listener.counters
+        return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), _name_leader(context, log))
+    counters = context.listener.counters
     if appended.is_duplicate:
         counters.duplicates += 1
 
@@ -139,7 +139,7 @@ async def _append(
         try:
             offset = await appended.wait_offset(all_replicas=waits_for_all)
         except NotLeaderError:
-            return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=_name_leader(client, log))
+            return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=_name_leader(context, log))
         except TopicDeletedError:
             return _answer(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not appended.is_duplicate:
@@ -157,17 +157,17 @@ def _check_request(request: ProduceRequest, problem: str) -> None:
         raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
 
 
-def _read_batches(client: RequestContext, log: Log, records: bytes | memoryview | None) -> list[Batch]:
+def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview | None) -> list[Batch]:
     """Return the batches in a request, whose CRCs are checked. Raises `AppendRefusedError`."""
     if not records:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
-    version = client.header.api_version
-    check_size(client.broker, log, len(records))
+    version = context.header.api_version
+    check_size(context.broker, log, len(records))
     if is_message_set(records):
         if version >= _BATCHES_VERSION:
             raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
         try:
-            data = convert_message_set(records, bytes_max=decompressed_bytes_max(client.broker, log))
+            data = convert_message_set(records, bytes_max=decompressed_bytes_max(context.broker, log))
         except BatchTooLargeError as error:
             raise too_large(error) from None
         except (BatchError, EncodingError) as error:
@@ -179,8 +179,8 @@ def _read_batches(client: RequestContext, log: Log, records: bytes | memoryview 
     return found
 
 
-def _name_leader(client: RequestContext, log: Log) -> LeaderIdAndEpoch:
-    return client.view_cluster().describe_leader(log)
+def _name_leader(context: RequestContext, log: Log) -> LeaderIdAndEpoch:
+    return context.view_cluster().describe_leader(log)
 
 
 def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> Pending:

@@ -22,14 +22,14 @@ from dafka.kafka.protocol.messages.reassignments import (
 
 @handles(AlterPartitionReassignmentsRequest, changes_topics=True)
 async def alter_reassignments(
-    client: RequestContext, request: AlterPartitionReassignmentsRequest
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Let other brokers begin to keep logs, or cancel that."""
     may_change_count = request.allow_replication_factor_change
     responses = [
         ReassignableTopicResponse(
             name=topic.name,
-            partitions=[_alter(client, topic.name, each, may_change_count) for each in topic.partitions],
+            partitions=[_alter(context, topic.name, each, may_change_count) for each in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -43,45 +43,45 @@ async def alter_reassignments(
 
 
 def _alter(
-    client: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
+    context: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
 ) -> ReassignablePartitionResponse:
-    log = client.broker.node.find_log(topic, asked.partition_index)
+    log = context.broker.node.find_log(topic, asked.partition_index)
     message = None
     if log is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.replicas is None:
-        error = _cancel(client, log)
+        error = _cancel(context, log)
     else:
         try:
-            error, message = _begin(client, log, asked.replicas, may_change_count)
+            error, message = _begin(context, log, asked.replicas, may_change_count)
         except (AssignmentError, ConfigError) as refused:
             error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
     return ReassignablePartitionResponse(partition_index=asked.partition_index, error_code=error, error_message=message)
 
 
 def _begin(
-    client: RequestContext, log: Log, numbers: list[int], may_change_count: bool
+    context: RequestContext, log: Log, numbers: list[int], may_change_count: bool
 ) -> tuple[ErrorCode, str | None]:
-    cluster = client.view_cluster()
+    cluster = context.view_cluster()
     before, after = cluster.replicas_of(log), read_assignment(cluster, numbers)
     if not may_change_count and len(before) != len(after):
         return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
-    if before != after or log in _ongoing(client):
-        client.broker.node.change_replicas(log, after)
+    if before != after or log in _ongoing(context):
+        context.broker.node.change_replicas(log, after)
     return ErrorCode.NONE, None
 
 
-def _cancel(client: RequestContext, log: Log) -> ErrorCode:
+def _cancel(context: RequestContext, log: Log) -> ErrorCode:
     """Let brokers choose who keeps a log: those that do go on, and one too many leaves."""
-    if log not in _ongoing(client):
+    if log not in _ongoing(context):
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    client.broker.node.change_replicas(log, ())
+    context.broker.node.change_replicas(log, ())
     return ErrorCode.NONE
 
 
-def _ongoing(client: RequestContext) -> dict[Log, tuple[str, ...]]:
+def _ongoing(context: RequestContext) -> dict[Log, tuple[str, ...]]:
     """Return the logs whose replicas are not yet those that somebody has asked for, and the latter."""
-    node, cluster = client.broker.node, client.view_cluster()
+    node, cluster = context.broker.node, context.view_cluster()
     found: dict[Log, tuple[str, ...]] = {}
     for topic in node.topics.values():
         for number, wanted in topic.assignments.items():
@@ -93,13 +93,13 @@ def _ongoing(client: RequestContext) -> dict[Log, tuple[str, ...]]:
 
 @handles(ListPartitionReassignmentsRequest)
 async def list_reassignments(
-    client: RequestContext, request: ListPartitionReassignmentsRequest
+    context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Answer with the changes of replicas that are not done."""
-    cluster = client.view_cluster()
+    cluster = context.view_cluster()
     asked = None if request.topics is None else {each.name: set(each.partition_indexes) for each in request.topics}
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
-    for log, wanted in _ongoing(client).items():
+    for log, wanted in _ongoing(context).items():
         if asked is not None and log.number not in asked.get(log.topic, ()):
             continue
         present = cluster.replicas_of(log)

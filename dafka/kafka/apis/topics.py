@@ -30,17 +30,17 @@ from dafka.kafka.server.cluster_view import ClusterView
 
 
 @handles(CreateTopicsRequest, changes_topics=True)
-async def create_topics(client: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    results = [await _create(client, each, request.validate_only) for each in request.topics]
+    results = [await _create(context, each, request.validate_only) for each in request.topics]
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
-    node = client.broker.node
+async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
+    node = context.broker.node
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
-    count = client.broker.config.kafka.log_count if count == -1 else count
+    count = context.broker.config.kafka.log_count if count == -1 else count
     replicas = max(asked.replication_factor, 0)
     error, message = ErrorCode.NONE, find_name_problem(asked.name)
     if message:
@@ -53,7 +53,7 @@ async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool)
         error = ErrorCode.INVALID_CONFIG
     else:
         try:
-            placement = _place(client.view_cluster(), asked)
+            placement = _place(context.view_cluster(), asked)
             if not is_trial:
                 await node.create_topic(asked.name, count, settings, replicas, placement=placement).wait()
         except AssignmentError as refused:
@@ -69,14 +69,14 @@ async def _create(client: RequestContext, asked: CreatableTopic, is_trial: bool)
         CreatableTopicConfigs(
             name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
         )
-        for each in list_settings(topic, client.broker.config)
+        for each in list_settings(topic, context.broker.config)
     ]
     return CreatableTopicResult(
         name=asked.name,
         topic_id=uuid_of(topic),
         error_code=error,
         num_partitions=count,
-        replication_factor=_count_replicas(client, topic, replicas),
+        replication_factor=_count_replicas(context, topic, replicas),
         configs=configs,
     )
 
@@ -92,30 +92,30 @@ def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]
     return read_assignments(cluster, [found[number] for number in range(len(found))])
 
 
-def _count_replicas(client: RequestContext, topic: Topic, asked: int) -> int:
+def _count_replicas(context: RequestContext, topic: Topic, asked: int) -> int:
     """Return on how many brokers a topic is kept, or would be."""
-    cluster = client.view_cluster()
-    logs = client.broker.node.logs(topic.name)
+    cluster = context.view_cluster()
+    logs = context.broker.node.logs(topic.name)
     if logs:
         return len(cluster.replicas_of(logs[0]))
-    return asked or min(client.broker.config.broker.replicas, len(cluster.nodes))
+    return asked or min(context.broker.config.broker.replicas, len(cluster.nodes))
 
 
 @handles(DeleteTopicsRequest, changes_topics=True)
-async def delete_topics(client: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics, and the offsets that groups have committed for them."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
     asked += [(each.name, each.topic_id) for each in request.topics]
     responses = []
     for name, topic_id in asked:
-        topic = client.find_topic(name, topic_id)
+        topic = context.find_topic(name, topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             responses.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error))
             continue
         error, message = ErrorCode.NONE, None
         try:
-            await client.broker.delete_topic(topic.name)
+            await context.broker.delete_topic(topic.name)
         except StorageError as failed:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
         responses.append(
@@ -125,16 +125,16 @@ async def delete_topics(client: RequestContext, request: DeleteTopicsRequest) ->
 
 
 @handles(CreatePartitionsRequest, changes_topics=True)
-async def create_partitions(client: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Give topics further logs."""
-    results = [await _add_logs(client, each, request.validate_only) for each in request.topics]
+    results = [await _add_logs(context, each, request.validate_only) for each in request.topics]
     return CreatePartitionsResponse(throttle_time_ms=0, results=results)
 
 
 async def _add_logs(
-    client: RequestContext, asked: CreatePartitionsTopic, is_trial: bool
+    context: RequestContext, asked: CreatePartitionsTopic, is_trial: bool
 ) -> CreatePartitionsTopicResult:
-    node = client.broker.node
+    node = context.broker.node
     topic = node.find_topic(asked.name)
     if topic is None:
         return _answer_count(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -146,14 +146,14 @@ async def _add_logs(
         try:
             if len(asked.assignments) != asked.count - first:
                 raise AssignmentError(f"expected brokers for {asked.count - first} further partitions")
-            placement = read_assignments(client.view_cluster(), [each.broker_ids for each in asked.assignments])
+            placement = read_assignments(context.view_cluster(), [each.broker_ids for each in asked.assignments])
         except AssignmentError as refused:
             return _answer_count(asked, ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused))
     if not is_trial:
         try:
             await node.change_topic(asked.name, log_count=asked.count).wait()
             for log, replicas in zip(node.logs(asked.name)[first:], placement, strict=False):
-                if replicas != client.view_cluster().replicas_of(log):
+                if replicas != context.view_cluster().replicas_of(log):
                     node.change_replicas(log, replicas)
         except (ConfigError, StorageError) as error:
             is_failure = isinstance(error, StorageError)

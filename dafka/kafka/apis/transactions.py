@@ -31,25 +31,25 @@ from dafka.storage.plugin_helpers import now_ms
 
 
 @handles(InitProducerIdRequest)
-async def init_producer_id(client: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a producer its id and epoch."""
-    broker = client.broker
+    broker = context.broker
     expected = Producer(request.producer_id, request.producer_epoch)
     result = await broker.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout_ms, expected
     )
     return InitProducerIdResponse(
         throttle_time_ms=0,
-        error_code=_error_for(client, result.error_code, 4),
+        error_code=_error_for(context, result.error_code, 4),
         producer_id=result.producer.producer_id,
         producer_epoch=result.producer.producer_epoch,
     )
 
 
 @handles(AddPartitionsToTxnRequest)
-async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+async def add_partitions(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Let logs take part in a transaction: all of them, or none if one does not exist."""
-    broker = client.broker
+    broker = context.broker
     logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
     unknown = {log for log in logs if broker.node.find_log(log.topic, log.partition) is None}
     if unknown:
@@ -61,7 +61,7 @@ async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequ
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         name = request.v3_and_below_transactional_id
         answer = await broker.transactions.add_partitions(name, producer, logs)
-        errors = dict.fromkeys(logs, _error_for(client, answer, 2))
+        errors = dict.fromkeys(logs, _error_for(context, answer, 2))
     return AddPartitionsToTxnResponse(
         throttle_time_ms=0,
         results_by_topic_v3_and_below=[
@@ -80,32 +80,32 @@ async def add_partitions(client: RequestContext, request: AddPartitionsToTxnRequ
 
 
 @handles(AddOffsetsToTxnRequest)
-async def add_offsets(client: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+async def add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Let the offsets of a group take part in a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await client.broker.transactions.add_offsets(request.transactional_id, producer, request.group_id)
-    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
+    answer = await context.broker.transactions.add_offsets(request.transactional_id, producer, request.group_id)
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
 
 
 @handles(EndTxnRequest)
-async def end_transaction(client: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+async def end_transaction(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await client.broker.transactions.end_transaction(
+    answer = await context.broker.transactions.end_transaction(
         request.transactional_id, producer, is_commit=request.committed
     )
-    return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(client, answer, 2))
+    return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
 
 
 @handles(DescribeTransactionsRequest)
 async def describe_transactions(
-    client: RequestContext, request: DescribeTransactionsRequest
+    context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Answer with the states of transactional ids."""
     states = []
     for name in request.transactional_ids:
         try:
-            transaction = await client.broker.transactions.describe_transaction(name)
+            transaction = await context.broker.transactions.describe_transaction(name)
         except CoordinatorError as error:
             states.append(describe_nothing(name, error.error_code))
             continue
@@ -126,7 +126,7 @@ async def describe_transactions(
 
 
 @handles(ListTransactionsRequest)
-async def list_transactions(client: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """Answer with the transactional ids that pass the filters."""
     known = {phase.value for phase in TransactionPhase}
     if request.transactional_id_pattern:  # a pattern of a client could keep this process busy without end
@@ -135,7 +135,7 @@ async def list_transactions(client: RequestContext, request: ListTransactionsReq
             throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
         )
     try:
-        found = await client.broker.transactions.list_transactions()
+        found = await context.broker.transactions.list_transactions()
     except CoordinatorError as error:
         return ListTransactionsResponse(
             throttle_time_ms=0, error_code=error.error_code, unknown_state_filters=[], transaction_states=[]
@@ -160,9 +160,9 @@ async def list_transactions(client: RequestContext, request: ListTransactionsReq
     )
 
 
-def _error_for(client: RequestContext, error: ErrorCode, fenced_version: int) -> ErrorCode:
+def _error_for(context: RequestContext, error: ErrorCode, fenced_version: int) -> ErrorCode:
     """Return an error in the words of a client's version: older ones do not know PRODUCER_FENCED."""
-    if error is ErrorCode.PRODUCER_FENCED and client.header.api_version < fenced_version:
+    if error is ErrorCode.PRODUCER_FENCED and context.header.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 

@@ -128,7 +128,7 @@ class Connection:
             if self._login_scope.cancelled_caught:
                 raise DisconnectError(f"it has not authenticated within {self._login_s:.0f} s", "login timeout")
         except* (DisconnectError, AuthenticationError, ProduceRefusedError, WireError, EncodingError) as group:
-            self._note_end(group.exceptions[0])
+            self._record_end(group.exceptions[0])
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* StorageError as failed:
@@ -141,7 +141,7 @@ class Connection:
         finally:
             self._listener.answers.give_back(self._unsent_bytes)
 
-    def _note_end(self, error: BaseException) -> None:
+    def _record_end(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         reason = "malformed request"

@@ -41,14 +41,14 @@ class _Session(Generic[_T]):
         epoch: The epoch of its next request.
         used_at_ms: When its last request came.
         wanted: What the client wants of each log. Logs whose records were returned last come last.
-        told: What the client knows of each log.
+        sent: What the client knows of each log.
     """
 
     session_id: int
     epoch: int
     used_at_ms: int
     wanted: dict[TopicPartition, _T]
-    told: dict[TopicPartition, LogProgress] = attrs.field(factory=dict)
+    sent: dict[TopicPartition, LogProgress] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -81,11 +81,11 @@ class SessionFetch(Generic[_T]):
             return [log for log, _, _ in results]
         news = []
         for log, progress, has_content in results:
-            if self._is_full or has_content or session.told.get(log) != progress:
+            if self._is_full or has_content or session.sent.get(log) != progress:
                 news.append(log)
             if log not in session.wanted:
                 continue  # a later request has forgotten it
-            session.told[log] = progress
+            session.sent[log] = progress
             if has_content:
                 session.wanted[log] = session.wanted.pop(log)
         return news
@@ -181,7 +181,7 @@ class FetchSessions(Generic[_T]):
         session.wanted.update(changed)
         for log in forgotten:
             session.wanted.pop(log, None)
-            session.told.pop(log, None)
+            session.sent.pop(log, None)
         self._partitions += len(session.wanted)
 
     def _open(self, wanted: Mapping[TopicPartition, _T], time_ms: int) -> _Session[_T] | None:

@@ -113,11 +113,11 @@ class KafkaMetrics:
             states[group.state,] += 1
             if not topics.topics_max:
                 continue
-            for place, offset in coordinator.fetch_offsets(group.group_id, None).items():
-                log = broker.node.find_log(place.topic, place.partition)
+            for partition, offset in coordinator.fetch_offsets(group.group_id, None).items():
+                log = broker.node.find_log(partition.topic, partition.partition)
                 if log is not None and offset.offset >= 0:
-                    behind = max(log.high_watermark - offset.offset, 0)
-                    lag[groups.label(group.group_id), topics.label(place.topic)] += behind
+                    log_lag = max(log.high_watermark - offset.offset, 0)
+                    lag[groups.label(group.group_id), topics.label(partition.topic)] += log_lag
         phases = [each.phase for each in broker.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {

@@ -207,7 +207,7 @@ def guard_describe_cluster(_access: Permits, _request: DescribeClusterRequest) -
 def guard_topic_partitions(access: Permits, request: DescribeTopicPartitionsRequest) -> Decision:
     """Permit to see topics."""
     if not request.topics:
-        names = access.client.broker.node.topics
+        names = access.context.broker.node.topics
         request.topics = [TopicRequest(name=name) for name in names if access.user.may_see(name)]
         return None if request.topics else DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[])
 

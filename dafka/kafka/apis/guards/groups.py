@@ -64,7 +64,7 @@ def guard_coordinator(access: Permits, request: FindCoordinatorRequest) -> Decis
     is_group = request.key_type == GROUP_KEY
     error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
     is_permitted = access.user.may_use_group if is_group else access.user.may_use_transaction
-    if access.client.header.api_version < _BATCHED_VERSION:
+    if access.context.header.api_version < _BATCHED_VERSION:
         if is_permitted(request.key):
             return None
         return FindCoordinatorResponse(error_code=error, node_id=-1, host="", port=-1)
@@ -159,7 +159,7 @@ def guard_commit(access: Permits, request: OffsetCommitRequest) -> Decision:
 @guards(OffsetFetchRequest)
 def guard_offset_fetch(access: Permits, request: OffsetFetchRequest) -> Decision:
     """Permit to use the groups, and to see the topics."""
-    if access.client.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
+    if access.context.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
         return _guard_groups_offsets(access, request)
 
     def answer(each: Any, error: int = TOPIC_REFUSED) -> OffsetFetchResponseTopic:

@@ -175,7 +175,7 @@ def guard_metadata(access: Permits, request: MetadataRequest) -> Decision:
 
     A topic that the user may not see and that is asked for by its id is answered like one that does not exist.
     """
-    version = access.client.header.api_version
+    version = access.context.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
         return _hide_topics(access)
     refused = split_unauthorized(

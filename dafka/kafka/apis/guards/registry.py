@@ -34,17 +34,17 @@ class Permits:
 
     Attributes:
         user: What the user may do.
-        client: The client's connection.
+        context: The client's connection.
     """
 
     user: Permissions
-    client: RequestContext
+    context: RequestContext
 
     def name_of(self, name: str | None, topic_id: uuid.UUID) -> str:
         """Return the name of a topic that a request gives by name or by id; empty if there is none."""
         if name or topic_id == NIL:
             return name or ""
-        topic = self.client.find_topic(None, topic_id)
+        topic = self.context.find_topic(None, topic_id)
         return "" if topic is None else topic.name
 
 

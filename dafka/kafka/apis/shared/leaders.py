@@ -42,11 +42,11 @@ def find_reader_error(log: Log, epoch: int) -> ErrorCode:
     return ErrorCode.NONE if is_readable else error
 
 
-def find_read_error(client: RequestContext, log: Log, epoch: int) -> ErrorCode:
+def find_read_error(context: RequestContext, log: Log, epoch: int) -> ErrorCode:
     """Return why this broker cannot tell yet where the records end that a client has read.
 
     Args:
-        client: The client.
+        context: The client.
         log: The log.
         epoch: The leader epoch of the last record that it has read; -1 if it does not say.
 
@@ -56,7 +56,7 @@ def find_read_error(client: RequestContext, log: Log, epoch: int) -> ErrorCode:
     """
     if log.knows_epoch(epoch):
         return ErrorCode.NONE
-    brokers, patience_s = client.broker.node.brokers, client.broker.config.broker.replace_replicas_after_ms / 1000
+    brokers, patience_s = context.broker.node.brokers, context.broker.config.broker.replace_replicas_after_ms / 1000
     leader = brokers.find_number(epoch % EPOCH_STEP)
     is_told = leader is None or brokers.silent_s(leader.address, trio.current_time()) >= patience_s
     return ErrorCode.NONE if is_told else ErrorCode.UNKNOWN_LEADER_EPOCH

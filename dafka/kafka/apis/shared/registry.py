@@ -76,9 +76,9 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
     """
 
     def register(handler: _H) -> _H:
-        async def handle_when_topics_are_known(client: RequestContext, asked: Any) -> Response | None:
-            await client.broker.node.replicator.wait_topics()
-            return await handler(client, asked)
+        async def handle_when_topics_are_known(context: RequestContext, asked: Any) -> Response | None:
+            await context.broker.node.replicator.wait_topics()
+            return await handler(context, asked)
 
         HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
         return handler
