@@ -1,1 +1,1 @@
-"""Forwarding: what clients ask of a broker about logs that other brokers lead."""
+"""Forwards requests of clients to the brokers that lead the logs."""

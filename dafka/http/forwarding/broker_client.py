@@ -1,7 +1,6 @@
-"""Connects to the HTTP listeners of other brokers.
+"""Connects to the HTTP servers of other brokers.
 
-Connections are used again, and there are few of them to each broker, so that no number of clients uses up what another
-broker has for connections.
+Connections are reused. Each broker gets few of them, so that many clients cannot exhaust another broker's connections.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _REFUSED = "refuses this broker: both need the same [broker] secret_file"
 
 
 class BrokerError(Exception):
-    """Another broker does not answer, or refuses this one. The message is a part of a sentence that says why."""
+    """Another broker does not answer, or refuses this one. The message is a clause that gives the reason."""
 
 
 @attrs.define(eq=False)
@@ -60,9 +59,9 @@ class _Connection:
         stream: The connection, encrypted if the broker's is.
         socket: The connection, not encrypted.
         host: The value of the header Host.
-        framing: Where requests and answers begin and end.
+        framing: Parses where requests and responses begin and end.
         signer: Signs requests; None until there is a challenge.
-        used_at: When it has last carried a request, by Trio's clock.
+        used_at: The time of its last request, by trio's clock.
     """
 
     stream: trio.abc.Stream
@@ -73,7 +72,7 @@ class _Connection:
     used_at: float = 0.0
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection immediately."""
         self.socket.close()
 
     @property
@@ -84,7 +83,7 @@ class _Connection:
     async def exchange(
         self, method: str, target: str, document: Any = None
     ) -> tuple[int, Mapping[bytes, bytes], bytes]:
-        """Send a request, and return the status, the headers and the body of the answer."""
+        """Send a request. Return the status, the headers and the body of the response."""
         framing = self.framing
         if framing.our_state is h11.DONE:
             framing.start_next_cycle()
@@ -131,7 +130,7 @@ class _Pool:
         self.idle: list[_Connection] = []
 
     def take(self) -> _Connection | None:
-        """Return a connection that is open; None if there is none."""
+        """Return an open connection; None if there is none."""
         while self.idle:
             found = self.idle.pop()
             if not has_peer_closed(found.socket.fileno()):
@@ -140,7 +139,7 @@ class _Pool:
         return None
 
     def close_unused(self, before: float) -> None:
-        """End the connections that were last used before a time."""
+        """Close the connections that were last used before a time."""
         for each in self.idle:
             if each.used_at < before:
                 each.close()
@@ -148,12 +147,12 @@ class _Pool:
 
 
 class BrokerClient:
-    """Connects to the HTTP listeners of other brokers.
+    """Connects to the HTTP servers of other brokers.
 
     Args:
         config: The configuration of this broker.
         address: Its address.
-        secret: The secret of the cluster; empty to sign with the key of the broker that is asked.
+        secret: The cluster's secret; empty to sign with the key of the receiving broker.
     """
 
     def __init__(self, config: Config, address: str, secret: str) -> None:
@@ -163,7 +162,7 @@ class BrokerClient:
         self._pools: dict[tuple[str, str, str], _Pool] = {}
 
     async def run(self) -> None:
-        """End connections that are not needed any more, until cancelled; then all."""
+        """Close idle connections until cancelled; then close all."""
         try:
             while True:
                 await trio.sleep(IDLE_S / 2)
@@ -213,21 +212,22 @@ class BrokerClient:
     async def request(
         self, broker: BrokerRegistration, method: str, target: str, document: Any = None, *, is_page: bool = False
     ) -> Any:
-        """Send a request to a broker, and return the document in its answer.
+        """Send a request to a broker. Return the document in its response.
 
         Args:
             broker: The broker.
             method: The method.
             target: The path and the query.
             document: The JSON document of the request; None for none.
-            is_page: Whether the answer is only shown. Such requests wait for each other, and not others for them.
+            is_page: Whether the response is only displayed. Such requests wait for each other; other requests do not
+                wait for them.
 
         Returns:
-            The document; None if the answer has none.
+            The document; None if the response has none.
 
         Raises:
             BrokerError: The broker does not answer.
-            WebError: It refuses the request.
+            WebError: The broker refuses the request.
         """
         if not urlsplit(broker.http_url).hostname:
             raise BrokerError("does not listen to HTTP")
@@ -267,7 +267,7 @@ class BrokerClient:
             return status, body
 
     async def _connect(self, broker: BrokerRegistration) -> _Connection:
-        """Connect to a broker, and get a challenge."""
+        """Connect to a broker and get a challenge."""
         url = urlsplit(broker.http_url)
         host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
         tcp = await trio.open_tcp_stream(host, port)
@@ -301,7 +301,7 @@ class BrokerClient:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return why a connection has failed, in few words."""
+    """Return a short reason why a connection failed."""
     if isinstance(error, (trio.TooSlowError, TimeoutError)):
         return "too slow"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

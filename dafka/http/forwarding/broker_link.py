@@ -1,6 +1,6 @@
-"""One connection to another broker, over which the requests of all clients are forwarded.
+"""Forwards the requests of all clients to another broker over one connection.
 
-It speaks the WebSocket protocol of clients, `dafka.binary.v1`. Requests are sent in the order in which they were made.
+It speaks the WebSocket protocol of clients, `dafka.binary.v1`. Requests are sent in order.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CREDIT = 1
 
 
 class Reply:
-    """What a broker answers to one request.
+    """A broker's reply to one request.
 
     Args:
-        notify: Called when there is an answer, or will be none.
+        notify: Called when the reply has arrived, or will not arrive.
 
     Attributes:
-        arrived: Set when there is an answer, or will be none.
-        is_sent: Whether the request may have reached the broker.
-        is_withdrawn: Whether the request is not to be sent any more.
+        arrived: Set when the reply has arrived, or will not arrive.
+        is_sent: Whether the request can have reached the broker.
+        is_withdrawn: Whether the request must not be sent any more.
     """
 
     def __init__(self, notify: Callable[[], None] | None = None) -> None:
@@ -52,22 +52,22 @@ class Reply:
         self._error: Exception | None = None
 
     def set(self, value: Any) -> None:
-        """Note the answer."""
+        """Record the reply."""
         self._value = value
         self._arrive()
 
     def fail(self, error: Exception) -> None:
-        """Note that the request is refused, or that there will be no answer."""
+        """Record that the request is refused, or that no reply will arrive."""
         self._error = error
         self._arrive()
 
     def withdraw(self) -> bool:
-        """See to it that the request is not sent any more. Return False if it may have reached the broker."""
+        """Withdraw the request. Return False if it can have reached the broker."""
         self.is_withdrawn = True
         return not self.is_sent
 
     def result(self) -> Any:
-        """Return the answer, which has arrived. Raises `WebError` or `BrokerError` if it is none."""
+        """Return the reply, which has arrived. Raises `WebError` or `BrokerError` if the request failed."""
         if self._error is not None:
             raise self._error
         return self._value
@@ -101,7 +101,7 @@ class BrokerLink:
         self._reads: set[int] = set()
 
     async def run(self) -> None:
-        """Connect, and carry requests and answers until the connection ends or the task is cancelled."""
+        """Connect, and exchange requests and replies until the connection ends or the task is cancelled."""
         reason = "has ended the connection"
         try:
             if not self.broker.http_url:
@@ -135,10 +135,10 @@ class BrokerLink:
             topic: The topic.
             log: The log.
             batches: Whole record batches.
-            notify: Called when the answer has arrived.
+            notify: Called when the reply has arrived.
 
         Returns:
-            The reply: the offset of the first record, or None if that is not known.
+            The reply: the offset of the first record; None if it is not known.
         """
         number, reply = self._expect(notify)
         self._send(encode_publish(number, topic, log, batches), reply)
@@ -150,7 +150,7 @@ class BrokerLink:
         return {each.pop("log"): LogOffsets(**each) for each in answer["logs"]}
 
     async def find_offset_by_time(self, topic: str, log: int, timestamp_ms: int) -> int:
-        """Return the offset of the first record that was made at a time or later; else the end of the log."""
+        """Return the offset of the first record with this timestamp or a later one; else the end of the log."""
         number, reply = self._expect()
         position = {"time": timestamp_ms}
         request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": 0}
@@ -163,7 +163,7 @@ class BrokerLink:
         return int(reply.result()["logs"][0]["offset"])
 
     async def read(self, topic: str, log: int, offset: int) -> ReadRecords:
-        """Return committed records of a log from an offset on, when there are some."""
+        """Wait for committed records of a log from an offset on, and return them."""
         number, reply = self._expect()
         self._reads.add(number)
         position = {"offset": offset}
@@ -205,7 +205,7 @@ class BrokerLink:
         self._has_outgoing.set()
 
     async def _serve(self, connection: ClientConnection) -> None:
-        self._receive(await connection.recv())  # `welcome`: nothing is sent to a broker that does not accept this one
+        self._receive(await connection.recv())  # `welcome`: send nothing to a broker that does not accept this one
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_outgoing, connection)
             while True:
@@ -222,7 +222,7 @@ class BrokerLink:
                 try:
                     await connection.send(message)
                 except ConnectionClosed:
-                    return  # who receives notices it, too
+                    return  # the receiving task notices it, too
             self._has_outgoing = trio.Event()
             await self._has_outgoing.wait()
 

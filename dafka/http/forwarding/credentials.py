@@ -1,12 +1,12 @@
-"""How brokers prove to each other who they are, when they forward requests of clients.
+"""Authenticates brokers to each other when they forward requests of clients.
 
-A broker that has connected to another one asks for a challenge, and signs each of its requests over this connection:
-with the challenge, the number of the request, and what it asks for. So a signature counts once and for one connection,
-and nothing about it is remembered anywhere else. Requests of others over the same connection, such as behind a proxy,
-have no signature and get no rights.
+A broker that connects to another one asks for a challenge. It signs each of its requests over this connection: the
+challenge, the number of the request, its method and its target. So a signature is valid once and for one connection,
+and no other state is needed. A request of another client over the same connection, for example through a proxy, has no
+signature and gets no permissions.
 
-All brokers of a cluster have the same secret to sign with. Without one, and if clients do not authenticate, a broker
-describes itself to the other brokers with a key that they sign with.
+All brokers of a cluster sign with the same secret. Without a secret, and if clients do not authenticate, each broker
+registers a key with which the others sign.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def create_key() -> str:
 
 
 class RequestSigner:
-    """Signs what one broker asks another one over one connection.
+    """Signs the requests of one broker to another over one connection.
 
     Args:
-        secret: What both have.
-        sender: The address of the broker that asks.
-        receiver: The address of the other one.
-        challenge: What the other one has answered to `ASK`.
+        secret: The secret that both share.
+        sender: The address of the sending broker.
+        receiver: The address of the receiving broker.
+        challenge: The receiver's answer to `ASK`.
     """
 
     ASK = SCHEME
@@ -70,7 +70,7 @@ class SignatureChecker:
     """Checks the signatures of the requests over one connection.
 
     Args:
-        secret: What the brokers of the cluster have; empty if no broker can prove that it is one.
+        secret: The secret that the brokers share; empty if no broker can authenticate.
         address: The address of this broker.
     """
 
@@ -81,20 +81,20 @@ class SignatureChecker:
         self._count = 0
 
     def challenge(self) -> str:
-        """Begin anew, and return the challenge that the next requests are signed with."""
+        """Create the challenge that the next requests are signed with."""
         self._challenge, self._count = secrets.token_hex(_CHALLENGE_BYTES), 0
         return self._challenge
 
     def check(self, credential: str, method: str, target: str) -> bool:
-        """Return whether a request comes from a broker of the cluster. A credential counts once.
+        """Return whether a request comes from a broker of the cluster. A credential is valid once.
 
         Args:
-            credential: What follows the scheme in the header Authorization.
+            credential: The part after the scheme in the header Authorization.
             method: The method.
             target: The path and the query.
 
         Returns:
-            Whether it does.
+            Whether the signature is valid.
         """
         sender, _, rest = credential.partition(".")
         count, _, signature = rest.partition(".")
@@ -113,7 +113,7 @@ def _sign(secret: str, parts: tuple[str, ...]) -> str:
 
 
 def read_secret(path: str) -> str:
-    """Return the secret in a file.
+    """Read the secret from a file.
 
     Args:
         path: The file; empty if there is none.

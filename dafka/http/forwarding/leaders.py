@@ -1,4 +1,4 @@
-"""Which broker leads a log, and the connections to these brokers."""
+"""Finds the leaders of logs and connects to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class Leaders:
-    """Reaches the leaders of logs.
+    """Connects to the leaders of logs.
 
     Args:
         broker: The broker and its coordinators.
@@ -48,7 +48,7 @@ class Leaders:
             await trio.sleep_forever()
 
     def find(self, log: Log) -> BrokerRegistration | None:
-        """Return the broker that leads a log; None if none does, or it is this one, or not known."""
+        """Return the leader of a log; None if there is none, it is this broker, or it is not known."""
         leader = log.leadership.leader
         if log.leadership.is_led or not leader or leader == self._broker.address:
             return None
@@ -69,15 +69,15 @@ class Leaders:
     async def ask(
         self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], *, wait_s: float = LEADER_WAIT_S
     ) -> _T | None:
-        """Ask the leader of a log, and again if another broker becomes the leader.
+        """Send a request to the leader of a log, and repeat it if another broker becomes the leader.
 
         Args:
             log: The log.
-            call: Asks the leader, over a connection.
-            wait_s: How long to try.
+            call: Sends the request to the leader, over a connection.
+            wait_s: How long to try, in seconds.
 
         Returns:
-            The answer; None if this broker has become the leader.
+            The reply; None if this broker has become the leader.
 
         Raises:
             WebError: The topic was deleted, the leader refuses the request, or it cannot be reached in time.
@@ -104,15 +104,15 @@ class Leaders:
     async def retry_on_leader_change(
         self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], deadline: float
     ) -> list[_T]:
-        """Ask the leader of a log, until it is another one or time is over.
+        """Send a request to the leader of a log until the leader changes or the deadline passes.
 
         Args:
             log: The log.
-            call: Asks the leader, over a connection.
-            deadline: When to stop, by Trio's clock.
+            call: Sends the request to the leader, over a connection.
+            deadline: When to stop, by trio's clock.
 
         Returns:
-            The answer; nothing if there is none.
+            The reply; nothing if there is none.
 
         Raises:
             BrokerError: The leader is not known, or does not answer.
@@ -128,16 +128,16 @@ class Leaders:
         return found
 
     async def wait_leader_change(self, log: Log, wait_s: float) -> None:
-        """Wait until another broker leads a log, or for a time."""
+        """Wait until the leader of a log changes, with a timeout."""
         with trio.move_on_after(wait_s) as scope:
             await self._cancel_when_moved(log, scope)
 
     def unavailable(self, log: Log, problem: str) -> WebError:
-        """Return the error that a client gets if the leader of a log cannot be reached.
+        """Return the error for a client if the leader of a log cannot be reached.
 
         Args:
             log: The log.
-            problem: What is wrong with the leader, as a part of a sentence.
+            problem: What is wrong with the leader, as a clause.
 
         Returns:
             The error.

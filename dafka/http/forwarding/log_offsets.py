@@ -1,4 +1,4 @@
-"""The offsets of a log, as its leader knows them."""
+"""The offsets of a log as its leader reports them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class LogOffsets:
 
     Attributes:
         start_offset: The first offset.
-        end_offset: The offset behind the last record that readers of committed records get.
-        high_watermark: The offset behind the last record that counts; records before it may belong to transactions.
-        offset_max: The largest offset at which a reader may begin.
+        end_offset: The last stable offset: readers of committed records get the records before it.
+        high_watermark: The high watermark. Records before it can belong to open or aborted transactions.
+        offset_max: The largest offset at which a reader can begin.
     """
 
     start_offset: int

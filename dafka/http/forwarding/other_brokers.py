@@ -1,4 +1,4 @@
-"""What other brokers know: asked for pages that show the whole cluster, and for what only one broker can do."""
+"""Queries the other brokers: for pages about the whole cluster, and for requests that only one broker can serve."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class OtherBrokers:
             raise WebError("broker_unavailable", f"broker {broker.number} {error}") from None
 
     async def get_all(self, target: str) -> Mapping[str, Any]:
-        """Return what the other living brokers answer soon, by their addresses.
+        """Return the prompt responses of the other living brokers, by address.
 
         Args:
             target: The path and the query.
 
         Returns:
-            The documents of those that have answered.
+            The documents of the brokers that have answered.
         """
         found: dict[str, Any] = {}
 
@@ -64,7 +64,7 @@ class OtherBrokers:
                 with trio.move_on_after(SHOWN_WAIT_S):
                     found[broker.address] = await self._client.request(broker, "GET", target, is_page=True)
             except (BrokerError, WebError):
-                pass  # the page shows what is known without it
+                pass  # the page shows the rest without it
 
         own = self._broker.address
         async with trio.open_nursery() as nursery:

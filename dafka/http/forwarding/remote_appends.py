@@ -1,7 +1,7 @@
-"""Records for a log that another broker leads, on their way to it, in their order.
+"""Sends records to the broker that leads their log, in order.
 
-If the leader changes, or the connection to it ends, records that are not known to be appended are sent again. No leader
-appends them twice: records without a producer get one of this broker's own, see `Lanes`.
+If the leader changes or the connection ends, records without a reply are sent again. No leader appends them twice:
+records without a producer id get one of this broker's own, see `Lanes`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SEQUENCES_MAX = 2**30
 
 @attrs.define(eq=False)
 class Lane:
-    """An idempotent producer of this broker, of which one batch is on its way at a time.
+    """An idempotent producer of this broker, with one batch in flight at a time.
 
     Attributes:
-        producer_id: Its id, from those that are drawn at random.
+        producer_id: Its id, from the range of random ids.
         next_sequence: The sequence of the next record.
     """
 
@@ -44,9 +44,9 @@ class Lane:
 
 
 class Lanes:
-    """The producers with which a broker forwards the records of clients to one log, so that each is appended once.
+    """The idempotent producers with which a broker forwards the records of clients to one log.
 
-    They are kept as long as the log is, so that its leader needs to remember few of them.
+    They are kept as long as the log, so that its leader stores the state of few producers.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Lanes:
         self._count = 0
 
     def take(self) -> Lane | None:
-        """Return a lane that carries nothing; None if there are too many."""
+        """Return an idle lane; None if there are too many lanes."""
         if self._free:
             return self._free.pop()
         if self._count >= LANES_MAX:
@@ -64,15 +64,15 @@ class Lanes:
 
     @property
     def has_free_lane(self) -> bool:
-        """Whether `take` returns a lane."""
+        """Whether `take` would return a lane."""
         return bool(self._free) or self._count < LANES_MAX
 
     def give_back(self, lane: Lane, record_count: int) -> None:
-        """Take back a lane.
+        """Return a lane after use.
 
         Args:
             lane: The lane.
-            record_count: How many records it has carried; 0 if that is not known, so that it is not used again.
+            record_count: How many records it has carried; 0 if that is not known. The lane is then discarded.
         """
         lane.next_sequence += record_count
         if record_count and lane.next_sequence < _SEQUENCES_MAX:
@@ -82,7 +82,7 @@ class Lanes:
 
 
 def can_repeat(batches: Sequence[Batch]) -> bool:
-    """Return whether no record is appended twice if these record batches are sent twice."""
+    """Return whether these record batches can be sent twice without being appended twice."""
     return all(header.producer_id >= 0 for header, _ in batches)
 
 
@@ -92,18 +92,18 @@ class RemoteAppend:
     Args:
         log: The log.
         batches: The record batches.
-        deadline: Until when they are sent again, by Trio's clock.
+        deadline: Until when sending is retried, by trio's clock.
 
     Attributes:
         log: The log.
         batches: The record batches.
         record_count: The number of records.
         size: The size of the record batches.
-        can_repeat: Whether no record is appended twice if they are sent twice.
-        deadline: Until when they are sent again, by Trio's clock.
-        reply: What the leader answers; None if they are not sent, or were refused.
-        refusal: Why the leader has refused them for the moment, if it has said so.
-        lane: The producer that they have got; None if they have their own.
+        can_repeat: Whether they can be sent twice without being appended twice.
+        deadline: Until when sending is retried, by trio's clock.
+        reply: The leader's reply; None if they are not sent, or were refused.
+        refusal: Why the leader has refused them temporarily; None if it has not.
+        lane: Their producer; None if they have their own.
         ended: Set when the records are durable or refused.
     """
 
@@ -128,7 +128,7 @@ class RemoteAppend:
         return self.lane is None and not self.can_repeat and len(self.batches) == 1
 
     def enter(self, lane: Lane | None) -> None:
-        """Give the records a producer; None to take it away."""
+        """Set or remove the producer of the records."""
         self.lane, self.batches = lane, self._plain
         if lane is not None:
             ((header, data),) = self._plain
@@ -136,7 +136,7 @@ class RemoteAppend:
         self.can_repeat = can_repeat(self.batches)
 
     def finish(self, offset: int | None) -> None:
-        """Note the offset of the first record, which is durable."""
+        """Record that the first record is durable, at an offset."""
         self._offset = offset
         self.ended.set()
 
@@ -146,7 +146,7 @@ class RemoteAppend:
         return self.ended.is_set() and self._error is None
 
     def fail(self, error: WebError) -> None:
-        """Note that the records are refused, or that nobody knows what has become of them."""
+        """Record that the records are refused, or that their outcome is unknown."""
         self._error = error
         self.ended.set()
 
@@ -159,14 +159,14 @@ class RemoteAppend:
 
 
 class RemoteAppends:
-    """The records for one log that are on their way to its leader.
+    """The records for one log that are in flight to its leader.
 
     Args:
         log: The log.
-        leaders: Reaches the leader.
+        leaders: Connects to the leader.
         append: Appends record batches if this broker has become the leader. Raises `WebError` if they are refused, and
-            `NotLeaderError`. Returns None if they were appended long before.
-        gone: Called with what has arrived or failed.
+            `NotLeaderError`. Returns None if they are old duplicates whose offset is not known.
+        gone: Called with each append that has been stored or has failed.
         lanes: The producers of this broker for the log.
     """
 
@@ -188,14 +188,14 @@ class RemoteAppends:
         self._problem = "does not answer"
 
     def add(self, batches: Sequence[Batch]) -> RemoteAppend:
-        """Add record batches behind those that are on their way."""
+        """Queue record batches after those in flight."""
         added = RemoteAppend(self._log, batches, trio.current_time() + LEADER_WAIT_S)
         self._pending.append(added)
         self._changed.set()
         return added
 
     async def run(self) -> None:
-        """Send what was added to the leader, until all of it has arrived or failed."""
+        """Send the queued records to the leader until all have been stored or have failed."""
         while self._pending:
             try:
                 if self._log.leadership.is_led:
@@ -213,7 +213,7 @@ class RemoteAppends:
                 await self._leaders.wait_leader_change(self._log, RETRY_S)
 
     async def _send_all(self, link: BrokerLink) -> None:
-        """Send all records over a connection, and take the answers in their order.
+        """Send all records over a connection, and process the replies in order.
 
         Returns when nothing is left, or when the leader accepts nothing at present.
         """
@@ -222,7 +222,7 @@ class RemoteAppends:
             for each in self._pending:
                 if each.reply is None:
                     if not self._enter_lane(each):
-                        break  # those behind it wait, too
+                        break  # the following ones wait, too
                     data = b"".join([bytes(part) for _, part in each.batches])
                     each.reply = link.publish(self._log.topic, self._log.number, data, self._on_reply)
             for each in list(self._pending):
@@ -238,7 +238,7 @@ class RemoteAppends:
                     await self._changed.wait()
 
     def _fail_late(self) -> None:
-        """Give up records for which no leader was found in time, or that it does not answer."""
+        """Fail the records whose deadline has passed: no leader was found, or it did not reply."""
         now = trio.current_time()
         for each in self._pending:
             if each.ended.is_set() or now < each.deadline:
@@ -255,7 +255,7 @@ class RemoteAppends:
         self._changed.set()
 
     async def _take_other_answers(self) -> None:
-        """Take the answers to all records that were sent, after the first of them were refused for the moment."""
+        """Process the replies to all records that were sent, after the first ones were refused temporarily."""
         for each in list(self._pending):
             if each.reply is None:
                 continue
@@ -264,13 +264,13 @@ class RemoteAppends:
                 self._take_answer(each, follows_refused=True)
 
     def _take_answer(self, each: RemoteAppend, *, follows_refused: bool = False) -> bool:
-        """Take an answer that has arrived. Return False if the records are to be sent again."""
+        """Process a reply that has arrived. Return False if the records must be sent again."""
         assert each.reply is not None
         try:
             each.finish(each.reply.result())
         except WebError as error:
             if each.lane is not None and error.code == "conflict":
-                # The leader knows less of the producer than was answered: it has lost records to a split.
+                # The leader knows fewer sequences of the producer than it acknowledged: it has lost records to a split.
                 self._leave_lane(each, 0)
                 each.enter(None)
                 each.reply = None
@@ -285,9 +285,9 @@ class RemoteAppends:
         return True
 
     def _forget_answers(self) -> None:
-        """Let records be sent again over another connection, except those that could then be appended twice.
+        """Reset records so that another connection sends them again, unless they could be appended twice.
 
-        What becomes of these says the broker that they were sent to, also if it leads the log no more.
+        Only the broker that received those knows their outcome, even if it no longer leads the log.
         """
         for each in self._pending:
             reply = each.reply
@@ -312,7 +312,7 @@ class RemoteAppends:
         self._pending = deque(each for each in self._pending if not each.ended.is_set())
 
     def _enter_lane(self, each: RemoteAppend) -> bool:
-        """Give records a producer if they need one. Return False if there is none at present."""
+        """Give records a producer if they need one. Return False if none is free."""
         if each.needs_lane:
             lane = self._lanes.take()
             if lane is None:
@@ -340,7 +340,7 @@ class RemoteAppends:
                     break
                 if error.code == "leader_unavailable":
                     each.refusal = error
-                    break  # nothing may be appended before it
+                    break  # nothing can be appended before it
                 each.fail(error)
             except NotLeaderError:
                 break
@@ -352,7 +352,7 @@ class RemoteAppends:
     async def _wait_here(self, each: RemoteAppend, here: AppendedBatches | None) -> None:
         try:
             offset = -1 if here is None else await here.wait_offset()
-        except NotLeaderError:  # the log has not got them, or they are those of a producer with an id
+        except NotLeaderError:  # they are not in the log, or have a producer id
             return
         except OutcomeUnknownError:
             each.fail(leader_changed(self._log))
@@ -363,7 +363,7 @@ class RemoteAppends:
 
 
 def leader_changed(log: Log) -> WebError:
-    """Return the error that nobody knows whether records were published."""
+    """Return the error that it is unknown whether records were published."""
     return WebError(
         "leader_changed",
         f"log {log.number} of the topic {log.topic!r} got another leader: the records may be published or not",

@@ -1,4 +1,4 @@
-"""Logs that other brokers lead, as the clients of this one use them."""
+"""Gives this broker's clients access to logs that other brokers lead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AppendHere = Callable[[Log, Sequence[Batch]], AppendedBatches | None]
 
 
 class RemoteLogs:
-    """The logs that other brokers lead.
+    """Access to the logs that other brokers lead.
 
     Args:
         broker: The broker and its coordinators.
@@ -35,7 +35,7 @@ class RemoteLogs:
 
     Attributes:
         client: Connects to other brokers.
-        leaders: Reaches the leaders.
+        leaders: Connects to the leaders.
         reads: The reads.
     """
 
@@ -52,23 +52,23 @@ class RemoteLogs:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry requests to other brokers until cancelled."""
+        """Forward requests to other brokers until cancelled."""
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.leaders.run)
             await self._nursery.start(self.reads.run)
             task_status.started()
 
     async def wait_capacity(self) -> None:
-        """Wait until records on their way to other brokers take less than `[store] pending_bytes_max`."""
+        """Wait until records in flight to other brokers take less than `[store] pending_bytes_max`."""
         while self._pending_bytes >= self._room_bytes:
             await self._capacity.park()
 
     def is_appending(self, log: Log) -> bool:
-        """Return whether records for a log are on their way, before which no others may be appended."""
+        """Return whether records for a log are in flight. Later records must wait for them."""
         return log in self._appends
 
     def append(self, log: Log, batches: Sequence[Batch]) -> RemoteAppend:
-        """Send record batches to the leader of a log, behind those that are on their way to it."""
+        """Send record batches to the leader of a log, after those in flight."""
         found = self._appends.get(log)
         if found is None:
             assert self._nursery is not None
@@ -82,13 +82,13 @@ class RemoteLogs:
         return added
 
     async def bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
-        """Return the offsets of logs, as their leaders know them.
+        """Return the offsets of logs from their leaders.
 
         Args:
             logs: The logs.
 
         Returns:
-            The offsets. Logs that this broker has begun to lead meanwhile are missing.
+            The offsets, without logs that this broker leads by now.
 
         Raises:
             WebError: A topic was deleted, or a leader cannot be reached.
@@ -115,7 +115,7 @@ class RemoteLogs:
         return found
 
     async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
-        """Return the offsets of logs whose leaders answer soon."""
+        """Return the offsets of the logs whose leaders answer promptly."""
         found: dict[Log, LogOffsets] = {}
         by_leader: dict[tuple[str, str], list[Log]] = {}
         for log in logs:
@@ -149,7 +149,7 @@ class RemoteLogs:
             await self.leaders.wait_leader_change(log, RETRY_S)
 
     async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record that was made at a time or later; else the end of the log.
+        """Return the offset of the first record with this timestamp or a later one; else the end of the log.
 
         Args:
             log: The log.

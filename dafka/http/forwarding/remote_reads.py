@@ -1,4 +1,4 @@
-"""Reads of logs that other brokers lead: each part of a log is read once, whoever waits for it."""
+"""Reads logs that other brokers lead. Clients that wait for the same records share one read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT_BYTES = 2**25
 
 
 class RemoteRead:
-    """A read that goes on until there are records.
+    """A read that waits until there are records.
 
     Args:
         log: The log.
@@ -29,12 +29,12 @@ class RemoteRead:
     Attributes:
         log: The log.
         offset: The offset of the first record.
-        ended: Set when there are records, when the log gets another leader, or when the read is impossible.
+        ended: Set when there are records, the leader changes, or the read fails.
         records: The records; None if there are none.
-        error: Why the read is impossible; None if it is not.
-        waiting: How many wait for it.
-        scope: Cancelled when the read is not needed any more.
-        used_at: When somebody has last asked for it, by Trio's clock.
+        error: Why the read failed; None if it did not.
+        waiting: The number of waiting tasks.
+        scope: Cancelled when the read is no longer needed.
+        used_at: When it was last requested, by trio's clock.
     """
 
     def __init__(self, log: Log, offset: int) -> None:
@@ -48,7 +48,7 @@ class RemoteRead:
         self.scope = trio.CancelScope()
 
     async def wait(self) -> None:
-        """Wait until the read has ended. Raises `WebError` if it is impossible."""
+        """Wait until the read has ended. Raises `WebError` if it failed."""
         self.waiting += 1
         try:
             await self.ended.wait()
@@ -68,7 +68,7 @@ class RemoteReads:
     """The reads of logs that other brokers lead.
 
     Args:
-        leaders: Reaches the leaders.
+        leaders: Connects to the leaders.
     """
 
     def __init__(self, leaders: Leaders) -> None:
@@ -90,7 +90,7 @@ class RemoteReads:
         return found is not None and found.records is not None
 
     def begin(self, log: Log, offset: int) -> RemoteRead:
-        """Return a read of a log from an offset on, which may have begun before."""
+        """Return a read of a log from an offset on; join one in progress."""
         found = self._reads.get((log, offset))
         if found is None:
             assert self._nursery is not None
@@ -113,7 +113,7 @@ class RemoteReads:
         self._drop_oldest()
 
     async def _read(self, read: RemoteRead) -> ReadRecords | None:
-        """Return records when there are some; None if another branch of the log is led than at first."""
+        """Wait for records and return them; None if the leader epoch has changed."""
         log = read.log
         begun = (log.leadership.leader, log.leadership.epoch)
         while not log.leadership.is_led and (log.leadership.leader, log.leadership.epoch) == begun:
@@ -126,7 +126,7 @@ class RemoteReads:
                 if found:
                     return found[0]
             except BrokerError:
-                pass  # the leader is asked again
+                pass  # retry
             except WebError as error:
                 if error.code not in RETRIED:
                     raise
