@@ -1,4 +1,4 @@
-"""The brokers of the cluster, the replicas of logs, and their branches."""
+"""Routes for the brokers of the cluster, the replicas of logs, and their leader epochs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ NEW_REPLICAS = Object(
     "GET", "/moves", needs=RequiredPermission.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The logs.", MOVES)}
 )
 async def list_moves(request: Request) -> AnyResponse:
-    """List the logs that are getting other replicas, each with the reason. No log moves without one."""
+    """List the logs that are being moved to other replicas, each with the reason."""
     return respond({"moves": describe_moves(request.broker.node)})
 
 
@@ -136,7 +136,7 @@ async def list_moves(request: Request) -> AnyResponse:
     answers={200: Answer("The brokers.", BROKERS)},
 )
 async def list_brokers(request: Request) -> AnyResponse:
-    """List the brokers of the cluster, with what each of them leads and keeps."""
+    """List the brokers of the cluster, with the number of logs that each leads and stores."""
     node, found = request.broker.node, describe_brokers(request.broker)
     if not request.is_forwarded:
         own_words = {
@@ -179,9 +179,9 @@ async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
     errors=("broker_not_found", "broker_unavailable"),
 )
 async def drain_broker(request: Request) -> AnyResponse:
-    """Let a broker hand its logs to others, so that it can be taken away.
+    """Move all logs of a broker to other brokers, so that it can be removed.
 
-    It gets no further replicas, and goes on serving clients meanwhile.
+    It gets no new replicas, and continues to serve clients meanwhile.
     """
     return await _set_draining(request, is_draining=True)
 
@@ -195,7 +195,7 @@ async def drain_broker(request: Request) -> AnyResponse:
     errors=("broker_not_found", "broker_unavailable"),
 )
 async def undrain_broker(request: Request) -> AnyResponse:
-    """Let a broker that was being drained lead and keep logs again."""
+    """Stop draining a broker: it can lead and store logs again."""
     return await _set_draining(request, is_draining=False)
 
 
@@ -208,10 +208,10 @@ async def undrain_broker(request: Request) -> AnyResponse:
     errors=("topic_not_found",),
 )
 async def list_branches(request: Request) -> AnyResponse:
-    """List the branches of each log of a topic: the stretches that its leaders have ordered.
+    """List the branches (leader epochs) of each log of a topic.
 
     A branch begins when a broker becomes the leader. After a split of the cluster, two branches can continue the same
-    one; the records of the branch that was left are appended to the other one.
+    one. When they are merged, the records of the abandoned branch are appended to the other one.
     """
     node, topic = request.broker.node, request.arguments["topic"]
     logs = find_logs(request.broker, topic)
@@ -232,11 +232,11 @@ async def list_branches(request: Request) -> AnyResponse:
     errors=("topic_not_found", "log_not_found", "broker_not_found"),
 )
 async def change_replicas(request: Request) -> AnyResponse:
-    """Have other brokers keep a log.
+    """Change the replicas of a log.
 
-    New replicas get what they lack. Those that are not named leave when that is done. The first one that is named is
-    the preferred leader. They keep the log until others are named, or one of them is drained or stays dead for
-    `[broker] replace_replicas_after_ms`. Without brokers, the cluster chooses them again.
+    New replicas copy the log first. Replicas that are not in the list then leave. The first one in the list is the
+    preferred leader. The replicas stay until others are requested, or one of them is drained or stays dead for
+    `[broker] replace_replicas_after_ms`. With an empty list, the cluster chooses the replicas again.
     """
     node, text = request.broker.node, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):

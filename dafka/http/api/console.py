@@ -1,4 +1,4 @@
-"""The routes of the console's files."""
+"""Routes for the console's files."""
 
 from __future__ import annotations
 

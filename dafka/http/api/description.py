@@ -1,4 +1,4 @@
-"""The route of the API's description."""
+"""Route for the API's description."""
 
 from __future__ import annotations
 

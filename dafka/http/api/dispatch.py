@@ -1,4 +1,4 @@
-"""Answers requests: finds the route of each, checks what the user may do, and turns mistakes into answers."""
+"""Answers requests: finds the route, checks permissions, and converts errors to responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOGGER = logging.getLogger("dafka.http")
 
 
 async def answer_request(request: Request) -> AnyResponse:
-    """Return the response to a request, whatever happens."""
+    """Return the response to a request; for an error, the response that describes it."""
     try:
         return await _answer(request)
     except WebError as error:
@@ -30,18 +30,18 @@ async def answer_request(request: Request) -> AnyResponse:
         _LOGGER.warning("%s %s: %s", request.head.method, request.head.path, error)
         return respond_error(WebError("storage_failed", str(error)))
     except Exception:
-        # A mistake of this program must not end the service of other clients.
+        # A bug in this program must not affect other clients.
         _LOGGER.exception("%s %s failed", request.head.method, request.head.path)
         return respond_error(WebError("internal_error", "the request failed; the broker's log has the reason"))
 
 
 async def answer_get(request: Request, target: str, principal: Principal) -> AnyResponse:
-    """Return the response to GET for a client that is connected in another way.
+    """Return the response to GET for a client that is connected over another protocol.
 
     Args:
-        request: The request with which it has connected.
+        request: The request that opened the connection.
         target: The path and the query.
-        principal: The permissions of the client.
+        principal: The client's principal.
 
     Returns:
         The response.

@@ -1,4 +1,4 @@
-"""Groups of consumers: their members, their offsets, and how far they are behind."""
+"""Routes for consumer groups: members, offsets and lag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of the cluster, as an observer in the broker's process sees them."""
+"""Routes for the nodes of the cluster, as an observer in the broker's process sees them."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ NODES = Object(
     "GET", "/nodes", needs=RequiredPermission.ADMINISTRATOR, tag="Broker", answers={200: Answer("The nodes.", NODES)}
 )
 async def list_nodes(request: Request) -> AnyResponse:
-    """List the nodes of the cluster, and who stores whose records.
+    """List the nodes of the cluster, and which store has the records of which node.
 
-    An observer looks for them while somebody asks, so the first answer may name this broker only.
+    An observer finds the nodes while clients ask for them. The first response can contain only this broker.
     """
     surveys, node = request.web.survey_cache, request.broker.node
     survey, note = surveys.newest(), surveys.problem
@@ -114,12 +114,12 @@ def _describe_node(node: NodeView) -> dict[str, Any]:
 
 
 def find_connections(survey: ClusterSurvey, own_address: str, senders: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return who stores whose records, and which further nodes this broker is connected to.
+    """Return which store has the records of which node, and the other connections of this broker.
 
     Args:
         survey: A survey.
         own_address: The address of this broker.
-        senders: The nodes that publish partitions whose addresses are not their own, by the partition's address.
+        senders: The publishing nodes of partitions with other addresses than the node's, by partition address.
 
     Returns:
         The connections, as `CONNECTION` describes them.

@@ -1,4 +1,4 @@
-"""The description of the HTTP API as OpenAPI 3.1, made from the routes."""
+"""Generates the OpenAPI 3.1 description of the HTTP API from the routes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def describe_api(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def error_codes(route: Route) -> list[str]:
-    """Return the codes of all errors with which a route answers."""
+    """Return the codes of all errors of a route."""
     codes = ["bad_request", *route.errors, "request_timeout", "internal_error", "storage_failed"]
     if route.needs is not RequiredPermission.NOTHING:
         codes += ["unauthenticated", "forbidden"]

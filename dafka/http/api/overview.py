@@ -1,4 +1,4 @@
-"""The overview: what a broker has, how much it does, and what is wrong."""
+"""Route for the overview: a broker's contents, throughput and problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dafka.roles.store import StoreStatistics
 from dafka.storage.plugin_helpers import now_ms
 
 LAG_MAX = 1000
-"""Records that a store may be behind a producer until that counts as a problem: what is on its way is no problem."""
+"""Lag, in records, above which a store is reported. Less is in flight."""
 
 FREE_SHARE_MIN = 0.05
 """The part of a disk that has to be free."""
@@ -81,9 +81,9 @@ OVERVIEW = Object(
     answers={200: Answer("The overview.", OVERVIEW)},
 )
 async def describe_overview(request: Request) -> AnyResponse:
-    """Say in one answer what the broker has, how much it does, and what is wrong.
+    """Describe the broker's contents, throughput and problems in one response.
 
-    Storage and problems are for users with the permission `admin` for `*`.
+    Only users with the permission `admin` for `*` get `storage` and `problems`.
     """
     web, broker = request.web, request.broker
     node, activity, time_ms = broker.node, request.web.throughput, now_ms()
@@ -116,7 +116,7 @@ async def describe_overview(request: Request) -> AnyResponse:
 def _version() -> str:
     try:
         return version("dafka")
-    except PackageNotFoundError:  # run from the source tree
+    except PackageNotFoundError:  # running from the source tree
         return "unknown"
 
 
@@ -137,7 +137,7 @@ def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
 
 
 def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong."""
+    """Yield a sentence for each problem."""
     web, node = request.web, request.broker.node
     health = node.health()
     if health.trouble or health.unready:
@@ -159,7 +159,7 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
 
 
 def find_survey_problems(survey: ClusterSurvey, own_address: str) -> Iterator[str]:
-    """Yield what a survey has found. Producers and consumers come and go; towers and stores have to stay.
+    """Yield the problems in a survey. Only missing towers and stores count: producers and consumers come and go.
 
     Args:
         survey: The survey.

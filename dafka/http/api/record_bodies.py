@@ -1,4 +1,4 @@
-"""Records in the bodies of requests: one value, JSON Lines, and the forms of Kafka REST (version 2)."""
+"""Parses records in request bodies: a single value, JSON Lines, and the formats of Kafka REST (version 2)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class RestRecord(NamedTuple):
     """A record of Kafka REST.
 
     Attributes:
-        log: The log that the client has chosen; None if it has chosen none.
+        log: The log that the client has chosen; None if it has not.
         key: The key.
         value: The value.
-        timestamp: When it was made, in milliseconds since 1970.
+        timestamp: Its timestamp, in milliseconds since 1970.
         headers: The headers.
     """
 
@@ -49,12 +49,12 @@ def make_record(value: bytes, key: str | None, now_ms: int) -> RecordColumns:
 
 
 def parse_rest_records(body: bytes, now_ms: int, *, is_binary: bool) -> list[RestRecord]:
-    """Return the records in a body of Kafka REST.
+    """Parse the records in a body of Kafka REST.
 
     Args:
         body: The body, a JSON document.
         now_ms: The timestamp of records without one.
-        is_binary: Whether keys and values are in base64. Otherwise they are any JSON values, and are kept as JSON.
+        is_binary: Whether keys and values are in base64. Otherwise they are any JSON values, and are stored as JSON.
 
     Returns:
         The records.
@@ -90,7 +90,7 @@ def _parse(number: int, record: Any, is_binary: bool, now_ms: int) -> RestRecord
 
 
 def _parse_headers(given: Any, where: str) -> Headers:
-    """Return headers: objects with a `name` (or `key`), and a `value` in base64 or null."""
+    """Parse headers: objects with a `name` (or `key`), and a `value` in base64 or null."""
     found = []
     if given is not None and not isinstance(given, list):
         raise WebError("bad_request", f"{where}: expected a list")
@@ -115,7 +115,7 @@ def _encode(given: Any, where: str, is_binary: bool) -> bytes:
 
 
 def join_rest_records(records: Sequence[RestRecord]) -> RecordColumns:
-    """Return records as columns."""
+    """Convert records to columns."""
     keys = [each.key for each in records]
     return RecordColumns(
         [each.value for each in records],
@@ -136,7 +136,7 @@ def split_records(records: RecordColumns, bytes_max: int) -> Iterator[RecordColu
         A part.
 
     Raises:
-        WebError: A record is too large by itself. It is raised before the first part is yielded.
+        WebError: A single record is too large. It is raised before the first part is yielded.
     """
     capacity = bytes_max - BATCH_OVERHEAD_BYTES
     cuts, size = [0], 0

@@ -1,4 +1,4 @@
-"""What records look like in requests and answers."""
+"""The schemas of records in requests and responses."""
 
 from __future__ import annotations
 

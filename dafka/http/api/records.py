@@ -1,4 +1,4 @@
-"""Records: publishing and deleting them, and finding their offsets."""
+"""Routes that publish and delete records, and find their offsets."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
 async def publish_records(request: Request) -> AnyResponse:
     """Publish records, and answer when they are durable.
 
-    The type of the body says what it is: JSON Lines (one record a line), a form of Kafka REST, and with any other type
-    one value. A topic that does not exist is created, if `[kafka] auto_create_topics` is on.
+    The content type determines the format of the body: JSON Lines (one record per line), a format of Kafka REST, or,
+    with any other type, a single value. A topic that does not exist is created if `[kafka] auto_create_topics` is on.
     """
     topic, log, key = request.arguments["topic"], request.query["log"], request.query["key"]
     body = await request.read_body(None)
@@ -96,21 +96,21 @@ async def publish_records(request: Request) -> AnyResponse:
     for part in parts:
         await publisher.prepare(topic)
         pending.append(publisher.begin(topic, part, log=log))
-        await trio.lowlevel.checkpoint()  # large bodies do not hold up other clients
+        await trio.lowlevel.checkpoint()  # large bodies must not delay other clients
     published = [stored for each in pending for stored in await each.wait()]
     request.web.counters.produced[topic] += sum(map(len, parts))
     return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in published]})
 
 
 async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
-    """Parse a body, a large one in a thread, so that other clients are served meanwhile. Raises `WebError`."""
+    """Parse a body; a large one in a thread, so that it does not delay other clients. Raises `WebError`."""
     if len(body) <= THREAD_BYTES:
         return parse(body, now_ms())
     return await trio.to_thread.run_sync(parse, body, now_ms(), limiter=_PARSING)
 
 
 async def _publish_rest(request: Request, topic: str, records: list[RestRecord], log: int | None) -> Response:
-    """Publish records of Kafka REST, which says of each record what has become of it."""
+    """Publish records of Kafka REST, whose response has the outcome of each record."""
     log_count = len(request.broker.node.logs(topic)) or request.broker.config.kafka.log_count
     keyless = secrets.randbelow(log_count)
     indexes: dict[int, list[int]] = {}
@@ -207,7 +207,7 @@ async def delete_records(request: Request) -> AnyResponse:
     errors=("topic_not_found", "leader_unavailable"),
 )
 async def list_offsets(request: Request) -> AnyResponse:
-    """List the first and the end offset of each log, and the offset of a time."""
+    """List the first offset and the end offset of each log, and the offset for a time."""
     logs = find_logs(request.broker, request.arguments["topic"])
     found: list[dict[str, Any]] = [
         {"log": log.number, "start_offset": each.start_offset, "end_offset": each.high_watermark}

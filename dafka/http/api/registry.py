@@ -1,4 +1,4 @@
-"""The routes of the HTTP API. A registration has everything that OpenAPI's description of a route needs."""
+"""Registers the routes of the HTTP API, with all data that their OpenAPI description needs."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], objec
 
 @attrs.frozen
 class Parameter:
-    """A parameter in the query.
+    """A query parameter.
 
     Attributes:
         name: The name.
-        schema: What its value looks like.
-        default: The value if it is not given.
+        schema: The schema of its value.
+        default: The value if it is missing.
         is_required: Whether it must be given.
         example: A value, for the description.
     """
@@ -64,12 +64,12 @@ class Parameter:
 
 @attrs.frozen
 class Answer:
-    """An answer of a route, except an error.
+    """A response of a route, except an error.
 
     Attributes:
         description: A description of the content.
-        schema: What its JSON document looks like; None if it has none.
-        others: Further types that its body can have, each with what the body looks like.
+        schema: The schema of its JSON document; None if it has none.
+        others: Other content types of its body, each with the schema.
     """
 
     description: str
@@ -78,17 +78,17 @@ class Answer:
 
     @property
     def contents(self) -> dict[str, Schema]:
-        """What the body looks like, by its type; empty if there is none."""
+        """The schema of the body by content type; empty without a body."""
         return {**({} if self.schema is None else {JSON: self.schema}), **self.others}
 
 
 @attrs.frozen
 class Body:
-    """The body that a route takes, which is no JSON document.
+    """A request body that is not a JSON document.
 
     Attributes:
         description: A description of the content.
-        content_types: The types that it may have, each with what its content looks like.
+        content_types: The content types that it can have, each with the schema.
     """
 
     description: str
@@ -101,16 +101,16 @@ class Route:
 
     Attributes:
         method: The method.
-        path: The path, with names of segments in braces. The last one may be `{name...}`: all other segments.
+        path: The path, with names of segments in braces. The last one can be `{name...}`: all remaining segments.
         handler: Answers a request.
         needs: The permission that it needs.
         tag: The group of routes in which it is described.
-        parameters: The parameters in the query.
-        document: What the JSON document looks like that it takes; None if it takes none.
-        body: The body that it takes, if that is no JSON document.
-        answers: Its answers, by status.
-        errors: The codes of the errors that it answers with, in addition to those that every route has.
-        is_websocket: Whether the connection continues with WebSocket.
+        parameters: The query parameters.
+        document: The schema of its JSON request document; None if it takes none.
+        body: Its request body, if that is not a JSON document.
+        answers: Its responses, by status.
+        errors: Its error codes, in addition to those of every route.
+        is_websocket: Whether the connection is upgraded to WebSocket.
     """
 
     method: str
@@ -137,16 +137,16 @@ class Route:
 
     @property
     def summary(self) -> str:
-        """The first line of what it does."""
+        """The first line of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[0].rstrip(".")
 
     @property
     def description(self) -> str:
-        """What the route does."""
+        """The handler's docstring after the first line."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[2].strip()
 
     def match(self, segments: Sequence[str]) -> dict[str, str] | None:
-        """Return the arguments in a path; None if it is not one of this route."""
+        """Return the arguments in a path; None if the path does not match this route."""
         takes_rest = self.segments[-1].endswith("...}")
         if len(segments) != len(self.segments) and not (takes_rest and len(segments) > len(self.segments)):
             return None
@@ -163,11 +163,11 @@ class Route:
         return found
 
     def check_access(self, principal: Principal, arguments: Mapping[str, str]) -> None:
-        """Raise `WebError` if a user has not the permission that the route needs."""
+        """Raise `WebError` if the principal does not have the permission that the route needs."""
         _CHECKS[self.needs](principal, arguments)
 
     def parse_query(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Return the values of the parameters. Raises `WebError` if one is unknown, given twice or malformed."""
+        """Parse the query parameters. Raises `WebError` if one is unknown, given twice or malformed."""
         known = {each.name: each for each in self.parameters}
         found = {each.name: each.default for each in self.parameters}
         seen = set[str]()
@@ -229,14 +229,14 @@ def find_route(method: str, segments: Sequence[str]) -> tuple[Route, dict[str, s
     """Return the route of a request, and the arguments in its path.
 
     Args:
-        method: The method. HEAD has the routes of GET.
+        method: The method. HEAD uses the routes of GET.
         segments: The segments of the path.
 
     Returns:
         The route and the arguments.
 
     Raises:
-        WebError: There is none.
+        WebError: There is no such route.
     """
     found = [(each, arguments) for each in ROUTES if (arguments := each.match(segments)) is not None]
     wanted = "GET" if method == "HEAD" else method
@@ -251,5 +251,5 @@ def find_route(method: str, segments: Sequence[str]) -> tuple[Route, dict[str, s
 
 
 def is_websocket_route(head: Head) -> bool:
-    """Return whether a request is for the route that continues with WebSocket."""
+    """Return whether a request is for a route that is upgraded to WebSocket."""
     return head.method == "GET" and any(each.is_websocket and each.match(head.segments) == {} for each in ROUTES)

@@ -1,4 +1,4 @@
-"""Brokers, replicas and branches, as pages and programs of operators see them."""
+"""Describes brokers, replicas and leader epochs for the console and for operators' programs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dafka.broker.node import BrokerNode
 
 
 def number_of(node: BrokerNode, address: str) -> int | None:
-    """Return the number of a broker; None if it is not known."""
+    """Return the number of a broker; None if the broker is not known."""
     found = node.brokers.find(address)
     return None if found is None else found.number
 
 
 def numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
-    """Return the numbers of brokers, as far as they are known."""
+    """Return the numbers of the known brokers among these."""
     return [number for each in addresses if (number := number_of(node, each)) is not None]
 
 
 def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:
-    """Return who leads a log and who keeps it. Only the leader knows who is in sync."""
+    """Return the leader and the replicas of a log. Only the leader knows which replicas are in sync."""
     leadership = log.leadership
     return {
         "leader": number_of(node, leadership.leader) if leadership.leader else None,
@@ -36,7 +36,7 @@ def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:
 
 
 def describe_brokers(broker: Broker) -> list[dict[str, Any]]:
-    """Return all brokers of the cluster by number, with how many logs each leads and keeps."""
+    """Return all brokers of the cluster by number, with how many logs each leads and stores."""
     node = broker.node
     led: Counter[str] = Counter()
     kept: Counter[str] = Counter()
@@ -75,7 +75,7 @@ def _describe(
 
 
 def describe_moves(node: BrokerNode) -> list[dict[str, Any]]:
-    """Return the logs that are getting other replicas, each with the reason in words."""
+    """Return the logs that are being moved to other replicas, each with the reason as text."""
     found = []
     for log in node.order.all_logs():
         reason = node.replicator.reassigner.explain(log.topic, log.number)
@@ -98,12 +98,12 @@ def _replica_count(broker: Broker, log: Log) -> int:
 
 
 def count_leaderless(node: BrokerNode) -> int:
-    """Return how many logs no broker leads at present."""
+    """Return how many logs have no leader at present."""
     return sum(not log.leadership.leader for log in node.order.all_logs())
 
 
 def find_broker_problems(node: BrokerNode) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong with the brokers of the cluster and their logs."""
+    """Yield a sentence for each problem of the cluster's brokers and their logs."""
     for each in node.brokers.all():
         if not node.brokers.is_alive(each.address):
             where = each.http_url or each.kafka_listener
@@ -127,15 +127,15 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
 
 
 def describe_epochs(node: BrokerNode, epoch_starts: Sequence[EpochStart]) -> list[dict[str, Any]]:
-    """Return the branch table of a log.
+    """Return the leader epochs of a log as JSON objects.
 
     Args:
         node: The broker, which knows the numbers of the others.
-        epoch_starts: The rows, by epoch.
+        epoch_starts: The epoch starts, by epoch.
 
     Returns:
-        A row for each branch. Its flags: `first` has no branch before it; `fork` continues a branch that another branch
-        continues, too, so that both have had records of their own; `latest` is the one with the largest epoch.
+        An object for each epoch. Its flags: `first` has no parent; `fork` has the same parent as another epoch, so both
+        had their own records; `latest` is the largest epoch.
     """
     parents = Counter(
         epoch_start.parent.branch for epoch_start in epoch_starts if epoch_start.parent.branch != NO_EPOCH

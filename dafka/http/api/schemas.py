@@ -1,4 +1,4 @@
-"""Schemas: what values in requests and answers look like. Each describes itself for OpenAPI, and checks values."""
+"""Schemas of values in requests and responses, for validation and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ JsonSchema: TypeAlias = dict[str, Any]
 
 
 class Schema(ABC):
-    """What a value looks like."""
+    """The schema of a value."""
 
     description: str = ""
 
     @abstractmethod
     def describe(self) -> JsonSchema:
-        """Return the JSON Schema (2020-12)."""
+        """Return it as JSON Schema (2020-12)."""
 
     @abstractmethod
     def check(self, value: Any, where: str) -> Any:
-        """Check a value of a request.
+        """Validate a value of a request.
 
         Args:
             value: The value.
-            where: The name of the value, for the message.
+            where: The name of the value, for the error message.
 
         Returns:
             The value, converted.
 
         Raises:
-            WebError: It has another form.
+            WebError: It does not match.
         """
 
     def parse(self, text: str, where: str) -> Any:
-        """Return the value of a parameter, which is text. Raises `WebError` if it has another form."""
+        """Parse the text of a query parameter. Raises `WebError` if it does not match."""
         return self.check(text, where)
 
 
@@ -104,7 +104,7 @@ class Integer(Schema):
 
 @attrs.frozen
 class Number(Schema):
-    """A number in an answer."""
+    """A number in a response."""
 
     description: str = ""
 
@@ -221,7 +221,7 @@ class Array(Schema):
 
 @attrs.frozen
 class MapOf(Schema):
-    """An object with any names, whose values look alike."""
+    """An object with any names, whose values have the same schema."""
 
     value: Schema
     description: str = ""
@@ -240,7 +240,7 @@ class MapOf(Schema):
 
 @attrs.frozen
 class Object(Schema):
-    """An object with certain fields.
+    """An object with fixed fields.
 
     Attributes:
         name: The name of the schema in the OpenAPI description.
@@ -256,7 +256,7 @@ class Object(Schema):
 
     @property
     def required(self) -> list[str]:
-        """The fields that must be there."""
+        """The required fields."""
         return [each for each in self.fields if each not in self.optional]
 
     def describe(self) -> JsonSchema:
@@ -264,7 +264,7 @@ class Object(Schema):
         return {"$ref": f"#/components/schemas/{self.name}"}
 
     def define(self) -> JsonSchema:
-        """Return the JSON Schema itself, to which others refer."""
+        """Return the full JSON Schema, to which others refer."""
         schema: JsonSchema = {
             "type": "object",
             "properties": {name: each.describe() for name, each in self.fields.items()},
@@ -287,7 +287,7 @@ class Object(Schema):
 
 
 def find_objects(schema: Schema) -> dict[str, Object]:
-    """Return all objects that a schema refers to, by name."""
+    """Return all object schemas that a schema refers to, by name."""
     found: dict[str, Object] = {}
     waiting = [schema]
     while waiting:

@@ -1,4 +1,4 @@
-"""The session of a browser: logging in, who the user is, and logging out."""
+"""Routes for browser sessions: log in, log out, and describe the user."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
     answers={200: Answer("The user and its permissions.", SESSION)},
 )
 async def describe_session(request: Request) -> AnyResponse:
-    """Say who the user is, and what it may do."""
+    """Describe the user and its permissions."""
     return respond(_describe(request.principal))
 
 
@@ -66,10 +66,10 @@ async def describe_session(request: Request) -> AnyResponse:
     errors=("unauthenticated", "too_many_requests"),
 )
 async def log_in(request: Request) -> AnyResponse:
-    """Log in with a password, for a browser.
+    """Log in with a password, from a browser.
 
     Other clients send a token or the password with each request. A session ends 12 hours after its last request, and
-    when the broker ends.
+    when the broker stops.
     """
     web, wanted = request.web, request.document
     user = await web.authenticator.log_in(
@@ -94,7 +94,7 @@ async def log_in(request: Request) -> AnyResponse:
     answers={204: Answer("The session is over.")},
 )
 async def log_out(request: Request) -> AnyResponse:
-    """Log out: end the session that the request's cookie stands for."""
+    """Log out: end the session of the request's cookie."""
     secret = session_of(request.head.headers)
     if secret is not None:
         request.web.sessions.end(secret)

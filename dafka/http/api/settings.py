@@ -1,4 +1,4 @@
-"""The settings that a broker runs with."""
+"""Route for the settings of the running broker."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SETTINGS = Object("Settings", {"sections": Array(SECTION)})
     answers={200: Answer("The settings.", SETTINGS)},
 )
 async def describe_settings(request: Request) -> AnyResponse:
-    """Describe the settings that the broker runs with. Secrets are not among them: settings name their files."""
+    """Describe the settings of the running broker. They contain no secrets, only the names of their files."""
     return respond({"sections": describe_config(request.broker.config)})
 
 
 def describe_config(config: Config) -> list[dict[str, Any]]:
-    """Return the sections of a configuration, as `SECTION` describes them."""
+    """Return the sections of a configuration in the schema `SECTION`."""
     descriptions = _load_descriptions()
     sections = []
     for section in attrs.fields(Config):

@@ -1,4 +1,4 @@
-"""The console's files: what a browser loads. Only files that are part of the package are ever sent."""
+"""Loads the console's files. Only files of the package are ever sent."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _SMALL_BYTES = 512
 
 @attrs.frozen
 class StaticFile:
-    """A file.
+    """A static file.
 
     Attributes:
         content: The content.
         compressed: The content compressed by gzip; empty if that does not make it smaller.
         content_type: Its type.
-        tag: A tag that changes with the content.
-        is_pinned: Whether it never changes under its name.
+        tag: The ETag, which changes with the content.
+        is_pinned: Whether its content never changes under this name.
     """
 
     content: bytes = attrs.field(repr=False)

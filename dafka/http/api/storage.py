@@ -1,4 +1,4 @@
-"""The storage: what it holds, and its verification."""
+"""Routes for the storage: its contents and its verification."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ VERIFICATION = Object(
     errors=("storage_failed",),
 )
 async def describe_storage(request: Request) -> AnyResponse:
-    """Say what the storage holds."""
+    """Describe the contents of the storage."""
     broker = request.broker
     storage, health = broker.node.inventory.storage, broker.node.health()
     topics = await broker.node.inventory.stored_topics()
@@ -135,7 +135,7 @@ async def describe_storage(request: Request) -> AnyResponse:
     answers={200: Answer("The latest verification.", VERIFICATION)},
 )
 async def describe_verification(request: Request) -> AnyResponse:
-    """Say what the latest verification of the storage has found, or how far it is."""
+    """Describe the result or the progress of the latest verification of the storage."""
     return respond(_describe_verification(request.web.verification))
 
 
@@ -148,9 +148,9 @@ async def describe_verification(request: Request) -> AnyResponse:
     errors=("conflict",),
 )
 async def start_verification(request: Request) -> AnyResponse:
-    """Begin to verify the storage: every record is read once.
+    """Start a verification of the storage, which reads every record once.
 
-    The broker goes on working. One verification runs at a time.
+    The broker continues to work. One verification runs at a time.
     """
     if not request.web.verification.start():
         raise WebError("conflict", "the storage is being verified already")
@@ -158,7 +158,7 @@ async def start_verification(request: Request) -> AnyResponse:
 
 
 async def measure_usage(web: HttpServer) -> dict[str, Any]:
-    """Return how much space the storage takes. Raises `StorageError`."""
+    """Return the size of the storage. Raises `StorageError`."""
     found = web.usage.find(trio.current_time(), _USAGE_S)
     if found is None:
         storage = web.broker.node.inventory.storage
@@ -177,7 +177,7 @@ async def measure_usage(web: HttpServer) -> dict[str, Any]:
 
 
 def _measure_disk(location: str) -> tuple[int, int] | None:
-    """Return the size of a storage's disk, and the free space on it; None if it is not on one."""
+    """Return the size of a storage's disk and its free space; None if it is not on a disk."""
     kind, _, path = location.partition(":")
     if kind not in {"sqlite", "filelog"}:
         return None
@@ -190,7 +190,7 @@ def _measure_disk(location: str) -> tuple[int, int] | None:
 
 
 def hide_password(location: str) -> str:
-    """Return the URL of a storage without the password in it."""
+    """Return the URL of a storage without its password."""
     return re.sub(r"(//[^/:@]*):[^/@]*@", r"\1:***@", location)
 
 

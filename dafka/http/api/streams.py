@@ -1,4 +1,4 @@
-"""Reading records: a number of them as JSON Lines, or all that come as server-sent events."""
+"""Route that reads records: a range as JSON Lines, or a continuous stream as server-sent events."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ _FROM = (
 async def read_records(request: Request) -> AnyResponse:
     """Read records as JSON Lines, or as server-sent events.
 
-    With `Accept: text/event-stream`, the answer does not end, and has the records that are published later, too; `to`,
-    `limit` and `wait_ms` do not matter. The id of each event says where to go on. A browser sends the last one in the
-    header `Last-Event-ID` when it connects again, so that no record is missing and none comes twice.
+    With `Accept: text/event-stream`, the response does not end, and includes records that are published later; `to`,
+    `limit` and `wait_ms` are ignored. The id of each event is the position after it. A browser sends the last id in the
+    header `Last-Event-ID` when it reconnects, so that no record is missed or repeated.
     """
     broker, query = request.broker, request.query
     topic, number = request.arguments["topic"], query["log"]
@@ -91,7 +91,7 @@ async def read_records(request: Request) -> AnyResponse:
 
 
 async def _wait(request: Request, offsets: Mapping[Log, int]) -> None:
-    """Wait for a record, for the time that the client gives, and while it is there."""
+    """Wait for a record, up to the client's time limit and while the client is connected."""
     async with trio.open_nursery() as nursery:
 
         async def wait_end() -> None:
@@ -114,7 +114,7 @@ async def _begin_events(request: Request, topic: str, logs: Sequence[Log]) -> St
 
 
 def _parse_position(request: Request, text: str) -> Position:
-    """Return the position that a client names, if it may know it."""
+    """Parse a client's position, and check its permission for the group."""
     kind, _, rest = text.partition(":")
     if kind == "offsets":
         offsets: dict[int, int] = {}
@@ -133,7 +133,7 @@ def _parse_position(request: Request, text: str) -> Position:
 async def _read_all(
     request: Request, offsets: Mapping[Log, int], ends: Mapping[Log, int]
 ) -> AsyncGenerator[list[RecordLine]]:
-    """Yield the records of logs in ranges of offsets, log by log."""
+    """Yield the records in ranges of offsets, log by log."""
     for log, first in offsets.items():
         offset = first
         while offset < ends[log]:
@@ -148,7 +148,7 @@ async def _read_all(
 
 
 class _Lines:
-    """Lines with the records in ranges of offsets.
+    """The records in ranges of offsets, as lines.
 
     Args:
         request: The request.
@@ -177,12 +177,12 @@ class _Lines:
 
 
 class _Events:
-    """A stream of events: all records of logs from offsets on.
+    """A stream of events with all records of logs from offsets on.
 
     Args:
         request: The request.
         topic: The topic.
-        offsets: Where it begins in each log.
+        offsets: Where to begin in each log.
     """
 
     def __init__(self, request: Request, topic: str, offsets: Mapping[Log, int]) -> None:
@@ -193,7 +193,7 @@ class _Events:
         self._follower = DivergenceTracker(request.broker.node)
 
     async def produce(self, send: Send) -> None:
-        """Send events until cancelled, or until the user may not read the topic any more."""
+        """Send events until cancelled, or until the user may no longer read the topic."""
         await send(b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._position()))
         try:
             while True:
@@ -211,7 +211,7 @@ class _Events:
         return ",".join(f"{log.number}={offset}" for log, offset in self._offsets.items()).encode()
 
     async def _send_new(self, send: Send) -> None:
-        """Send what there is, a part of each log in turn."""
+        """Send the available records, a part of each log in turn."""
         while any(self._access.has_records(*each) for each in self._offsets.items()):
             self._request.principal.check_read(self._topic)
             for log, offset in list(self._offsets.items()):
@@ -234,6 +234,6 @@ class _Events:
                 self._request.web.counters.consumed[self._topic] += count
 
     def _begin_event(self, log: Log, offset: int) -> bytes:
-        """Return the beginning of an event, which says where all logs are."""
+        """Return the beginning of an event, with the position in all logs."""
         self._offsets[log] = offset + 1
         return b"id: %b\ndata: " % self._position()

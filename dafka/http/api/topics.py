@@ -1,4 +1,4 @@
-"""Topics: listing, creating, describing, changing and deleting them."""
+"""Routes that list, create, describe, change and delete topics."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ PARTITIONS = Object("Partitions", {"partitions": Array(PARTITION)})
 
 
 def find_topic(request: Request) -> Topic:
-    """Return the topic in a request's path. Raises `WebError` if there is none."""
+    """Return the topic in a request's path. Raises `WebError` if it does not exist."""
     name = request.arguments["topic"]
     topic = request.broker.node.find_topic(name)
     if topic is None:
@@ -148,7 +148,7 @@ def find_topic(request: Request) -> Topic:
 
 
 def list_permissions(principal: Principal, topic: str) -> list[str]:
-    """Return what a user may do with a topic."""
+    """Return the user's permissions for a topic."""
     permissions = principal.permissions
     return [
         each.value for each in (Permission.READ, Permission.WRITE, Permission.ADMIN) if permissions.allow(each, topic)
@@ -189,7 +189,7 @@ async def list_topics(request: Request) -> AnyResponse:
 
 
 def _add_counts(topics: Iterable[dict[str, Any]], others: Iterable[Any]) -> None:
-    """Add what other brokers have listed, each of which counts the logs that it leads."""
+    """Add the counts of other brokers. Each broker counts the logs that it leads."""
     by_name = {each["name"]: each for each in topics if each["log_count"]}
     for document in others:
         for each in document["topics"]:
@@ -226,7 +226,7 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
 async def create_topic(request: Request) -> AnyResponse:
     """Create a topic.
 
-    The user needs the permission `admin` for it.
+    The user needs the permission `admin` for the topic.
     """
     node, wanted = request.broker.node, request.document
     name, settings = wanted["name"], wanted.get("settings", {})
@@ -319,7 +319,7 @@ def _describe_log(node: BrokerNode, log: Log, size: int) -> dict[str, Any]:
 async def _ask_leaders(
     request: Request, name: str, described: Iterable[dict[str, Any]], *, has_times: bool
 ) -> list[dict[str, Any]]:
-    """Return what the leaders of the logs of a topic say of them, as far as they answer."""
+    """Return the descriptions of a topic's logs from the leaders that answer."""
     target = f"/topics/{quote(name, safe='')}?times={'true' if has_times else 'false'}"
     others = await request.web.other_brokers.get_all(target)
     known = {each["log"]: each for found in others.values() for each in found["logs"] if each["in_sync"] is not None}
@@ -336,9 +336,9 @@ async def _ask_leaders(
     errors=("topic_not_found",),
 )
 async def change_topic(request: Request) -> AnyResponse:
-    """Give a topic further logs, or other settings.
+    """Add logs to a topic, or change its settings.
 
-    Records with a key that are published afterwards may come to another log than those before.
+    After logs are added, records with the same key can go to another log than before.
     """
     await request.broker.node.replicator.wait_topics()
     topic, wanted = find_topic(request), request.document
@@ -366,9 +366,9 @@ async def change_topic(request: Request) -> AnyResponse:
     errors=("topic_not_found",),
 )
 async def delete_topic(request: Request) -> AnyResponse:
-    """Delete a topic with its records, and the offsets that groups have committed for it.
+    """Delete a topic with its records and its committed offsets.
 
-    A producer that is no client of the broker creates the topic again when it publishes to it.
+    A producer that is not a client of the broker creates the topic again when it publishes to it.
     """
     await request.broker.node.replicator.wait_topics()
     await request.broker.delete_topic(find_topic(request).name)
@@ -386,7 +386,8 @@ async def delete_topic(request: Request) -> AnyResponse:
 async def list_partitions(request: Request) -> AnyResponse:
     """List the partitions of a topic: the records of each of its producers.
 
-    Nodes publish records in partitions. The broker orders the records of all partitions of a topic in its logs.
+    Nodes publish records in producer partitions. The broker orders the records of all these partitions in the topic's
+    logs.
     """
     name, node = request.arguments["topic"], request.broker.node
     partitions = await node.inventory.partitions(name)

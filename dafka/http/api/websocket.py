@@ -1,4 +1,4 @@
-"""The route of WebSocket. A request without an upgrade is refused."""
+"""Route for WebSocket. A request without an upgrade is refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dafka.http.server.messages import AnyResponse, Request
     is_websocket=True,
 )
 async def connect(_request: Request) -> AnyResponse:
-    """Continue with WebSocket.
+    """Upgrade to WebSocket.
 
-    The subprotocols are `dafka.json.v1` and `dafka.binary.v1`. A client that has given no credentials here gives them
-    in its first message.
+    The subprotocols are `dafka.json.v1` and `dafka.binary.v1`. A client that sends no credentials here sends them in
+    its first message.
     """
     raise WebError("bad_request", "expected an upgrade to WebSocket", status=426, headers=[("Upgrade", "websocket")])

@@ -39,7 +39,7 @@ class Reply:
 
     Attributes:
         arrived: Set when the reply has arrived, or will not arrive.
-        is_sent: Whether the request can have reached the broker.
+        is_sent: Whether the request could have reached the broker.
         is_withdrawn: Whether the request must not be sent any more.
     """
 
@@ -62,7 +62,7 @@ class Reply:
         self._arrive()
 
     def withdraw(self) -> bool:
-        """Withdraw the request. Return False if it can have reached the broker."""
+        """Withdraw the request. Return False if it could have reached the broker."""
         self.is_withdrawn = True
         return not self.is_sent
 

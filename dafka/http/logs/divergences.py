@@ -1,11 +1,11 @@
-"""Follows a log that goes on in another branch than the one that was read.
+"""Finds where a client resumes reading after the leader epoch of a log has changed.
 
-With the availability "branch", what a client has read before a split of the cluster may not be in the branch that is
-led afterwards. The client then goes on where the two branches part: it can get records again, and misses none.
+With the availability "branch", records that a client has read before a split of the cluster can be missing from the log
+that is led afterwards. The client then resumes where the two epochs diverge: it can get records again, and misses none.
 
-With "majority" no client reads anything that is not in every later branch, so it never goes back. The rows that have
-arrived here could say otherwise: a leader that goes on with other replicas serves records of its next branch before the
-row of that branch is here.
+With "majority", every record that a client reads is in all later epochs, so the client never goes back. The epoch
+starts known here can suggest otherwise: a leader that continues with other replicas serves records of its next epoch
+before the start of that epoch has arrived here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ANY_OFFSET = 2**63 - 1
 
 
 class DivergenceTracker:
-    """The branches that one client has read.
+    """The leader epochs that one client has read.
 
     Args:
-        broker: The broker, which knows the branches.
+        broker: The broker, which knows the epoch starts.
     """
 
     def __init__(self, broker: BrokerNode) -> None:
@@ -31,14 +31,14 @@ class DivergenceTracker:
         self._read: dict[Log, LeaderAndEpoch] = {}
 
     def check(self, log: Log, offset: int) -> int:
-        """Return the offset at which a client goes on with a log.
+        """Return the offset at which a client resumes reading a log.
 
         Args:
             log: The log.
-            offset: The offset behind what the client has read.
+            offset: The offset after the records that the client has read.
 
         Returns:
-            The offset; a smaller one if the log has parted from what the client has read.
+            The offset; a smaller one if the log has diverged from the records that the client has read.
         """
         topic = self._broker.order.topics.get(log.topic)
         if topic is None or availability_of(topic) == MAJORITY:
@@ -50,7 +50,7 @@ class DivergenceTracker:
         if former_epoch is not None:
             divergence = self._find_divergence(log, EpochEnd(epoch, _ANY_OFFSET), EpochEnd(former_epoch, offset))
             if divergence is None:
-                return offset  # the rows of the branches have not arrived yet
+                return offset  # the epoch starts have not arrived yet
             offset = min(offset, divergence)
         self._read[log] = epoch
         return offset

@@ -1,4 +1,4 @@
-"""Groups, whichever broker coordinates them, for the clients of HTTP and WebSocket."""
+"""Gives clients of HTTP and WebSocket access to groups, whichever broker coordinates them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ELSEWHERE = {
 
 
 class GroupAccess:
-    """Reaches groups: here, or at the broker that coordinates them.
+    """Access to groups, on this broker or on their coordinator.
 
     Args:
         broker: The broker and its coordinators.
-        client: Connects to other brokers; None to refuse what concerns them, because another broker has forwarded the
-            request.
+        client: Connects to other brokers; None for requests that another broker has forwarded: they are not forwarded
+            again.
     """
 
     def __init__(self, broker: Broker, client: BrokerClient | None = None) -> None:
@@ -41,21 +41,21 @@ class GroupAccess:
         self._client = client
 
     async def list(self, query: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the pages of a list of groups of all living brokers.
+        """Return the pages of the list of groups from all living brokers.
 
         Args:
             query: The query.
-            here: The page of this broker.
+            here: This broker's page.
 
         Returns:
-            The pages, that of this broker first. Brokers that do not answer are left out.
+            The pages, this broker's first. Brokers that do not answer are left out.
         """
         pages = [dict(here)]
         target = "/groups?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
         brokers = self._broker.node.brokers
 
         async def ask(broker: BrokerRegistration, client: BrokerClient) -> None:
-            with suppress(BrokerError, WebError):  # it may be stopping, or clients cannot reach it
+            with suppress(BrokerError, WebError):  # it can be stopping, or unreachable for clients
                 pages.append(await client.request(broker, "GET", target, is_page=True))
 
         if self._client is not None:
@@ -70,7 +70,7 @@ class GroupAccess:
 
         Args:
             name: The group.
-            describe: Makes the document, if this broker coordinates the group.
+            describe: Creates the document, if this broker coordinates the group.
 
         Returns:
             The document.
@@ -170,9 +170,9 @@ class GroupAccess:
         *,
         done: str = "",
     ) -> Any:
-        """Ask the coordinator of a group, and again if it is another one meanwhile, or its answer is lost.
+        """Send a request to the coordinator of a group. Repeat it if the coordinator changes or its response is lost.
 
-        `done` is the code of the error with which it answers if it has carried the request out before.
+        `done` is the error code of its response if it has executed the request before.
         """
         deadline = trio.current_time() + LEADER_WAIT_S
         may_be_done = False
@@ -196,7 +196,7 @@ class GroupAccess:
             await trio.sleep(RETRY_S)
 
     def _find_problem(self, error: CoordinatorError | BrokerError | WebError) -> str:
-        """Return why a coordinator is asked again; raise the error if it is not."""
+        """Return why the request is repeated; raise the error if it is not repeated."""
         if isinstance(error, WebError) and (error.code != "not_leader" or self._client is None):
             raise error
         return str(error) if isinstance(error, BrokerError) else "is changing"

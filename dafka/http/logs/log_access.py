@@ -1,4 +1,4 @@
-"""The one place where clients of HTTP and WebSocket reach the records of a log, whichever broker leads it."""
+"""Gives clients of HTTP and WebSocket access to the records of logs, whichever broker leads them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PendingAppend:
         record_count: The number of their records.
         is_durable: Returns whether they are durable.
         wait_offset: Waits until they are durable, and returns the offset of the first record; None if it is not known.
-            Raises `WebError` if they are refused or may be lost, or the topic was deleted.
+            Raises `WebError` if they are refused or possibly lost, or the topic was deleted.
     """
 
     log: Log
@@ -50,17 +50,17 @@ class PendingAppend:
 
 
 class LogAccess:
-    """Reaches the records of logs: here, or at the broker that leads them.
+    """Access to the records of logs, on this broker or on their leader.
 
     Args:
         broker: The broker and its coordinators.
-        remote: The logs that other brokers lead; None to refuse what concerns them, because another broker has
-            forwarded the request.
+        remote: The logs that other brokers lead; None for requests that another broker has forwarded: they are not
+            forwarded again.
         client: Connects to other brokers; None likewise.
 
     Attributes:
         broker: The broker and its coordinators.
-        groups: Reaches the groups.
+        groups: Access to the groups.
     """
 
     def __init__(self, broker: Broker, remote: RemoteLogs | None = None, client: BrokerClient | None = None) -> None:
@@ -69,7 +69,7 @@ class LogAccess:
         self._remote = remote
 
     def check(self, log: Log) -> None:
-        """Raise `WebError` if another broker leads a log, and the request may not be forwarded."""
+        """Raise `WebError` if another broker leads a log and the request must not be forwarded."""
         if not log.leadership.is_led:
             self._forward(log)
 
@@ -85,7 +85,7 @@ class LogAccess:
             The offsets of each log.
 
         Raises:
-            WebError: A topic was deleted, or the leader of a log cannot be reached or hears no answer of its replicas.
+            WebError: A topic was deleted, or the leader of a log cannot be reached or has no quorum.
         """
         found: dict[Log, LogOffsets] = {}
         asked = list(logs)
@@ -100,7 +100,7 @@ class LogAccess:
         return {log: found[log] for log in asked}
 
     async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
-        """Return the offsets of those logs that can be reached at once, to show them."""
+        """Return the offsets of the logs that can be reached promptly, for display."""
         asked = list(logs)
         here = {log: self._bounds_here(log) for log in asked if log.leadership.is_led or self._remote is None}
         others = [log for log in asked if log not in here]
@@ -109,7 +109,7 @@ class LogAccess:
         return here | await self._remote.known_bounds(others)
 
     async def _wait_lease(self, log: Log) -> None:
-        """Wait until this broker does not lead a log, or holds its lease. Raises `WebError`."""
+        """Wait until this broker has the leader lease of a log, or does not lead it. Raises `WebError`."""
         with trio.move_on_after(LEADER_WAIT_S) as scope:
             await self.broker.node.wait_lease(log)
         if scope.cancelled_caught:
@@ -124,7 +124,7 @@ class LogAccess:
         return LogOffsets(log.index.start_offset, end, log.high_watermark, offset_max)
 
     async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int:
-        """Return the offset of the first committed record that was made at a time or later; else the end of the log.
+        """Return the offset of the first committed record with this timestamp or a later one; else the end of the log.
 
         Args:
             log: The log.
@@ -150,20 +150,20 @@ class LogAccess:
     async def read(
         self, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
     ) -> ReadRecords:
-        """Return the committed records of a log from an offset on, as many as there are within a size.
+        """Return the committed records of a log from an offset on, up to a size.
 
         Args:
             log: The log.
-            offset: The offset of the first record. If it was dropped, the records begin behind it.
+            offset: The offset of the first record. If it was dropped, the records begin after it.
             bytes_max: The approximate maximum size. One batch is returned even if it is larger.
-            end_offset: The offset after the last record that is needed; None for as many as there are. The leader of a
-                log elsewhere may return more.
+            end_offset: The offset after the last record that is needed; None for no limit. A remote leader can return
+                more.
 
         Returns:
             The records. If this broker leads the log and there are none, `next_offset` is `offset`.
 
         Raises:
-            WebError: The topic was deleted, the storage fails, or the leader has nothing to say in time.
+            WebError: The topic was deleted, the storage fails, or the leader does not answer in time.
         """
         deadline = trio.current_time() + LEADER_WAIT_S
         while True:
@@ -185,7 +185,7 @@ class LogAccess:
     def has_records(self, log: Log, offset: int) -> bool:
         """Return whether there are committed records at an offset or later, or the topic was deleted.
 
-        Records of a log that another broker leads are there when `wait_records` has fetched them.
+        For a log that another broker leads, `wait_records` must have fetched them.
         """
         if log.leadership.is_led or self._remote is None:
             return has_records(self.broker, log, offset)
@@ -198,7 +198,7 @@ class LogAccess:
             offsets: The offset in each log.
 
         Raises:
-            WebError: A log cannot be read, or another broker leads it and the request may not be forwarded.
+            WebError: A log cannot be read, or another broker leads it and the request must not be forwarded.
         """
         here = {log: offset for log, offset in offsets.items() if log.leadership.is_led}
         if len(here) == len(offsets):
@@ -224,7 +224,7 @@ class LogAccess:
     # Writing
 
     async def wait_capacity(self) -> None:
-        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`."""
+        """Wait until records that are not yet durable take less than `[store] pending_bytes_max`."""
         await self.broker.node.wait_capacity()
         if self._remote is not None:
             await self._remote.wait_capacity()
@@ -234,22 +234,22 @@ class LogAccess:
 
         Args:
             log: The log.
-            batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
-            records: What `dafka.broker.log.appending.unpacked` has returned.
+            batches: The batches, with checked CRCs. A batch with a producer id comes alone.
+            records: The result of `dafka.broker.log.appending.unpacked`.
 
         Returns:
-            The batches, to wait for.
+            The pending append.
 
         Raises:
-            AppendRefusedError: They are malformed or too large, or do not follow what the producer has sent before.
-            WebError: Another broker leads the log, and the request may not be forwarded.
+            AppendRefusedError: They are malformed, too large, or out of the producer's sequence.
+            WebError: Another broker leads the log, and the request must not be forwarded.
         """
         is_next = self._remote is None or not self._remote.is_appending(log)
         if log.leadership.is_led and is_next:
             try:
                 return self._append_here(log, batches, records)
             except NotLeaderError:
-                pass  # its leadership has ended at this moment
+                pass  # this broker has just stopped leading it
         sent = self._forward(log).append(log, batches)
         return PendingAppend(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
 
@@ -263,14 +263,14 @@ class LogAccess:
                 raise topic_not_found(log.topic) from None
             except OutcomeUnknownError:
                 raise leader_changed(log) from None
-            except NotLeaderError:  # the log has not got them, or they are those of a producer with an id
+            except NotLeaderError:  # they are not in the log, or have a producer id
                 return await self._forward(log).append(log, batches).wait_offset()
             return None if offset < 0 else offset
 
         return PendingAppend(log, appended.record_count, appended.is_durable, wait_offset)
 
     async def delete_before(self, log: Log, offset: int) -> int:
-        """Delete the records of a log before an offset, and return its first offset."""
+        """Delete the records of a log before an offset. Return the log's new start offset."""
         while not log.leadership.is_led:
             found = await self._forward(log).delete_before(log, offset)
             if found is not None:
@@ -283,7 +283,7 @@ class LogAccess:
         return log.index.start_offset
 
     def _forward(self, log: Log) -> RemoteLogs:
-        """Return what reaches a log elsewhere. Raises `WebError` if the request may not be forwarded."""
+        """Return the access to remote logs. Raises `WebError` if the request must not be forwarded."""
         if self._remote is None:
             raise WebError("not_leader", f"this broker does not lead log {log.number} of the topic {log.topic!r}")
         return self._remote

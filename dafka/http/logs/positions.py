@@ -1,4 +1,4 @@
-"""Positions: where in the logs of a topic a client begins to read."""
+"""Parses and resolves positions: where in the logs of a topic a client begins to read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dafka.text import parse_time
 
 @attrs.frozen
 class FromOffsets:
-    """From an offset on in each log.
+    """An offset in each log.
 
     Attributes:
         offsets: The offset in each log.
@@ -29,7 +29,7 @@ class FromOffsets:
 
 @attrs.frozen
 class FromOffset:
-    """From an offset on, in a single log.
+    """An offset in a single log.
 
     Attributes:
         offset: The offset.
@@ -40,7 +40,7 @@ class FromOffset:
 
 @attrs.frozen
 class FromTime:
-    """From the first record on that was made at a time or later.
+    """The first record with this timestamp or a later one.
 
     Attributes:
         timestamp_ms: The time, in milliseconds since 1970 UTC.
@@ -51,7 +51,7 @@ class FromTime:
 
 @attrs.frozen
 class FromGroup:
-    """From the offsets on that a group has committed.
+    """The offsets that a group has committed.
 
     Attributes:
         group: The group.
@@ -71,7 +71,7 @@ _FORMS = (
 
 
 def parse_position(value: object) -> Position:
-    """Return the position that a JSON value names.
+    """Parse a position in JSON.
 
     Args:
         value: `"earliest"`, `"latest"`, `{"offset": n}`, `{"offsets": {"0": n}}`, `{"time": ms or ISO 8601}` or
@@ -81,7 +81,7 @@ def parse_position(value: object) -> Position:
         The position.
 
     Raises:
-        WebError: It names none.
+        WebError: It is not a position.
     """
     if value == "earliest":
         return "earliest"
@@ -102,7 +102,7 @@ def parse_position(value: object) -> Position:
 
 
 def parse_position_text(text: str, otherwise: str = "earliest") -> Position:
-    """Return the position that the text of a query names: `earliest`, `latest`, an offset, `time:...`, `group:...`.
+    """Parse a position in a query: `earliest`, `latest`, an offset, `time:...` or `group:...`.
 
     Args:
         text: The text.
@@ -112,7 +112,7 @@ def parse_position_text(text: str, otherwise: str = "earliest") -> Position:
         The position.
 
     Raises:
-        WebError: It names none.
+        WebError: It is not a position.
     """
     kind, _, rest = text.partition(":")
     if text.isascii() and text.isdigit() and len(text) < 20:
@@ -131,7 +131,7 @@ def parse_position_text(text: str, otherwise: str = "earliest") -> Position:
 
 
 def parse_offsets(offsets: Mapping[str, object]) -> dict[int, int]:
-    """Return offsets by log, as JSON has them: `{"0": 5}`. Raises `WebError`."""
+    """Parse offsets by log in JSON: `{"0": 5}`. Raises `WebError`."""
     found: dict[int, int] = {}
     for number, offset in offsets.items():
         if not (number.isascii() and number.isdigit() and len(number) < 10) or not is_integer(offset):
@@ -156,16 +156,16 @@ async def find_offsets(access: LogAccess, logs: Sequence[Log], position: Positio
     """Return the offset at which to begin in each log.
 
     Args:
-        access: Reaches the logs.
+        access: Access to the logs.
         logs: The logs.
-        position: Where to begin. Offsets of records that were dropped are moved to the first record that is there.
+        position: Where to begin. Offsets of dropped records are moved to the first record that exists.
 
     Returns:
         The offset in each log.
 
     Raises:
-        WebError: An offset lies behind the end of its log or names none of these logs, the storage fails, or the leader
-            of a log cannot be reached.
+        WebError: An offset is beyond the end of its log or belongs to none of these logs, the storage fails, or the
+            leader of a log cannot be reached.
     """
     if isinstance(position, FromTime):
         return {log: await access.find_offset_by_time(log, position.timestamp_ms) for log in logs}

@@ -1,7 +1,7 @@
-"""Publish records to the logs of a topic, for HTTP and WebSocket.
+"""Publishes records to the logs of a topic, for HTTP and WebSocket.
 
-A record with a key goes to the log that Kafka's default partitioner chooses. Records without a key go to one log, to
-another one with each call, so that batches stay large.
+A record with a key goes to the log that Kafka's default partitioner chooses. Records without a key go to one log per
+call, so that batches stay large.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from dafka.records import RecordBatch
 
 @attrs.frozen
 class ProducerSequence:
-    """Which records of an idempotent producer these are, so that they are appended once.
+    """The position of records in the sequence of an idempotent producer.
 
     Attributes:
-        producer_id: The producer, as `init_producer` has named it.
+        producer_id: The producer's id, from `init_producer`.
         producer_epoch: Its epoch.
-        base_sequence: The producer's own number of the first record in this log.
+        base_sequence: The producer's sequence of the first record in this log.
     """
 
     producer_id: int
@@ -53,8 +53,7 @@ class Published:
 
     Attributes:
         log: The number of the log.
-        offset: The offset of the first record; None if the records are known to have been appended before, and their
-            offset is not known any more.
+        offset: The offset of the first record; None if the records are old duplicates whose offset is no longer known.
         count: The number of records.
     """
 
@@ -68,8 +67,8 @@ class Publication:
 
     Args:
         topic: The topic.
-        parts: What was appended to each log; a number and a count where it was appended long before.
-        waits: The waits of all requests.
+        parts: The pending append of each log; the log's number and a count for an old duplicate.
+        waits: The waits for durable records. They end if the storage keeps failing.
     """
 
     def __init__(self, topic: str, parts: Sequence[PendingAppend | Published], waits: DurableWaits) -> None:
@@ -88,10 +87,10 @@ class Publication:
         return all(isinstance(each, Published) or each.is_durable() for each in self._parts)
 
     async def wait(self) -> list[Published]:
-        """Wait until the records are durable, and return where they are.
+        """Wait until the records are durable, and return their logs and offsets.
 
         Returns:
-            The logs with records, in the order of their numbers.
+            The logs with records, by number.
 
         Raises:
             WebError: The topic was deleted meanwhile, the storage fails, or the leader of a log has changed or cannot
@@ -115,7 +114,7 @@ class Publisher:
     """Publishes records of clients.
 
     Args:
-        access: Reaches the logs.
+        access: Access to the logs.
         creates_topics: Whether topics are created by the first records, if `[kafka] auto_create_topics` allows it.
     """
 
@@ -131,9 +130,9 @@ class Publisher:
         return await self.begin(topic, records, log=log).wait()
 
     async def prepare(self, topic: str) -> None:
-        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
+        """Wait until records that are not yet durable take less than `[store] pending_bytes_max`.
 
-        If this broker may create the topic, it then waits until it knows what others have done with topics.
+        If this broker can create the topic, it then waits until its view of the topics is current.
         """
         await self._access.wait_capacity()
         node = self._broker.node
@@ -141,7 +140,7 @@ class Publisher:
             await node.replicator.wait_topics()
 
     def ensure_topic(self, topic: str) -> None:
-        """Create a topic if there is none, as the first records would. Raises `WebError` if that is impossible."""
+        """Create a topic if it does not exist, as its first records would. Raises `WebError` if that is impossible."""
         self._find_logs(topic)
 
     def begin(
@@ -152,16 +151,16 @@ class Publisher:
         log: int | None = None,
         producer: ProducerSequence | None = None,
     ) -> Publication:
-        """Append records. The caller has called `prepare`, and has checked that the client may write to the topic.
+        """Append records. The caller must call `prepare` first, and check that the client may write to the topic.
 
         Args:
-            topic: The topic. If there is none, it is created if `[kafka] auto_create_topics` allows it.
+            topic: The topic. If it does not exist, it is created if `[kafka] auto_create_topics` allows it.
             records: The records, at least one.
             log: The log; None to choose it by the keys.
-            producer: What makes the records idempotent. They must be for one log.
+            producer: The producer's sequence, which makes the append idempotent. The records must be for one log.
 
         Returns:
-            The records, to wait for.
+            The publication, to wait for.
 
         Raises:
             WebError: The topic or the log does not exist, or the records are refused.
@@ -178,7 +177,7 @@ class Publisher:
             )
         else:
             parts = self._divide(logs, records)
-        # Whatever is wrong with one part is found before another part is appended.
+        # Validate all parts before any is appended.
         encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
         pending = [self._append(each, [batch]) for each, batch in encoded]
         return Publication(topic, pending, self._broker.node.waits)
@@ -189,11 +188,11 @@ class Publisher:
         Args:
             topic: The topic.
             log: The log.
-            data: Whole record batches, one after the other. A batch of a producer with an id comes alone.
+            data: Whole record batches, concatenated. A batch with a producer id comes alone.
             source: The user, or the address of the client.
 
         Returns:
-            The records, to wait for.
+            The publication, to wait for.
 
         Raises:
             WebError: The topic or the log does not exist, or the records are refused.
@@ -277,10 +276,10 @@ def append_here(broker: Broker, log: Log, batches: Sequence[Batch]) -> AppendedB
     Args:
         broker: The broker and its coordinators.
         log: The log.
-        batches: The batches, whose CRCs were checked.
+        batches: The batches, with checked CRCs.
 
     Returns:
-        The batches, to wait for; None if they were appended long before.
+        The pending append; None if the batches are old duplicates.
 
     Raises:
         WebError: They are refused.
@@ -316,7 +315,7 @@ _SEQUENCE_ERRORS = {
 
 
 def _as_web_error(log: Log, refused: AppendRefusedError) -> WebError:
-    """Return the error that a client gets for records that are refused."""
+    """Return a client's error for refused records."""
     if refused.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return topic_not_found(log.topic)
     message = _SEQUENCE_ERRORS.get(refused.error_code)

@@ -1,7 +1,6 @@
-"""Read the logs of a topic that this broker leads.
+"""Reads committed records of logs that this broker leads.
 
-Clients get committed records only: those of transactions that are open or aborted are not among them, nor are the ends
-of transactions.
+Clients get no records of open or aborted transactions, and no transaction markers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def find_logs(broker: Broker, topic: str, numbers: Iterable[int] | None = None) 
         numbers: The numbers of the logs; None for all.
 
     Returns:
-        The logs, in the order of their numbers, each once.
+        The logs, by number, without duplicates.
 
     Raises:
         WebError: There is no such topic or log.
@@ -60,7 +59,7 @@ def find_logs(broker: Broker, topic: str, numbers: Iterable[int] | None = None) 
 
 
 async def find_offset_by_time(broker: Broker, log: Log, timestamp_ms: int) -> int:
-    """Return the offset of the first committed record that was made at a time or later; else the end of the log.
+    """Return the offset of the first committed record with this timestamp or a later one; else the end of the log.
 
     Args:
         broker: The broker and its coordinators.
@@ -89,9 +88,9 @@ class ReadRecords:
     """Committed records of one log.
 
     Attributes:
-        offset: The offset from which on was read. It lies behind the one that was asked for if records were dropped.
-        next_offset: The offset at which to go on.
-        batches: The record batches, whose base offsets are those of the log.
+        offset: Where the read begins. It is larger than the requested offset if records were dropped.
+        next_offset: The offset of the next read.
+        batches: The record batches, with the log's offsets.
         unpacked_bytes: The size of the records in the batches, uncompressed; -1 if it is not known.
     """
 
@@ -107,13 +106,13 @@ class ReadRecords:
 
     @property
     def unpacked_bytes_max(self) -> int:
-        """The size that the records may have, uncompressed."""
+        """The maximum uncompressed size of the records."""
         if self.unpacked_bytes >= 0:
             return self.unpacked_bytes
         return sum(unpacked_bytes_max(header, data) for header, data in self.batches)
 
     def columns(self) -> Iterator[tuple[int, RecordColumns]]:
-        """Yield an offset, and the records from it on, for each part of the records."""
+        """Yield the records in parts, each with its base offset."""
         for header, data in self.batches:
             if header.is_compacted:
                 yield from decode_held(header, data)
@@ -121,24 +120,24 @@ class ReadRecords:
                 yield header.base_offset, decode_batch(data, header=header)
 
     def objects(self) -> list[JsonRecord]:
-        """Return the records as JSON has them. See `columns`."""
+        """Return the records as JSON objects. See `columns`."""
         return [each for offset, part in self.columns() for each in record_objects(part, offset)]
 
 
 async def read_committed(
     broker: Broker, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
 ) -> ReadRecords:
-    """Return the committed records of a log from an offset on, as many as there are within a size.
+    """Return the committed records of a log from an offset on, up to a size.
 
     Args:
         broker: The broker and its coordinators.
         log: The log.
-        offset: The offset of the first record. If it was dropped, the records begin behind it.
+        offset: The offset of the first record. If it was dropped, the records begin after it.
         bytes_max: The approximate maximum size. One batch is returned even if it is larger.
-        end_offset: The offset after the last record to return; None for as many as there are.
+        end_offset: The offset after the last record to return; None for no limit.
 
     Returns:
-        The records. If there are none and `next_offset` is `offset`, there are no further records yet.
+        The records. If there are none and `next_offset` is `offset`, there are no more records yet.
 
     Raises:
         WebError: The topic was deleted, or the storage fails.
@@ -166,11 +165,11 @@ async def read_committed(
 def _committed(
     batches: Sequence[tuple[BatchHeader, bytes]], aborted: Sequence[tuple[int, int]]
 ) -> Sequence[tuple[BatchHeader, bytes]]:
-    """Return the batches without those of aborted transactions, and without the ends of transactions.
+    """Return the batches without aborted transactions and without transaction markers.
 
     Args:
         batches: The batches.
-        aborted: The producers of aborted transactions, and the offsets of the first records, in their order.
+        aborted: The producers of aborted transactions and their first offsets, by offset.
 
     Returns:
         The batches of committed records.

@@ -1,6 +1,6 @@
 """Records as JSON and back: `{"value": "text", "key": "text", "headers": [["name", "value"]], "timestamp": 1}`.
 
-Contents that are no UTF-8 are in base64, under `value_base64` and `key_base64`; the value of a header is then
+Contents that are not UTF-8 are in base64, under `value_base64` and `key_base64`; the value of a header is then
 `{"base64": "..."}`. A value of null is a tombstone. A record without a key has no field `key`.
 """
 
@@ -34,7 +34,7 @@ _FIELDS = {"value", "value_base64", "key", "key_base64", "headers", "timestamp",
 
 
 def parse_json_lines(data: bytes, now_ms: int) -> RecordColumns:
-    """Return the records of JSON Lines: one record a line. Empty lines are skipped. Raises `WebError`."""
+    """Parse JSON Lines, one record per line. Empty lines are skipped. Raises `WebError`."""
     found = []
     for number, line in enumerate(data.split(b"\n"), 1):
         if line and not line.isspace():
@@ -46,17 +46,17 @@ def parse_json_lines(data: bytes, now_ms: int) -> RecordColumns:
 
 
 def parse_records(records: object, now_ms: int) -> RecordColumns:
-    """Return records that a client publishes.
+    """Parse records that a client publishes.
 
     Args:
-        records: The records as JSON has them.
+        records: The records as JSON objects.
         now_ms: The timestamp of records without one.
 
     Returns:
         The records.
 
     Raises:
-        WebError: They are no records.
+        WebError: They are malformed.
     """
     if not isinstance(records, list) or not records:
         raise WebError("bad_request", "records: expected a list of at least one record")
@@ -65,7 +65,7 @@ def parse_records(records: object, now_ms: int) -> RecordColumns:
         if sum(map(len, records)) == len(records):
             return RecordColumns(list(map(str.encode, texts)), None, None, Repeated(now_ms, len(records)))
     except (TypeError, KeyError, UnicodeEncodeError):
-        pass  # the slow way finds tombstones, and names what is wrong
+        pass  # the slow path handles tombstones, and reports errors
     if set(map(type, records)) != {dict}:
         number = next(number for number, each in enumerate(records) if not isinstance(each, dict))
         raise _wrong(number, f'expected an object such as {{"value": "text"}}, not {_kind(records[number])}')
@@ -98,7 +98,7 @@ def encode_records(records: RecordColumns, base_offset: int) -> bytes:
     values = _escape(records)
     if values is None:
         return encode_document(record_objects(records, base_offset))[1:-1]
-    # One call formats all records, so that no object is made for any of them but its value.
+    # One call formats all records. It creates no object for a record except its value.
     count, times = len(values), records.timestamps
     columns: list[Sequence[Any]] = [range(base_offset, base_offset + count), times, values]
     template = _PLAIN_RECORD
@@ -112,7 +112,7 @@ def encode_records(records: RecordColumns, base_offset: int) -> bytes:
 
 
 def _escape(records: RecordColumns) -> list[bytes] | None:
-    """Return values as JSON strings have them, without quotes; None if the records are more than texts."""
+    """Escape values for JSON strings, without quotes; None if the records have more than text values."""
     values = records.values
     if records.keys is not None or records.headers is not None or not isinstance(values, PackedContents):
         return None
@@ -129,14 +129,14 @@ def _escape(records: RecordColumns) -> list[bytes] | None:
 
 
 def record_objects(records: RecordColumns, base_offset: int) -> list[JsonRecord]:
-    """Return records as JSON has them.
+    """Return records as JSON objects.
 
     Args:
         records: The records.
         base_offset: The offset of the first one.
 
     Returns:
-        An object for each, with its offset.
+        An object for each record, with its offset.
     """
     offsets = range(base_offset, base_offset + len(records))
     times = records.timestamps
@@ -185,7 +185,7 @@ def _header(name: str, content: bytes | None) -> list[Any]:
 
 
 def _texts(contents: Sequence[bytes | None]) -> list[str] | None:
-    """Return contents as texts; None if one of them is no text."""
+    """Return contents as texts; None if one of them is not text."""
     try:
         return [each.decode() for each in contents]  # type: ignore[union-attr]
     except (UnicodeDecodeError, AttributeError):
@@ -204,7 +204,7 @@ def _parse_contents(
         try:
             return list(map(str.encode, column))
         except (TypeError, UnicodeEncodeError):
-            pass  # the slow way names what is wrong
+            pass  # the slow path reports the error
     return [_parse_content(number, each, field, is_needed) for number, each in enumerate(records)]
 
 
@@ -271,7 +271,7 @@ def _parse_timestamps(records: Sequence[JsonRecord], now_ms: int) -> list[int]:
 
 
 def is_integer(value: object, maximum: int = TIMESTAMP_MAX) -> bool:
-    """Return whether a value of JSON is a whole number from 0 to a maximum."""
+    """Return whether a JSON value is a whole number from 0 to a maximum."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 

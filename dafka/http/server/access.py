@@ -1,4 +1,4 @@
-"""Principal: who asks, and what it may do."""
+"""Principal: the user of a request and its permissions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ EVERYTHING = Permissions(**{each.value: ("*",) for each in Permission})
 
 
 class Principal:
-    """What a client may do. Its user's permissions are looked up each time, because they change.
+    """The user of a client and its permissions. They are looked up each time, because they change.
 
     Args:
         users: The users; None if clients do not authenticate.
-        user: The name of the user; None if the client has not proved who it is.
-        is_valid: Says whether the proof still counts, such as a token that may be revoked.
-        is_broker: Whether another broker has proved that it is one. It forwards what its client may do.
+        user: The name of the user; None if the client has not authenticated.
+        is_valid: Returns whether the credentials are still valid; a token can be revoked, for example.
+        is_broker: Whether the client is an authenticated broker, which forwards permitted requests of its clients.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class Principal:
         self._users = users
         self._is_valid = is_valid
         self.is_broker = is_broker
-        """Whether another broker asks, which has checked what its client may do."""
+        """Whether another broker sends the request. It has checked its client's permissions."""
         self.user = user
-        """The name of the user; None if there are no users, or the client has not proved who it is."""
+        """The name of the user; None if there are no users, or the client has not authenticated."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the client has proved who it is, or need not."""
+        """Whether the client has authenticated, or need not."""
         return self._users is None or self.user is not None
 
     @property
     def permissions(self) -> Permissions:
-        """What the user may do. Raises `WebError` if the client has to prove (again) who it is."""
+        """The user's permissions. Raises `WebError` if the client must authenticate (again)."""
         if self._users is None:
             return EVERYTHING
         if self.user is None:
@@ -66,7 +66,7 @@ class Principal:
         _check(self.permissions.may_administer(topic), "admin", "topic", topic)
 
     def check_see(self, topic: str) -> None:
-        """Raise `WebError` if the user may not know of a topic."""
+        """Raise `WebError` if the user may not see a topic."""
         _check(self.permissions.may_see(topic), "read, write or admin", "topic", topic)
 
     def check_group(self, group: str) -> None:
@@ -74,7 +74,7 @@ class Principal:
         _check(self.permissions.may_use_group(group), "groups", "group", group)
 
     def check_administrator(self) -> None:
-        """Raise `WebError` if the user may not do what concerns the whole broker."""
+        """Raise `WebError` if the user is not an administrator."""
         if not self.permissions.is_administrator:
             raise WebError("forbidden", "expected a user with the permission admin for '*'")
 

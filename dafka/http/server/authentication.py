@@ -1,4 +1,4 @@
-"""Authentication: which user a request comes from, by a password, a token or the cookie of a session."""
+"""Authenticates requests by password, token or session cookie."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ VERIFIED_MAX = 1000
 
 
 class Authenticator:
-    """Finds the users of requests.
+    """Authenticates the users of requests.
 
     Args:
         users: The users; None if clients do not authenticate.
         sessions: The sessions of browsers.
-        attempts: The logins of clients of all listeners.
+        attempts: The login attempts of the clients of all servers.
 
     Attributes:
-        logins: How many passwords and tokens were right.
-        failed_logins: How many were wrong.
+        logins: The number of successful logins, with passwords or tokens.
+        failed_logins: The number of failed logins.
     """
 
     def __init__(self, users: UsersFile | None, sessions: Sessions, attempts: Logins) -> None:
@@ -53,16 +53,16 @@ class Authenticator:
         self._verified: OrderedDict[bytes, User] = OrderedDict()
 
     async def identify(self, head: Head, *, host: str, is_private: bool, signatures: SignatureChecker) -> Principal:
-        """Return what a client may do.
+        """Return the principal of a client.
 
         Args:
             head: The head of its request.
             host: Its address.
             is_private: Whether the connection is encrypted or local, so that the client may send a password.
-            signatures: Checks the requests of other brokers over this connection.
+            signatures: Checks the signatures of other brokers over this connection.
 
         Returns:
-            The principal, of nobody if the request has no credentials.
+            The principal; an anonymous one if the request has no credentials.
 
         Raises:
             WebError: The credentials are wrong.
@@ -94,7 +94,7 @@ class Authenticator:
     async def _check_broker(
         self, credential: str, head: Head, *, is_private: bool, signatures: SignatureChecker
     ) -> Principal:
-        """Return what another broker may do: everything, because it has checked what its client may do."""
+        """Return the principal of another broker, which may do everything: it has checked its client's permissions."""
         if self.users is not None:
             _check_private("a broker's credential", is_private)
         if not credential:
@@ -107,12 +107,12 @@ class Authenticator:
         return Principal(None, is_broker=True)
 
     async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Principal:
-        """Return what the user of a name and a password may do. Raises `WebError` if they are wrong."""
+        """Return the principal for a name and a password. Raises `WebError` if they are wrong."""
         user = await self.log_in(name, password, host=host, is_private=is_private)
         return Principal(self.users, name, lambda current: user is None or current.credentials == user.credentials)
 
     async def check_token(self, token: str, *, is_private: bool) -> Principal:
-        """Return what the user of a token may do. Raises `WebError` if it is unknown, revoked or expired."""
+        """Return the principal for a token. Raises `WebError` if it is unknown, revoked or expired."""
         if self.users is None:
             return Principal(None)
         _check_private("a token", is_private)
@@ -125,7 +125,7 @@ class Authenticator:
         return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
 
     async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
-        """Return a user whose password is right.
+        """Check a password and return its user.
 
         Args:
             name: The name of the user.
@@ -137,7 +137,7 @@ class Authenticator:
             The user; None if there are no users.
 
         Raises:
-            WebError: There is no such user, or the password is wrong, or the same client has tried too many.
+            WebError: The user does not exist, the password is wrong, or the client has made too many attempts.
         """
         if self.users is None:
             return None
@@ -174,7 +174,7 @@ class Authenticator:
 def session_of(headers: Mapping[str, str]) -> str | None:
     """Return the secret of the session in a request's cookie; None if there is none.
 
-    Browsers send the cookies of all programs on the same host, whatever these have in them.
+    Browsers send the cookies of all programs on the same host, with any content.
     """
     for each in headers.get("cookie", "").split(";"):
         name, _, value = each.strip().partition("=")

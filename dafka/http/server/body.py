@@ -18,14 +18,14 @@ class BodyReader:
     """The body of one request.
 
     Args:
-        framing: Where the body begins and ends. It has seen the head.
+        framing: Parses where the body begins and ends. It has processed the head.
         head: The head.
-        received: The bytes behind the head that were received. Those of the next request remain in it.
-        receive: Receives further bytes, at most so many, into `received`. Returns them.
+        received: The received bytes after the head. Bytes of the next request remain in it.
+        receive: Receives more bytes, up to a number, into `received`. Returns them.
         send: Sends bytes.
 
     Attributes:
-        failure: Why the connection cannot continue: the client has gone, or was too slow; empty if it can.
+        failure: Why the connection cannot continue: the client has disconnected, or was too slow; empty if it can.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class BodyReader:
         """Return the body.
 
         Args:
-            bytes_max: The largest size.
-            receive_ms: How long the client may take, and a second more for each MiB that it has sent.
-            memory: The memory for bodies. `release` gives back what is taken of it.
+            bytes_max: The maximum size.
+            receive_ms: How long the client may take; one second more for each MiB that it has sent.
+            memory: The memory for bodies. `release` returns the memory taken.
             source: The user, or the address of the client.
 
         Returns:
             The body.
 
         Raises:
-            WebError: It is too large or malformed, or did not come in time.
+            WebError: It is too large or malformed, or did not arrive in time.
         """
         if self._length > bytes_max:
             raise _too_large(bytes_max)
@@ -78,15 +78,15 @@ class BodyReader:
                 upload.complete(self._size)
             return b"".join(self._parts)
         finally:
-            self._parts.clear()  # the connection may go on for long, or take in the rest of a body that is refused
+            self._parts.clear()  # the connection can continue for long, or receive the rest of a refused body
 
     def release(self) -> None:
-        """Give back the room for the body, when the request was answered."""
+        """Release the body's memory when the request has been answered."""
         if self._upload is not None:
             self._upload.close()
 
     def skip_received(self) -> None:
-        """Skip a body that was not read, as far as it was received."""
+        """Skip the received part of a body that was not read."""
         if not self.failure:
             try:
                 self._look(len(self._received) + self._size)
@@ -108,7 +108,7 @@ class BodyReader:
                 raise WebError("bad_request", "the body is incomplete")
 
     def _look(self, bytes_max: int) -> None:
-        """Take what was received as part of the body."""
+        """Process received bytes as part of the body."""
         if self.is_complete:
             return
         if self._received:

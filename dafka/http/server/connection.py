@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection: requests are answered one after the other, also if the client sends several at once.
+"""Serves one HTTP/1.1 connection: requests are answered one by one, also if the client sends several at once.
 
-A client that is slow to send or to read is ended, and holds up nobody else. After an error in a request's head or
-framing the connection ends, because nobody knows where the next request begins.
+A client that sends or reads too slowly is disconnected, and delays no other client. After an error in a request's head
+or framing the connection ends, because the start of the next request is unknown.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ SEND_BYTES = 2**18
 """The most that is sent at a time, in bytes."""
 
 AHEAD_BYTES_MAX = 2**16
-"""How much of further requests is received while a streamed response is sent."""
+"""How many bytes of later requests are received while a streamed response is sent."""
 
 _LOGGER = logging.getLogger("dafka.http")
 
 
 class DisconnectError(Exception):
-    """The connection ends. The message is the reason in few words."""
+    """The connection must end. The message is a short reason."""
 
 
 class HttpConnection:
     """The connection of one client.
 
     Args:
-        web: What all clients share.
+        web: The state that all clients share.
         client: The connection.
-        upgrade: Serves a connection that continues with WebSocket, given what was received of it.
+        upgrade: Serves a connection that is upgraded to WebSocket, given the bytes received.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class HttpConnection:
     # Receiving
 
     async def _receive_head(self) -> bytes | None:
-        """Return the next head; None if the client has closed the connection, or sends no further request."""
+        """Return the next head; None if the client has closed the connection, or sends no more requests."""
         if not self._received:
             with trio.move_on_after(self._settings.idle_ms / 1000) as scope:
                 await self._receive()
@@ -161,12 +161,15 @@ class HttpConnection:
         return head
 
     async def _receive(self, most: int = READ_BYTES) -> bytes | bytearray:
-        """Receive further bytes, at most so many, and return them; none if there are no others or the broker stops."""
+        """Receive more bytes, up to a number, and return them; none at the end or when the broker stops."""
         if self._is_at_end:
             await trio.lowlevel.checkpoint()
             return b""
         data: bytes | bytearray = b""
-        with self._web.broker.stopping.interrupting(), suppress(trio.BrokenResourceError):  # the client has gone
+        with (
+            self._web.broker.stopping.interrupting(),
+            suppress(trio.BrokenResourceError),
+        ):  # the client has disconnected
             data = await self._stream.receive_some(most)
         self._web.counters.received_bytes += len(data)
         self._received += data
@@ -176,7 +179,7 @@ class HttpConnection:
     # Sending
 
     async def _answer_malformed(self, error: WebError) -> None:
-        """Answer a head that was not understood, and end the connection."""
+        """Answer a malformed head, and end the connection."""
         framing = h11.Connection(h11.SERVER)
         framing.receive_data(b"GET / HTTP/1.1\r\nHost: unknown\r\nConnection: close\r\n\r\n")
         framing.next_event()
@@ -211,7 +214,7 @@ class HttpConnection:
         await self._send(framing.send(h11.EndOfMessage()) or b"")
 
     async def _produce(self, framing: h11.Connection, response: StreamedResponse) -> None:
-        """Send the body of a streamed response, until it ends or the client has gone."""
+        """Send the body of a streamed response, until it ends or the client has disconnected."""
 
         async def send(data: bytes) -> None:
             if data:
@@ -230,20 +233,20 @@ class HttpConnection:
         except WebError as error:
             raise DisconnectError(error.code) from None
         except Exception:
-            # The client must not take what it has for the whole body: the connection ends without its end.
+            # The client must not consider the body complete: the connection ends without the end of the body.
             _LOGGER.exception("a response to the client at %s failed", self._client.host)
             raise DisconnectError("failed response") from None
         if has_gone.is_set():
             raise DisconnectError("gone")
 
     async def _watch(self, has_gone: trio.Event, scope: trio.CancelScope) -> None:
-        """Set an event and cancel a scope when the client has gone."""
+        """Set an event and cancel a scope when the client has disconnected."""
         await self._wait_end()
         has_gone.set()
         scope.cancel()
 
     async def _wait_end(self) -> None:
-        """Wait until the client sends nothing else. Further requests wait meanwhile."""
+        """Wait until the client has closed its side. Later requests wait meanwhile."""
         while len(self._received) < AHEAD_BYTES_MAX:
             try:
                 if not await self._receive():
@@ -276,7 +279,7 @@ class HttpConnection:
 
     @property
     def _buffered_bytes(self) -> int:
-        """How much is kept for the client, besides what is being sent."""
+        """The bytes that are buffered for the client, besides those being sent."""
         return 0 if self._request is None else self._request.buffered_bytes
 
 

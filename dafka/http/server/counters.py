@@ -1,4 +1,4 @@
-"""Counters of the listener for HTTP and WebSocket."""
+"""Counters of the server for HTTP and WebSocket."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import Counter
 
 
 class WebCounters:
-    """What a listener has done since it started.
+    """The counters of a server since it started.
 
     Attributes:
         disconnected: Clients that were disconnected, by reason.
-        received_bytes: Bytes that clients of HTTP have sent.
-        sent_bytes: Bytes that were sent to clients of HTTP.
+        received_bytes: Bytes received from HTTP clients.
+        sent_bytes: Bytes sent to HTTP clients.
         responses: Responses, by status.
         requests: Requests, by method and route.
         produced: Records that clients have published, by topic.
         consumed: Records that were sent to clients, by topic.
-        websocket_connections: Connections of WebSocket that there are.
+        websocket_connections: The number of open WebSocket connections.
     """
 
     def __init__(self) -> None:

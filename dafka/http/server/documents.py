@@ -1,4 +1,4 @@
-"""JSON: documents that clients send, and those that they get."""
+"""Encodes and decodes JSON documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dafka.http.server.errors import WebError
 
 
 def decode_document(data: bytes | bytearray | memoryview | str) -> Any:
-    """Return the value of a JSON text (RFC 8259). NaN, lone surrogates and deep nesting are refused.
+    """Decode a JSON text (RFC 8259). NaN, lone surrogates and deep nesting are refused.
 
     Args:
         data: The text, in UTF-8.
@@ -20,7 +20,7 @@ def decode_document(data: bytes | bytearray | memoryview | str) -> Any:
         The value.
 
     Raises:
-        WebError: It is no JSON.
+        WebError: It is not JSON.
     """
     try:
         return orjson.loads(data)
@@ -29,7 +29,7 @@ def decode_document(data: bytes | bytearray | memoryview | str) -> Any:
 
 
 def encode_document(value: Any) -> bytes:
-    """Return a value as JSON text in UTF-8. Texts that no client can read have replacement characters in them."""
+    """Encode a value as JSON text in UTF-8. Lone surrogates become replacement characters."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -41,10 +41,10 @@ PIECE_CHARACTERS = 2**14
 
 
 def iter_document(value: Any) -> Iterator[bytes]:
-    """Yield the JSON text of a value, as `encode_document` returns it, in pieces of limited size.
+    """Encode a value as `encode_document` does, in pieces of limited size.
 
     Args:
-        value: The value. Only the texts in it may be large, not its numbers of members and items.
+        value: The value. It can contain large texts, but not many members or items.
 
     Yields:
         A piece.
@@ -75,7 +75,7 @@ def iter_document(value: Any) -> Iterator[bytes]:
 
 
 def _readable(value: Any) -> Any:
-    """Return a value without lone surrogates and with numbers that JSON has."""
+    """Return a value without lone surrogates and without numbers that JSON cannot represent."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

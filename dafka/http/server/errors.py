@@ -1,4 +1,4 @@
-"""Errors that clients of HTTP and WebSocket are answered with. Both give them the same codes."""
+"""Errors for clients of HTTP and WebSocket, with the same codes for both."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class WebError(Exception):
 
     Args:
         code: One of `STATUSES`.
-        message: What is wrong, and what would be right.
-        status: The status of the answer, if it is another one than that of the code.
-        headers: Further headers of the answer.
+        message: What is wrong, and what is expected.
+        status: The status of the response, if it differs from the code's.
+        headers: Additional headers of the response.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class WebError(Exception):
         self.headers = tuple(headers)
 
     def describe(self) -> dict[str, str]:
-        """Return the error as clients get it."""
+        """Return the error as a JSON object."""
         return {"code": self.code, "message": self.message}
 
 
 def topic_not_found(topic: str) -> WebError:
-    """Return the error that there is no topic of a name."""
+    """Return the error that a topic does not exist."""
     return WebError("topic_not_found", f"there is no topic {topic!r}")
 
 
 def log_not_found(topic: str, number: int, log_count: int) -> WebError:
-    """Return the error that a topic has no log of a number."""
+    """Return the error that a log of a topic does not exist."""
     return WebError("log_not_found", f"the topic {topic!r} has the logs 0 to {log_count - 1}, and not {number}")
 
 
 def group_not_found(group: str) -> WebError:
-    """Return the error that there is no group of a name."""
+    """Return the error that a group does not exist."""
     return WebError("group_not_found", f"there is no group {group!r}")

@@ -1,7 +1,7 @@
-"""The head of an HTTP/1.1 request: its line and its headers. Nothing here reads or sends.
+"""Parses the head of an HTTP/1.1 request: its request line and headers. Does no I/O.
 
-A head that servers and proxies could understand in different ways is refused, so that nobody smuggles a request in
-another one: with bare line feeds or folded lines, with a length and a transfer encoding, or with more than one host.
+An ambiguous head is refused, to prevent request smuggling: one with bare line feeds or folded lines, with both a length
+and a transfer encoding, or with more than one host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Head:
         target: The path and the query, as they were sent.
         segments: The parts of the path between slashes, decoded.
         parameters: The parameters of the query, decoded, in their order.
-        headers: The values of the headers by lower-case name. Those of the same name are joined by commas.
+        headers: The values of the headers by lower-case name. Headers of the same name are joined by commas.
     """
 
     method: str
@@ -53,13 +53,13 @@ class Head:
 
     @property
     def wants_websocket(self) -> bool:
-        """Whether the client asks to continue with WebSocket."""
+        """Whether the client requests an upgrade to WebSocket."""
         options = {each.strip().lower() for each in self.headers.get("connection", "").split(",")}
         return self.headers.get("upgrade", "").lower() == "websocket" and "upgrade" in options
 
 
 def take_head(received: bytearray) -> bytes | None:
-    """Take the head of a request from what was received.
+    """Take the head of a request from the received bytes.
 
     Args:
         received: The bytes received, from which the head is removed.
@@ -86,7 +86,7 @@ def take_head(received: bytearray) -> bytes | None:
 
 
 def check_head(head: bytes) -> None:
-    """Raise `WebError` if a head can be understood in different ways."""
+    """Raise `WebError` if a head is ambiguous."""
     if _BARE.search(head):
         raise WebError("bad_request", "expected lines that end with CR LF")
     if _FOLDED.search(head):
@@ -100,7 +100,7 @@ def check_head(head: bytes) -> None:
 
 
 def read_head(request: h11.Request) -> Head:
-    """Return the head of a request that h11 has understood. Raises `WebError` if its target is malformed."""
+    """Return the head of a request that h11 has parsed. Raises `WebError` if its target is malformed."""
     if request.http_version not in {b"1.0", b"1.1"}:
         raise WebError("bad_request", "expected HTTP/1.1", status=505)
     headers: dict[str, str] = {}

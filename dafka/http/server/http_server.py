@@ -1,4 +1,4 @@
-"""What all clients of HTTP and WebSocket share."""
+"""The state that all clients of HTTP and WebSocket share."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from dafka.storage.plugin_helpers import now_ms
 
 
 class HttpServer:
-    """What all clients of HTTP and WebSocket share.
+    """The state that all clients of HTTP and WebSocket share.
 
     Args:
         broker: The broker and its coordinators.
 
     Attributes:
         broker: The broker and its coordinators.
-        url: Where the listener listens. Empty until then.
-        crowd: The connections.
+        url: The server's URL. Empty until it listens.
+        crowd: The connections and their quotas.
         receiving: The memory for bodies that are being received.
-        answers: The memory for records that are unpacked, and for what clients have not read yet.
-        counters: What clients have done.
-        forwarding_key: What other brokers sign with that forward requests to this one, if there is no secret file and
-            clients do not authenticate; else empty.
+        answers: The memory for unpacked records, and for responses that clients have not read yet.
+        counters: The counters of requests and responses.
+        forwarding_key: The key with which other brokers sign forwarded requests, if there is no secret file and clients
+            do not authenticate; else empty.
         client: Connects to other brokers.
         other_brokers: The other brokers of the cluster.
         remote: The logs that other brokers lead.
-        logs: Reaches the logs for clients.
-        own_logs: Reaches the logs for other brokers, which forward requests of clients.
+        logs: Access to the logs for clients.
+        own_logs: Access to this broker's logs, for requests that other brokers forward.
         publisher: Publishes records of clients.
         own_publisher: Publishes records that other brokers forward.
         origins: The origins whose pages may use the broker.
         sessions: The sessions of browsers.
         reads: The reads that subscribers share.
-        authenticator: Finds the users of requests.
-        started_at: When the listener was made, in milliseconds since 1970.
-        activity: How much the broker does.
-        usage: How much space the storage takes.
-        surveys: Surveys of the cluster.
+        authenticator: Authenticates the users of requests.
+        started_at: When the server was created, in milliseconds since 1970.
+        activity: The broker's throughput.
+        usage: The size of the storage.
+        surveys: The surveys of the cluster.
         verification: The verification of the storage.
     """
 
@@ -91,26 +91,26 @@ class HttpServer:
         broker.listeners.append(self)
 
     def check_signatures(self) -> SignatureChecker:
-        """Return what checks the signatures of other brokers over a new connection."""
+        """Return the signature checker for a new connection."""
         return SignatureChecker(self._secret, self.broker.node.address)
 
     async def identify(
         self, head: Head, *, host: str, is_local: bool, is_private: bool, signatures: SignatureChecker
     ) -> Principal:
-        """Return what the client that has sent a request may do.
+        """Return the principal of the client that has sent a request.
 
         Args:
             head: The head of the request.
             host: The address of the client.
             is_local: Whether the client has connected to a loopback address.
-            is_private: Whether nobody on the way reads what the client sends.
-            signatures: Checks the requests of other brokers over this connection.
+            is_private: Whether the connection is encrypted or local.
+            signatures: Checks the signatures of other brokers over this connection.
 
         Returns:
-            The principal, of nobody if the request has no credentials.
+            The principal; an anonymous one if the request has no credentials.
 
         Raises:
-            WebError: The request comes from a page that may not use the broker, or its credentials are wrong.
+            WebError: The request comes from a page whose origin is not allowed, or its credentials are wrong.
         """
         method = "WEBSOCKET" if head.wants_websocket else head.method
         has_session = session_of(head.headers) is not None

@@ -1,4 +1,4 @@
-"""Requests as routes see them, and their responses."""
+"""The requests that routes handle, and their responses."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Request:
     """A request.
 
     Attributes:
-        web: What all clients share.
+        web: The state that all clients share.
         head: The method, the path and the headers.
-        principal: The user, and what it may do.
+        principal: The user and its permissions.
         host: The address of the client.
-        is_private: Whether nobody on the way reads what the client sends: the connection is encrypted or local.
+        is_private: Whether the connection is encrypted or local.
         read_body: Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large.
-        wait_end: Waits until the client sends nothing else, which is mostly because it has gone.
+        wait_end: Waits until the client has closed its side, usually because it has disconnected.
         arguments: The values of the names in the route's path.
-        query: The values of the route's parameters; those that were not given have their default.
+        query: The values of the route's query parameters; missing ones have their default.
         document: The body, if the route takes a JSON document.
-        mark_served: To be called when the client has proved who it is, so that its connection keeps its place.
-        buffered_bytes: About how much memory is kept for the response until the client has taken it.
+        mark_served: Must be called when the client has authenticated, so that its connection is not replaced.
+        buffered_bytes: The approximate memory that the response takes until the client has read it.
     """
 
     web: HttpServer
@@ -73,17 +73,17 @@ class Request:
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another broker forwards the request of a client. It is not forwarded again."""
+        """Whether another broker has forwarded the request. It is not forwarded again."""
         return self.principal.is_broker
 
     @property
     def logs(self) -> LogAccess:
-        """Reaches the logs."""
+        """Access to the logs."""
         return self.web.own_logs if self.is_forwarded else self.web.logs
 
     @property
     def groups(self) -> GroupAccess:
-        """Reaches the groups."""
+        """Access to the groups."""
         return self.logs.groups
 
     @property
@@ -97,7 +97,7 @@ class Request:
         return self.head.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def prefers(self, content_type: str) -> bool:
-        """Return whether the client names a type among those that it accepts."""
+        """Return whether the client's header Accept contains a type."""
         accepted = self.head.headers.get("accept", "").lower().split(",")
         return any(each.partition(";")[0].strip() == content_type for each in accepted)
 
@@ -110,7 +110,7 @@ class Response:
         status: The status.
         body: The body.
         content_type: The type of the body; empty if there is none.
-        headers: Further headers.
+        headers: Additional headers.
     """
 
     status: int = HTTPStatus.OK
@@ -121,14 +121,14 @@ class Response:
 
 @attrs.frozen
 class StreamedResponse:
-    """A response whose body is sent while it is made. A client that does not read it holds up nobody else.
+    """A response whose body is sent while it is produced. A slow client delays no other client.
 
     Attributes:
         produce: Sends the body.
         content_type: The type of the body.
-        headers: Further headers.
+        headers: Additional headers.
         status: The status.
-        is_endless: Whether the body ends only with the connection: `produce` is cancelled when the client has gone.
+        is_endless: Whether the body ends only with the connection: `produce` is cancelled when the client disconnects.
     """
 
     produce: Callable[[Send], Awaitable[None]]
@@ -147,5 +147,5 @@ def respond(value: Any, status: int = HTTPStatus.OK, headers: tuple[tuple[str, s
 
 
 def respond_error(error: WebError) -> Response:
-    """Return the response to a request that is refused."""
+    """Return the response for an error."""
     return respond({"error": error.describe()}, error.status, error.headers)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the listener for HTTP and WebSocket, read from its counters at each scrape.
+"""Prometheus metrics of the server for HTTP and WebSocket, read from its counters at each scrape.
 
 This module needs the extra `dafka[metrics]`.
 """
@@ -36,10 +36,10 @@ GAUGES = {
 
 
 class WebMetrics:
-    """The metrics of a listener.
+    """The metrics of an HTTP server.
 
     Args:
-        web: What its clients share.
+        web: The state that its clients share.
     """
 
     def __init__(self, web: HttpServer) -> None:

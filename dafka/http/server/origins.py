@@ -1,4 +1,4 @@
-"""Which pages may use a broker: a page of another site in the user's browser may not act in the user's name."""
+"""Checks the origins of pages: a page of another site must not use the broker in the user's name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SAFE = {"GET", "HEAD", "OPTIONS"}
 
 
 class Origins:
-    """The origins whose pages may use the broker: its own, and further ones.
+    """The origins whose pages may use the broker: its own and configured ones.
 
     Args:
-        origins: The further ones, such as `https://example.com`.
-        is_open: Whether clients do not authenticate, so that everything that reaches the port may do everything.
+        origins: The configured origins, such as `https://example.com`.
+        is_open: Whether clients do not authenticate, so that every client may do everything.
         is_encrypted: Whether connections use TLS.
     """
 
@@ -28,7 +28,7 @@ class Origins:
         self._is_encrypted = is_encrypted
 
     def allow(self, origin: str) -> bool:
-        """Return whether an origin is one of the further ones."""
+        """Return whether an origin is one of the configured ones."""
         found = _normalize(origin)
         return found is not None and found in self._origins
 
@@ -36,10 +36,10 @@ class Origins:
         """Raise `WebError` if a request comes from a page of another site.
 
         Args:
-            method: The method; GET for one that asks for WebSocket is given as `WEBSOCKET`.
+            method: The method; `WEBSOCKET` for a GET that requests an upgrade to WebSocket.
             headers: The headers of the request.
             is_local: Whether the client has connected to a loopback address.
-            has_session: Whether the browser says by a cookie who the user is.
+            has_session: Whether the browser sends a session cookie.
         """
         host = headers.get("host", "")
         own = _split_host(host)
@@ -72,7 +72,7 @@ class Origins:
 
 
 def _normalize(origin: str) -> tuple[str, str, int] | None:
-    """Return the scheme, the host and the port of an origin; None if it is none."""
+    """Return the scheme, the host and the port of an origin; None if it is malformed."""
     try:
         parts = urlsplit(origin)
         port = parts.port

@@ -1,4 +1,4 @@
-"""The headers of responses."""
+"""Creates the headers of responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def response_headers(head: Head | None, response: AnyResponse, origins: Origins)
     """Return the headers of a response, except those of its length.
 
     Args:
-        head: The head of the request; None if it was not understood.
+        head: The head of the request; None if it was malformed.
         response: The response.
         origins: The origins whose pages may use the broker.
 
@@ -39,7 +39,7 @@ def response_headers(head: Head | None, response: AnyResponse, origins: Origins)
     if head is None:
         return headers
     if response.status == 401 and "www-authenticate" not in given:
-        # A browser that gets the challenge of Basic asks the user itself, in front of the page's own form.
+        # On a Basic challenge, a browser would show its own dialog in front of the page's form.
         is_script = "sec-fetch-mode" in head.headers
         headers += [("WWW-Authenticate", each) for each in (_CHALLENGES[1:] if is_script else _CHALLENGES)]
     origin = head.headers.get("origin")

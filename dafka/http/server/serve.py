@@ -1,4 +1,4 @@
-"""Serves clients of HTTP and WebSocket: both come to one port."""
+"""Serves clients of HTTP and WebSocket on one port."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ async def serve_http(
     """Serve clients of HTTP and WebSocket until the broker stops.
 
     Args:
-        web: What they share.
+        web: The state that they share.
         sockets: The sockets of `open_listening`.
-        task_status: Told that clients are served.
+        task_status: Signalled when the server accepts clients.
     """
     host, port = sockets[0].getsockname()[:2]
     scheme = "http" if web.broker.security.tls is None else "https"
@@ -41,7 +41,7 @@ async def serve_http(
         try:
             await HttpConnection(web, client, _continue_with_websocket).run()
         except Exception:
-            # A mistake of this program must not end the service of other clients.
+            # A bug in this program must not affect other clients.
             web.counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
 
@@ -55,7 +55,7 @@ async def serve_http(
 
 
 def find_advertised_url(web: HttpServer) -> str:
-    """Return where other brokers reach a listener."""
+    """Return the URL at which other brokers reach this server."""
     advertised = web.broker.config.http.advertised_url
     if advertised:
         return advertised.rstrip("/")
@@ -67,7 +67,7 @@ def find_advertised_url(web: HttpServer) -> str:
 
 
 async def _continue_with_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
-    """Serve a connection that continues with WebSocket."""
+    """Serve a connection that is upgraded to WebSocket."""
     counters = request.web.counters
     counters.websocket_connections += 1
     try:

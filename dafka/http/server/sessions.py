@@ -1,4 +1,4 @@
-"""Sessions of browsers: a cookie stands for a user that has proved who it is."""
+"""Browser sessions: a cookie identifies an authenticated user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SESSION_S = 12 * 3600.0
 """How long a session lasts without a request."""
 
 SESSIONS_MAX = 10_000
-"""How many sessions there may be. A further one ends the one that was not used for the longest time."""
+"""The maximum number of sessions. A new one beyond it ends the least recently used one."""
 
 USER_SESSIONS_MAX = 100
 """How many of them one user may have, so that nobody ends those of others."""
@@ -43,7 +43,7 @@ class Sessions:
         self._by_user: dict[str, dict[bytes, None]] = {}
 
     def begin(self, user: User) -> str:
-        """Begin a session, and return the secret that stands for it."""
+        """Begin a session, and return its secret."""
         own = self._by_user.get(user.name, {})
         if len(own) >= USER_SESSIONS_MAX:
             self._remove(next(iter(own)))
@@ -56,7 +56,7 @@ class Sessions:
         return secret
 
     def find(self, secret: str) -> User | None:
-        """Return the user of a session as it was when the session began, and extend the session; None if it is over."""
+        """Return the user of a session as of its beginning, and extend the session; None if it has ended."""
         digest = _digest(secret)
         found = self._sessions.get(digest)
         if found is None:
@@ -69,12 +69,12 @@ class Sessions:
         return found.user
 
     def is_open(self, secret: str) -> bool:
-        """Return whether a session is not over."""
+        """Return whether a session has not ended."""
         found = self._sessions.get(_digest(secret))
         return found is not None and found.expires_at > self._clock()
 
     def end(self, secret: str) -> None:
-        """End a session, if there is one."""
+        """End a session, if it exists."""
         self._remove(_digest(secret))
 
     def _remove(self, digest: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Surveys of the cluster for clients. An observer runs only while somebody asks for them."""
+"""Caches surveys of the cluster. An observer runs only while clients ask for surveys."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Surveys:
         config: The configuration of the broker.
 
     Attributes:
-        problem: Why there is no survey; empty if there is one, or will be.
+        problem: Why there is no survey; empty if there is one, or one is being made.
     """
 
     def __init__(self, config: Config) -> None:
-        # The observer is a node of its own, so it takes another port than the broker.
+        # The observer is a separate node, so it uses another port than the broker.
         self._config = config.with_node(bind=re.sub(r":[0-9]+$", ":*", config.node.bind))
         self._asked = trio.Event()
         self._asked_at = float("-inf")
@@ -48,13 +48,13 @@ class Surveys:
             self.problem = "other nodes are not shown: this broker does not find them through towers"
 
     def newest(self) -> ClusterSurvey | None:
-        """Return the newest survey; None if there is none yet. Further ones are made for a while."""
+        """Return the newest survey; None if there is none yet. Surveys continue for a while."""
         self._asked_at = trio.current_time()
         self._asked.set()
         return self._newest
 
     def holders(self, topic: str, own_address: str) -> dict[str, list[HolderView]]:
-        """Return what other stores than one's own hold of the partitions of a topic, by the partition's address."""
+        """Return what other stores have of the partitions of a topic, by the partition's address."""
         survey = self.newest()
         if survey is None:
             return {}
@@ -65,7 +65,7 @@ class Surveys:
         }
 
     async def run(self) -> None:
-        """Make surveys while they are asked for, until cancelled."""
+        """Make surveys on demand, until cancelled."""
         if self._config.node.discovery != "tower":
             return
         while True:
@@ -78,7 +78,7 @@ class Surveys:
                 _LOGGER.warning("%s", self.problem)
                 await trio.sleep(RETRY_S)
             except Exception:
-                # A mistake of this program must not end the broker.
+                # A bug in this program must not stop the broker.
                 self.problem = "the nodes cannot be observed; the broker's log has the reason"
                 _LOGGER.exception("The nodes cannot be observed")
                 await trio.sleep(RETRY_S)

@@ -1,4 +1,4 @@
-"""How much a broker does: records and bytes a second, from counters that are read now and then."""
+"""Measures a broker's throughput: records and bytes per second, from sampled counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERVAL_MS = 900
 """How long a sample lasts at least. Clients that ask more often share one."""
 
 GAP_MS = 15_000
-"""Samples that are further apart are not joined: nobody has asked in between."""
+"""Samples with a longer distance give no rate: no client asked in between."""
 
 SAMPLES_MAX = 300
 
@@ -22,7 +22,7 @@ class Totals:
 
     Attributes:
         records_in: Records that were made durable.
-        bytes_in: The bytes of their contents.
+        bytes_in: The size of their contents, in bytes.
         records_out: Records that were sent to clients.
         bytes_out: Bytes that were sent to clients.
     """
@@ -35,12 +35,12 @@ class Totals:
 
 @attrs.frozen
 class Rates:
-    """What happened each second.
+    """Rates per second.
 
     Attributes:
         time: When this was measured, in milliseconds since 1970.
         records_in_per_s: Records that were made durable.
-        bytes_in_per_s: The bytes of their contents.
+        bytes_in_per_s: The size of their contents, in bytes.
         records_out_per_s: Records that were sent to clients.
         bytes_out_per_s: Bytes that were sent to clients.
     """
@@ -53,23 +53,23 @@ class Rates:
 
 
 class Measurement:
-    """A measurement that is used for a while, because measuring takes long."""
+    """A cached measurement, because measuring is slow."""
 
     def __init__(self) -> None:
         self._value: dict[str, Any] | None = None
         self._measured_at = 0.0
 
     def find(self, now: float, age_max_s: float) -> dict[str, Any] | None:
-        """Return the value if it is new enough."""
+        """Return the value if it is recent enough."""
         return self._value if self._value is not None and now - self._measured_at < age_max_s else None
 
     def put(self, value: dict[str, Any], now: float) -> None:
-        """Note a new value."""
+        """Store a new value."""
         self._value, self._measured_at = value, now
 
 
 class Activity:
-    """The rates of the last minutes, while anybody asks for them."""
+    """The rates of the last minutes, measured while clients ask for them."""
 
     def __init__(self) -> None:
         self._samples: deque[Rates] = deque(maxlen=SAMPLES_MAX)
@@ -77,11 +77,11 @@ class Activity:
         self._totals = Totals(0, 0, 0, 0)
 
     def is_due(self, time_ms: int) -> bool:
-        """Return whether the counters are to be read again."""
+        """Return whether the counters must be sampled again."""
         return self._time is None or not 0 <= time_ms - self._time < INTERVAL_MS
 
     def add(self, totals: Totals, time_ms: int) -> None:
-        """Note the counters at a time."""
+        """Add a sample of the counters."""
         elapsed_ms = 0 if self._time is None else time_ms - self._time
         if not 0 < elapsed_ms <= GAP_MS:
             self._samples.clear()
@@ -93,7 +93,7 @@ class Activity:
 
     @property
     def newest(self) -> Rates | None:
-        """The newest rates; None if the counters were read only once."""
+        """The newest rates; None if there is only one sample."""
         return self._samples[-1] if self._samples else None
 
     def history(self) -> list[Rates]:

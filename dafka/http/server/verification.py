@@ -1,4 +1,4 @@
-"""The verification of a broker's storage, at the request of an operator."""
+"""Verifies a broker's storage when an operator requests it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ State: TypeAlias = Literal["none", "running", "done", "failed"]
 
 
 class StorageVerification:
-    """The latest verification. One runs at a time, while the broker goes on working.
+    """The latest verification. One runs at a time, and the broker continues to work.
 
     Args:
         storage: The storage.
 
     Attributes:
-        state: Whether it has run.
-        records_read: Records that were read so far.
-        records_total: Records that there are to read.
-        partitions: Partitions that were read, when it is done.
-        damages: The damage that it has found, when it is done.
-        error: Why it has failed; empty if it has not.
-        started_at: When it has begun, in milliseconds since 1970; None if it has not.
-        finished_at: When it has ended, in milliseconds since 1970; None if it has not.
+        state: Whether it has run, is running or has failed.
+        records_read: The number of records read so far.
+        records_total: The number of records to read.
+        partitions: The partitions that were read, when it has finished.
+        damages: The damage that was found, when it has finished.
+        error: Why it failed; empty if it did not.
+        started_at: When it started, in milliseconds since 1970; None if it has not.
+        finished_at: When it ended, in milliseconds since 1970; None if it has not.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -51,7 +51,7 @@ class StorageVerification:
         self.finished_at: int | None = None
 
     def start(self) -> bool:
-        """Begin a verification. Return False if one is running."""
+        """Start a verification. Return False if one is running."""
         if self.state == "running":
             return False
         self._reset()
@@ -61,7 +61,7 @@ class StorageVerification:
         return True
 
     async def run(self) -> None:
-        """Verify the storage whenever it is asked for, until cancelled."""
+        """Verify the storage on request, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -70,7 +70,7 @@ class StorageVerification:
             except StorageError as error:
                 self.state, self.error = "failed", str(error)
             except Exception:
-                # A mistake of this program, or of a plugin, must not end the broker.
+                # A bug in this program, or in a plugin, must not stop the broker.
                 self.state, self.error = "failed", "the broker's log has the reason"
                 _LOGGER.exception("The verification of the storage failed")
             else:

@@ -1,1 +1,1 @@
-"""WebSocket: publish, subscribe with credit, and watch what changes. docs/spec/websocket.md describes the messages."""
+"""The WebSocket protocol: publish, subscribe with credit, and watch resources. See docs/spec/websocket.md."""

@@ -1,4 +1,4 @@
-"""The binary messages of the subprotocol `dafka.binary.v1`: a fixed header, and record batches as they are."""
+"""The binary messages of the subprotocol `dafka.binary.v1`: a fixed header and unchanged record batches."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class BinaryRecords:
 
 
 def decode_publish(data: bytes) -> BinaryPublish:
-    """Return the `publish` that a client has sent as a binary message.
+    """Decode a `publish` that a client has sent as a binary message.
 
     Args:
         data: The message.
 
     Returns:
-        The record batches, and where to append them.
+        The record batches and their log.
 
     Raises:
-        RefusedMessageError: It is none.
+        RefusedMessageError: The message is malformed.
     """
     if len(data) < PUBLISH_HEAD_BYTES:
         raise _refuse(None, f"expected a header of {PUBLISH_HEAD_BYTES} bytes, not {len(data)}")
@@ -91,13 +91,13 @@ def decode_publish(data: bytes) -> BinaryPublish:
 
 
 def encode_publish(identifier: int, topic: str, log: int, batches: bytes) -> bytes:
-    """Return a `publish` as a client sends it."""
+    """Encode a `publish` as a client sends it."""
     name = topic.encode()
     return _PUBLISH.pack(PUBLISH, 0, len(name), log, identifier) + name + batches
 
 
 def encode_records_head(identifier: int, log: int, offset: int, next_offset: int) -> bytes:
-    """Return how `records` begin. Record batches follow.
+    """Encode the header of `records`. Record batches follow it.
 
     Args:
         identifier: The id of the subscription.
@@ -112,7 +112,7 @@ def encode_records_head(identifier: int, log: int, offset: int, next_offset: int
 
 
 def decode_records(data: bytes) -> BinaryRecords:
-    """Return the `records` that a broker has sent as a binary message. Raises `ValueError` if it is none."""
+    """Decode `records` that a broker has sent as a binary message. Raises `ValueError` if malformed."""
     if len(data) < RECORDS_HEAD_BYTES:
         raise ValueError(f"expected a header of {RECORDS_HEAD_BYTES} bytes, not {len(data)}")
     kind, _, _, log, identifier, offset, next_offset = _RECORDS.unpack_from(data)

@@ -1,4 +1,4 @@
-"""The bytes of a WebSocket connection, with limits on the memory and the time that a large message takes."""
+"""Limits the memory and the time that a large message takes on a WebSocket connection."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ SEND_BYTES = 2**18
 
 
 class ClientStream(trio.abc.HalfCloseableStream):
-    """The bytes of a connection.
+    """The byte stream of a connection.
 
-    While a message above 16 KiB is received, room is taken for it as it comes, and the client must send it in time.
+    A message above 16 KiB takes memory from the pool as it arrives, and the client must send it in time.
 
     Args:
         stream: The connection.
-        received: What was received of it before.
+        received: The bytes that were received before.
         memory: The memory for messages that are being received.
         source: The user, or the address of the client.
         message_bytes_max: The size of the largest message.
-        receive_ms: How long a client may take to send a message that it has begun, and a second more for each MiB that
-            it has sent.
+        receive_ms: How long a client may take to send a message that it has begun; one second more for each MiB that it
+            has sent.
 
     Attributes:
-        pending_bytes: Returns how much of an incomplete message was received.
-        last_progress: When the client has last taken a good part of what was sent to it, by Trio's clock.
+        pending_bytes: Returns the number of received bytes of an incomplete message.
+        last_progress: When the client last read a good part of the sent data, by trio's clock.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
         self._upload: Upload | None = None
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Receive bytes, when there is room for the message that they belong to."""
+        """Receive bytes when there is memory for their message."""
         if self._received:
             await trio.lowlevel.checkpoint()
             size = len(self._received) if max_bytes is None else max_bytes
@@ -69,7 +69,7 @@ class ClientStream(trio.abc.HalfCloseableStream):
             raise trio.BrokenResourceError(f"slow message: {error}") from None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes, and note when the client takes many of them."""
+        """Send bytes, and record when the client reads many of them."""
         if len(data) < SMALL_BYTES:
             await self._stream.send_all(data)
             return
@@ -79,18 +79,18 @@ class ClientStream(trio.abc.HalfCloseableStream):
             self.last_progress = trio.current_time()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until there is room for bytes to send."""
+        """Wait until bytes can be sent."""
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Tell the client that nothing else comes. TLS has no sign for that: end the connection instead."""
+        """End the outgoing stream. TLS cannot signal that, so close the connection instead."""
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
             await self._stream.send_eof()
         else:
             await self._stream.aclose()
 
     async def aclose(self) -> None:
-        """Close the connection, and give the room back."""
+        """Close the connection, and release the memory."""
         self._give_back()
         await self._stream.aclose()
 

@@ -1,4 +1,4 @@
-"""Messages as JSON text: those of clients are checked, those of brokers are written."""
+"""Decodes and validates messages of clients in JSON, and encodes messages of brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RefusedMessageError(Exception):
 
 
 def decode_message(text: str | bytes) -> ClientMessage:
-    """Return the message that a client has sent as text.
+    """Decode a message that a client has sent as text.
 
     Args:
         text: The text.
@@ -41,7 +41,7 @@ def decode_message(text: str | bytes) -> ClientMessage:
         The message.
 
     Raises:
-        RefusedMessageError: It is none.
+        RefusedMessageError: The message is malformed.
     """
     try:
         fields = decode_document(text)
@@ -81,22 +81,22 @@ def _build(message: type[ClientMessage], fields: Mapping[str, Any]) -> ClientMes
 
 
 def encode_message(message: attrs.AttrsInstance) -> bytes:
-    """Return a message of the broker as JSON text."""
+    """Encode a message of the broker as JSON text."""
     return encode_document({"type": SERVER_NAMES[type(message)], **attrs.asdict(message, recurse=False)})
 
 
 def encode_view(identifier: int, status: int, body: bytes) -> bytes:
-    """Return a `view` whose body is JSON text already."""
+    """Encode a `view` whose body is already JSON text."""
     return b'{"type":"view","id":%d,"status":%d,"body":%b}' % (identifier, status, body or b"null")
 
 
 def records_head(identifier: int) -> bytes:
-    """Return how `records` of a subscription begin. `encode_records_rest` returns the rest, which others share."""
+    """Encode the beginning of `records`. `encode_records_rest` returns the rest, which subscriptions share."""
     return b'{"type":"records","id":%d' % identifier
 
 
 def encode_records_rest(log: int, offset: int, next_offset: int, records: bytes) -> bytes:
-    """Return how `records` go on. See `records_head`.
+    """Encode the rest of `records`. See `records_head`.
 
     Args:
         log: The log.

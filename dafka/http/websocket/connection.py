@@ -1,8 +1,7 @@
-"""A WebSocket connection that sends what many clients get without copying it for each of them.
+"""A WebSocket connection that sends shared messages without copying them for each client.
 
-Messages to clients are not masked, and no message is compressed with the help of earlier ones (RFC 7692, "no context
-takeover"). So all subscribers of a log get the same bytes behind a head of their own, and an idle connection needs no
-memory for compression.
+Messages to clients are not masked, and each message is compressed by itself (RFC 7692, "no context takeover"). So all
+subscribers of a log get the same bytes after their own header, and an idle connection needs no memory for compression.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ _SYNC_END = b"\x00\x00\xff\xff"
 
 
 def deflate(data: bytes) -> bytes:
-    """Return data compressed, as the end of a compressed message has it."""
+    """Compress data for the end of a compressed message."""
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS)
     return (compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_SYNC_END)
 
 
 def stored_block(data: bytes) -> bytes:
-    """Return up to 64 KiB of data as a part of a compressed message, to which other parts can be appended."""
+    """Return up to 64 KiB of data as a stored block of a compressed message. Other blocks can follow."""
     return struct.pack("<BHH", 0, len(data), len(data) ^ _STORED_BYTES_MAX) + data
 
 
 class _SelectiveDeflate(PerMessageDeflate):
-    """Compresses large texts only: record batches are compressed already if they should be."""
+    """Compresses large texts only. Record batches have their own compression."""
 
     def encode(self, frame: Frame) -> Frame:
         if frame.opcode is not Opcode.TEXT or len(frame.data) < COMPRESSED_BYTES_MIN:
@@ -61,7 +60,7 @@ class _SelectiveDeflate(PerMessageDeflate):
 
 
 class _DeflateFactory(ServerPerMessageDeflateFactory):
-    """Negotiates compression without a context that lasts."""
+    """Negotiates compression without context takeover."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -87,12 +86,12 @@ class Connection(ServerConnection):
 
     Args:
         nursery: Runs the task that receives.
-        stream: The bytes, which begin with the request of the handshake.
+        stream: The byte stream, which begins with the request of the handshake.
         select_subprotocol: Chooses one of the subprotocols that the client offers.
         message_bytes_max: The size of the largest message that is received, uncompressed.
 
     Attributes:
-        is_sending: Whether something waits until the client reads.
+        is_sending: Whether a message waits until the client reads.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Connection(ServerConnection):
             max_size=message_bytes_max,
         )
         stream.pending_bytes = lambda: len(protocol.reader.buffer) + (protocol.current_size or 0)
-        # Keepalive is the session's: a client that is slow to read need not answer pings in time.
+        # The session sends the pings: a client that is slow to read need not answer them in time.
         super().__init__(
             nursery,
             stream,
@@ -123,17 +122,17 @@ class Connection(ServerConnection):
         )
 
     async def send_text(self, message: bytes) -> None:
-        """Send a message that is UTF-8 already."""
+        """Send a message that is already UTF-8."""
         await self.send(message, text=True)
 
     async def send_all_texts(self, messages: Sequence[bytes]) -> None:
-        """Send several messages in one piece."""
+        """Send several messages in one write."""
         async with self.send_context():
             for message in messages:
                 self.protocol.send_text(message)
 
     async def send_shared_text(self, head: bytes, rest: bytes, deflated: bytes | None) -> None:
-        """Send a text whose end other clients get, too.
+        """Send a text whose end is shared with other clients.
 
         Args:
             head: The beginning.
@@ -146,7 +145,7 @@ class Connection(ServerConnection):
             await self._send_parts(_TEXT, head, rest)
 
     async def send_shared_binary(self, head: bytes, rest: bytes) -> None:
-        """Send a binary message whose end other clients get, too."""
+        """Send a binary message whose end is shared with other clients."""
         await self._send_parts(_BINARY, head, rest)
 
     @property
@@ -157,11 +156,11 @@ class Connection(ServerConnection):
 
     @property
     def last_activity(self) -> float:
-        """When the client has last sent something or taken a good part of what was sent to it, by Trio's clock."""
+        """When the client last sent something or read a good part of the sent data, by trio's clock."""
         return max(self._last_received, self._client.last_progress)
 
     async def go_away(self, reason: str) -> None:
-        """Close the connection: the client may connect to another broker. What it still sends is discarded."""
+        """Close the connection: the client can connect to another broker. Its remaining messages are discarded."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._discard)
             await self.aclose(CloseCode.GOING_AWAY, reason)
@@ -173,11 +172,11 @@ class Connection(ServerConnection):
                 await self.recv()
 
     async def end(self) -> None:
-        """End the connection at once."""
+        """Close the connection immediately."""
         await trio.aclose_forcefully(self._client)
 
     async def send_data(self) -> None:
-        """Send what the protocol has to send, small messages in one piece."""
+        """Send the protocol's outgoing data, small messages in one write."""
         writes = self.protocol.writes
         if len(writes) > 1 and all(writes) and sum(map(len, writes)) <= JOINED_BYTES_MAX:
             self.protocol.writes = [b"".join(writes)]
@@ -188,7 +187,7 @@ class Connection(ServerConnection):
             self.is_sending = False
 
     def process_event(self, event: Any) -> None:
-        """Note that the client has sent something."""
+        """Record that the client has sent something."""
         self._last_received = trio.current_time()
         super().process_event(event)
 

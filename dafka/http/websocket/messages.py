@@ -1,6 +1,6 @@
 """The messages of the WebSocket protocol, as tables of their fields.
 
-A message is a JSON object with `type`. Requests have an `id`, which the client chooses, and which their answers repeat.
+A message is a JSON object with `type`. Requests have an `id`, which the client chooses and the responses repeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serves a connection that continues with WebSocket."""
+"""Serves an HTTP connection that is upgraded to WebSocket."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ HEADER_BYTES_MAX = 2**16
 
 
 async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
-    """Serve a client of WebSocket until the connection ends.
+    """Serve a WebSocket client until the connection ends.
 
     Args:
         stream: The connection.
-        received: What was received of it: the request of the handshake, and perhaps more.
-        request: The same request, whose origin and credentials were checked.
+        received: The received bytes: the request of the handshake, and possibly more.
+        request: The same request, with checked origin and credentials.
     """
     web, settings = request.web, request.broker.config.http
     bytes_max = settings.message_bytes_max
-    if request.is_forwarded:  # the other broker has checked the size of its client's message
+    if request.is_forwarded:  # the forwarding broker has checked the size of the message
         bytes_max = max(bytes_max, request.broker.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
     client = ClientStream(
         stream, received, web.receiving, request.principal.user or request.host, bytes_max, settings.receive_ms
@@ -44,7 +44,7 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
         connection = Connection(nursery, client, _select_subprotocol, bytes_max)
         with trio.move_on_after(settings.receive_ms / 1000):
             await connection.handshake(server_header=None)
-        # A client that ends the connection at once gets its close frame answered by the session.
+        # The session answers the close frame of a client that closes immediately.
         if connection.response is None or connection.response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             web.counters.disconnected["refused handshake"] += 1
             await connection.end()
@@ -56,7 +56,7 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
         except* ConnectionClosed:
             reason = "closed" if connection.close_code in {1000, 1001} else "gone"
         except* Exception:
-            # A mistake of this program must not end the service of other clients.
+            # A bug in this program must not affect other clients.
             _LOGGER.exception("ended the WebSocket of the client at %s after an unexpected error", request.host)
             with trio.move_on_after(1):
                 await connection.aclose(_INTERNAL_ERROR)

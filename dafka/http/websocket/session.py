@@ -1,4 +1,4 @@
-"""One client of WebSocket: carries out its requests in their order, and answers them."""
+"""Executes the requests of one WebSocket client in order, and answers them."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def _handles(message: type[_M]) -> Callable[[_Handler], _Handler]:
 
 
 class Session:
-    """The session of one client.
+    """The session of one WebSocket client.
 
     Args:
-        connection: The connection, which is open.
+        connection: The open connection.
         request: The request of its handshake.
     """
 
@@ -215,7 +215,7 @@ class Session:
             self._request.publisher.ensure_topic(message.topic)
         found = find_logs(self._broker, message.topic)
         is_forwarded = self._request.is_forwarded
-        if is_forwarded:  # the other broker asks the leaders of the other logs
+        if is_forwarded:  # the forwarding broker asks the leaders of the other logs
             found = [log for log in found if log.leadership.is_led]
         logs = [
             {
@@ -262,7 +262,7 @@ class Session:
     @_handles(messages.Credit)
     async def _credit(self, message: messages.Credit) -> None:
         subscription = self._subscriptions.get(message.id)
-        if subscription is not None:  # it may have ended while the message was on its way
+        if subscription is not None:  # it can have ended while the message was in flight
             subscription.add_credit(message.records)
 
     @_handles(messages.Unsubscribe)
@@ -302,11 +302,11 @@ class Session:
         await self._connection.send_text(encode_message(messages.Pong(id=message.id)))
 
     def _check_id(self, identifier: int) -> None:
-        """Raise `WebError` if there is a subscription or a watch with an id, or if there are too many."""
+        """Raise `WebError` if a subscription or a watch uses the id, or if there are too many."""
         if identifier in self._subscriptions or identifier in self._watches:
             raise WebError("conflict", f"there is a subscription or a watch with the id {identifier} already")
         count_max = self._settings.subscriptions_max
-        if self._request.is_forwarded:  # one connection carries what clients of another broker ask
+        if self._request.is_forwarded:  # one connection carries the requests of another broker's clients
             count_max *= FORWARDED_FACTOR
         if len(self._subscriptions) + len(self._watches) >= count_max:
             raise WebError("too_many_requests", f"a connection has at most {count_max} subscriptions and watches")
@@ -322,7 +322,7 @@ class Session:
     async def _run_until_error(
         self, identifier: int, running: dict[int, Any], run: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run a subscription or a watch. Tell the client if it ends by an error."""
+        """Run a subscription or a watch. Send an error to the client if it fails."""
         refusal: WebError | None = None
         try:
             await run()
@@ -334,7 +334,7 @@ class Session:
             await self._refuse(identifier, refusal)
 
     async def _answer_publishes(self) -> None:
-        """Answer publishes in their order, when they are durable; those that are durable together in one piece."""
+        """Answer publishes in order when they are durable; several that become durable together in one write."""
         async for identifier, publication in self._answers:
             ready = [await self._answer_publish(identifier, publication)]
             while True:
@@ -357,9 +357,9 @@ class Session:
         return encode_message(messages.PublishedAnswer(id=identifier, offsets=offsets))
 
     async def _keep_alive(self) -> None:
-        """Send pings to a quiet client, and end the connection of one that does not answer for too long.
+        """Send pings to a quiet client. End the connection if it does not answer for too long.
 
-        A client that is slow to read is not ended while it reads at all.
+        A slow client keeps its connection as long as it reads.
         """
         idle_s = self._settings.idle_ms / 1000
         interval_s = min(PING_INTERVAL_S, idle_s / 4)

@@ -1,4 +1,4 @@
-"""Reads of logs that many subscribers share: each part of a log is read and encoded once, and kept for a while."""
+"""Shares reads of logs among subscribers: each part of a log is read and encoded once, and cached briefly."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _T = TypeVar("_T")
 
 
 class EncodedRecords:
-    """Records of a log in one message, without the head, which each subscription has for itself.
+    """Records of a log in one message, without the header, which differs for each subscription.
 
     Args:
         offset: Where the message begins.
@@ -81,7 +81,7 @@ class EncodedRecords:
         self._deflated: bytes | None = None
 
     def deflated(self) -> bytes | None:
-        """Return the rest of the message compressed; None if that does not pay."""
+        """Return the rest of the message compressed; None if compression saves too little."""
         if self._deflated is None and len(self.data) >= COMPRESSED_BYTES_MIN:
             self._deflated = deflate(self.data)
         return self._deflated
@@ -93,7 +93,7 @@ class RecordLine:
 
     Attributes:
         offset: The offset.
-        document: The text; of a large record what `iter_document` makes the text from.
+        document: The text; for a large record, the input of `iter_document`.
     """
 
     offset: int
@@ -108,12 +108,12 @@ class RecordLine:
 
 
 def join_lines(lines: Iterable[RecordLine], begin: Callable[[int], bytes], end: bytes) -> Iterator[bytes]:
-    """Yield lines in pieces of about `JOIN_BYTES`.
+    """Join lines into pieces of about `JOIN_BYTES`.
 
     Args:
         lines: The lines.
-        begin: Returns what precedes the line of an offset.
-        end: What follows each line.
+        begin: Returns the prefix of the line of an offset.
+        end: The suffix of each line.
 
     Yields:
         A piece.
@@ -134,16 +134,16 @@ def join_lines(lines: Iterable[RecordLine], begin: Callable[[int], bytes], end: 
 
 
 class SharedRead:
-    """A part of a log that was read. What it contains is unpacked when it is needed first.
+    """A part of a log that was read. It is unpacked on first use.
 
     Args:
         log: The number of the log.
         read: The records.
-        memory: The memory for what is unpacked. It is taken until nobody holds the read any more.
+        memory: The memory for unpacked records. It is released when the read is no longer referenced.
 
     Attributes:
         read: The records.
-        read_at: When they were read.
+        read_at: When the records were read.
     """
 
     def __init__(self, log: int, read: ReadRecords, memory: MemoryPool) -> None:
@@ -168,10 +168,10 @@ class SharedRead:
         return self._taken
 
     async def texts(self, host: str) -> Sequence[EncodedRecords]:
-        """Return the messages with the records in JSON, at least one.
+        """Return the records as JSON messages, at least one.
 
         Args:
-            host: The address of the client for which memory is taken if they are not there yet.
+            host: The address of the client for which memory is taken if they are not encoded yet.
 
         Returns:
             The messages.
@@ -186,7 +186,7 @@ class SharedRead:
         return self._texts
 
     async def lines(self, host: str) -> Sequence[RecordLine]:
-        """Return each record as a JSON object with the number of the log. See `texts`."""
+        """Return each record as a JSON object with the log's number. See `texts`."""
         async with self._unpacking:
             if self._lines is None:
                 self._lines = await self._unpack(host, lambda: list(self._encode_lines()))
@@ -194,7 +194,7 @@ class SharedRead:
         return self._lines
 
     def binary(self) -> EncodedRecords:
-        """Return the message with the record batches."""
+        """Return the binary message with the record batches."""
         if self._binary is None:
             read = self.read
             data = b"".join([data for _, data in read.batches])
@@ -202,7 +202,7 @@ class SharedRead:
         return self._binary
 
     async def events(self, host: str) -> Iterator[bytes]:
-        """Return the records as server-sent events of a stream with this log alone, in pieces. See `texts`."""
+        """Return the records as server-sent events of a stream of this log only, in pieces. See `texts`."""
         async with self._unpacking:
             if self._events is None:
                 self._events = await self._unpack(host, lambda: list(self._encode_events()))
@@ -210,7 +210,7 @@ class SharedRead:
         return self._event_pieces(self._events)
 
     async def text_of(self, offset: int, count: int, host: str) -> EncodedRecords:
-        """Return a message with at most `count` records from an offset on, in JSON. See `texts`."""
+        """Return a JSON message with at most `count` records from an offset on. See `texts`."""
         async with self._unpacking:
             return await self._unpack(host, lambda: self._encode_part(offset, count))
 
@@ -219,7 +219,7 @@ class SharedRead:
         self._taken += size
 
     async def _unpack(self, host: str, work: Callable[[], _T]) -> _T:
-        """Unpack the records while there is room for what that may take, in a thread if it may take long."""
+        """Unpack the records when there is memory for them, in a thread if it can take long."""
         size = self.read.unpacked_bytes_max
         try:
             if size <= INLINE_BYTES_MAX:
@@ -238,7 +238,7 @@ class SharedRead:
                 yield RecordLine(each["offset"], text)
 
     def _encode_events(self) -> Iterator[bytes | RecordLine]:
-        """Yield events: small ones joined, large ones as their lines, from which they are made while they are sent."""
+        """Yield events: small ones joined; large ones as lines, which are encoded while they are sent."""
         small: list[RecordLine] = []
         size = 0
         for line in self._encode_lines():
@@ -283,7 +283,7 @@ class SharedRead:
         yield self._encode(offset, self.read.next_offset, count, b"[%b]" % b",".join(found))
 
     def _parts(self) -> Iterator[tuple[int, RecordColumns]]:
-        """Yield the records in parts of limited size, with the offset of the first one of each."""
+        """Yield the records in parts of limited size, each with its base offset."""
         for base_offset, columns in self.read.columns():
             if _content_bytes(columns) <= TEXT_CONTENT_BYTES:
                 yield base_offset, columns
@@ -323,7 +323,7 @@ def _content_ends(records: RecordColumns) -> Sequence[int]:
 
 @attrs.define(eq=False)
 class _Reading:
-    """A read that has begun."""
+    """A read in progress."""
 
     ended: trio.Event = attrs.field(factory=trio.Event)
 
@@ -332,12 +332,12 @@ _Place: TypeAlias = tuple[Log, str, int, int, int]
 
 
 class SharedReads:
-    """The reads that subscribers of all connections share.
+    """The reads that the subscribers of all connections share.
 
     Args:
-        access: Reaches the logs.
-        memory: The memory for what is unpacked.
-        kept_bytes: The size of all reads that are kept.
+        access: Access to the logs.
+        memory: The memory for unpacked records.
+        kept_bytes: The maximum size of all cached reads, in bytes.
     """
 
     def __init__(self, access: LogAccess, memory: MemoryPool, kept_bytes: int = KEPT_BYTES) -> None:
@@ -356,12 +356,12 @@ class SharedReads:
             bytes_max: The approximate maximum size of the records.
 
         Returns:
-            The records; none if there are no further ones yet.
+            The records; none if there are no more records yet.
 
         Raises:
             WebError: The topic was deleted, the storage fails, or the leader cannot be reached.
         """
-        # Another branch of the log may have other records at the same offset.
+        # Another leader epoch can have other records at the same offset.
         key = (log, log.leadership.leader, log.leadership.epoch, offset, bytes_max)
         while (reading := self._reading.get(key)) is not None:
             await reading.ended.wait()
@@ -369,7 +369,7 @@ class SharedReads:
         is_recent = found is not None and trio.current_time() < found.read_at + KEPT_S
         if found is not None and is_recent and offset >= log.index.start_offset and not log.is_gone:
             self._kept.move_to_end(key)
-            self._drop_oldest()  # what is kept may have been unpacked meanwhile
+            self._drop_oldest()  # a cached read can have been unpacked meanwhile
             return found
         reading = self._reading[key] = _Reading()
         try:

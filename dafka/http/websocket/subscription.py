@@ -1,4 +1,4 @@
-"""One subscription: records of the logs of a topic, while there is credit and the client reads."""
+"""Sends a subscription's records while there is credit and the client reads."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _T = TypeVar("_T")
 
 @attrs.frozen(kw_only=True)
 class SubscriptionContext:
-    """What the subscriptions of a connection have in common.
+    """The state that the subscriptions of a connection share.
 
     Attributes:
-        access: Reaches the logs.
+        access: Access to the logs.
         reads: The reads that all subscribers share.
         connection: The connection of the client.
-        is_binary: Whether the client gets record batches.
-        check: Raises `WebError` if the client may not read a topic (any more).
-        count_sent: Counts records that were sent of a topic.
+        is_binary: Whether the client receives record batches.
+        check: Raises `WebError` if the client may not read a topic, or no longer.
+        count_sent: Counts sent records of a topic.
         host: The address of the client.
     """
 
@@ -48,18 +48,18 @@ class SubscriptionContext:
 
 
 class Subscription:
-    """A subscription. Nothing is queued for it: records wait in the log until the client takes them.
+    """A subscription. It has no queue: records stay in the log until the client reads them.
 
     Args:
         identifier: Its id.
         topic: The topic.
         offsets: The offset at which to begin in each log.
         credit: How many records may be sent.
-        context: What the subscriptions of the connection have in common.
-        has_all_logs: Whether logs that the topic gets later belong to it.
+        context: The state that the subscriptions of the connection share.
+        has_all_logs: Whether it includes logs that are added to the topic later.
 
     Attributes:
-        ended: Set when nothing else is sent.
+        ended: Set when nothing else will be sent.
         credit: How many records may still be sent; negative after a batch that had more records than there was credit.
     """
 
@@ -87,13 +87,13 @@ class Subscription:
         self._follower = DivergenceTracker(context.access.broker.node)
 
     def add_credit(self, records: int) -> None:
-        """Let further records be sent."""
+        """Allow more records to be sent."""
         self.credit += records
         if self.credit > 0:
             self._has_credit.set()
 
     def stop(self) -> None:
-        """End the subscription behind the message that is being sent; `ended` is set then."""
+        """End the subscription after the current message; then `ended` is set."""
         self._is_stopping = True
         self._waiting.cancel()
 
@@ -120,7 +120,7 @@ class Subscription:
             self.ended.set()
 
     async def _wait(self, wait: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Wait for something, or until the subscription is to end, or for a moment."""
+        """Wait for an event, the end of the subscription or a short timeout."""
         with trio.CancelScope() as self._waiting:
             if self._is_stopping:
                 self._waiting.cancel()
@@ -158,9 +158,9 @@ class Subscription:
                     break
                 if message.record_count > self.credit:
                     await self._send(log, await read.text_of(message.offset, self.credit, self._context.host))
-                    break  # there may be further credit already, but the next message does not follow
+                    break  # there can be new credit, but the next message would not be contiguous
                 await self._send(log, message)
-        # The other logs come first when there is credit again.
+        # The other logs are first when there is credit again.
         self._offsets[log] = self._offsets.pop(log)
 
     async def _send(self, log: Log, message: EncodedRecords) -> None:

@@ -1,4 +1,4 @@
-"""Tables of the fields of messages: what each may contain, for checking and for the documentation."""
+"""Declares the fields of messages, for validation and documentation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WATCH_INTERVAL_MS_MIN = 500
 
 @attrs.frozen
 class Kind:
-    """What a field may contain.
+    """The kind of value that a field contains.
 
     Attributes:
         expected: A description, for errors and documentation.
-        accepts: Whether a value of JSON is of the kind.
+        accepts: Whether a JSON value is of the kind.
     """
 
     expected: str
@@ -62,12 +62,12 @@ ANY = Kind("anything", lambda _value: True)
 
 
 def required(kind: Kind, description: str, name: str = "") -> Any:
-    """Declare a field that a message must have; `name` is its name in messages, if that is no name in Python."""
+    """Declare a required field; `name` is its name in messages, if that is not a Python identifier."""
     return attrs.field(kw_only=True, metadata={"kind": kind, "description": description, "name": name})
 
 
 def optional(kind: Kind, description: str) -> Any:
-    """Declare a field that a message may have."""
+    """Declare an optional field."""
     return attrs.field(kw_only=True, default=None, metadata={"kind": kind, "description": description, "name": ""})
 
 

@@ -1,4 +1,4 @@
-"""Watching resources of the HTTP API: a client gets what GET answers, and again whenever that has changed."""
+"""Watches resources of the HTTP API: a client gets the response to GET, and again whenever it has changed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class WatchedResource:
     Args:
         identifier: The id of the watch.
         path: The path and the query.
-        interval_ms: How often the resource is looked at.
+        interval_ms: How often the resource is checked, in milliseconds.
         request: The request of the connection's handshake.
         connection: The connection.
 
     Attributes:
-        ended: Set when nothing else is sent.
+        ended: Set when nothing else will be sent.
     """
 
     def __init__(self, identifier: int, path: str, interval_ms: int, request: Request, connection: Connection) -> None:
@@ -36,12 +36,12 @@ class WatchedResource:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """End the watch behind the message that is being sent; `ended` is set then."""
+        """End the watch after the current message; then `ended` is set."""
         self._is_stopping = True
         self._waiting.cancel()
 
     async def run(self) -> None:
-        """Send the resource whenever it has changed, until `stop` is called. Raises `WebError` if it is no JSON."""
+        """Send the resource whenever it has changed, until `stop` is called. Raises `WebError` if it is not JSON."""
         last: tuple[int, bytes] | None = None
         try:
             while not self._is_stopping:
@@ -56,7 +56,7 @@ class WatchedResource:
             self.ended.set()
 
     async def _get(self) -> tuple[int, bytes] | None:
-        """Return the status and the body; None if the watch is to end."""
+        """Return the status and the body; None if the watch must end."""
         with trio.CancelScope() as self._waiting:
             response = await answer_get(self._request, self._path, self._request.principal)
             if not isinstance(response, Response) or response.content_type not in {JSON, ""}:

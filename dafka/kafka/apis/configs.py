@@ -30,7 +30,7 @@ _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 
 
 class Setting(NamedTuple):
-    """A setting as clients see it: its name, its value, where that comes from, and its type in Kafka's numbers."""
+    """A setting as clients see it: name, value, source and type, in Kafka's numbers."""
 
     name: str
     value: str
@@ -151,7 +151,7 @@ async def alter_configs_incrementally(
 
 
 def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
-    """Return settings after changes; None if one is neither set nor deleted."""
+    """Return the settings after changes; None if an operation is neither SET nor DELETE."""
     for change in changes:
         if change.config_operation == DELETE:
             settings.pop(change.name, None)

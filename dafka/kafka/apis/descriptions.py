@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions, DescribeLogDirs, DescribeProducers and ListConfigResources: what consoles ask for."""
+"""DescribeTopicPartitions, DescribeLogDirs, DescribeProducers and ListConfigResources: APIs for consoles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PAGE_LOGS_MAX = 2000
 async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Answer with a page of the logs of topics, in the order of their names."""
+    """Answer with a page of the logs of topics, by name."""
     node, cluster = context.broker.node, context.view_cluster()
     names = sorted({each.name for each in request.topics} or node.topics)
     cursor = request.cursor
@@ -105,7 +105,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 @handles(DescribeLogDirsRequest)
 async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Answer with the size of the logs that this broker keeps in its storage."""
+    """Answer with the sizes of the logs that this broker stores."""
     node, cluster = context.broker.node, context.view_cluster()
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
@@ -164,8 +164,8 @@ def _describe_log(context: RequestContext, topic: str, number: int) -> Partition
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Answer with topics and brokers, which have settings."""
-    if context.header.api_version == 0:  # it asks for the settings of clients' metrics, which there are none of
+    """Answer with the topics and brokers, which have settings."""
+    if context.header.api_version == 0:  # it asks for the settings of client metrics, which do not exist here
         return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=[])
     types = set(request.resource_types) or {TOPIC, BROKER}
     found: list[ConfigResource] = []

@@ -1,4 +1,4 @@
-"""ElectLeaders: has the preferred replicas of logs lead them."""
+"""ElectLeaders: makes preferred replicas the leaders of their logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFERRED = 0
 
 @handles(ElectLeadersRequest)
 async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Have logs led by their preferred replicas."""
+    """Make the preferred replicas of logs their leaders."""
     node, asked = context.broker.node, request.topic_partitions
     if asked is None:
         partitions = [(topic.name, number) for topic in node.topics.values() for number in range(topic.log_count)]
@@ -46,7 +46,7 @@ async def _elect(context: RequestContext, log: Log | None, request: ElectLeaders
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if request.election_type == PREFERRED:
         return await context.broker.elections.elect_preferred(log, max(request.timeout_ms, 0) / 1000)
-    # An unclean election would lose records that were acknowledged.
+    # An unclean election would lose acknowledged records.
     has_leader = log.leadership.is_led or log.leadership.leader
     return ErrorCode.ELECTION_NOT_NEEDED if has_leader else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 

@@ -1,7 +1,7 @@
-"""Fetch: batches of records are read from logs, at once or when there are enough of them.
+"""Fetch: reads record batches from logs, immediately or when there are enough bytes.
 
-Clients read from the leader of a log. One that says its rack is sent to an in-sync replica there, if there is one
-(KIP-392).
+Clients read from the leader of a log. A client that sends its rack is redirected to an in-sync replica there, if one
+exists (KIP-392).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dafka.kafka.server.fetch_sessions import LogProgress, SessionFetch
 from dafka.storage.plugin_helpers import now_ms
 
 RESPONSE_BYTES_MAX = 50 * 2**20
-"""The largest answer, whatever a client asks for, unless a single batch is larger."""
+"""The maximum size of a response in bytes, unless a single batch is larger."""
 
 READ_COMMITTED = 1
 """The isolation level of clients that want committed records only."""
@@ -45,7 +45,7 @@ _TIMES_VERSION = 2
 
 @attrs.define
 class _Wanted:
-    """What a client wants of one log."""
+    """A client's request for one log."""
 
     topic: str
     partition: FetchPartition
@@ -55,13 +55,13 @@ class _Wanted:
 
 @handles(FetchRequest)
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Answer with records, or wait for them for `max_wait_ms`."""
+    """Answer with records. Wait for them up to `max_wait_ms`."""
     deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
     session = _begin_session(context, request)
     if session.error_code:
         return FetchResponse(error_code=session.error_code, responses=[])
     while True:
-        # While it waits, logs may be deleted, and other brokers may become their leaders.
+        # During the wait, logs can be deleted and leaders can change.
         find = context.broker.node.find_log
         wanted = [
             _Wanted(partition.topic, each, find(partition.topic, each.partition))
@@ -83,10 +83,10 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
 
 
 def _withhold_ends(context: RequestContext, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
-    """Refuse to say that a log has no further records, where another broker may have begun to lead it.
+    """Replace empty results of logs that another broker could lead by now with an error.
 
-    Records that were read are never wrong. This is the last step before the answer: the process may have been stopped
-    at any moment before.
+    Records that were read are always valid. This is the last step before the response, because the process can have
+    been paused at any moment before.
     """
     for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
         log = each.log
@@ -107,23 +107,23 @@ def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFet
 
 
 def _choose_replicas(cluster: ClusterView, rack: str, wanted: list[_Wanted]) -> None:
-    """Note which logs a client should read from a broker in its rack."""
+    """Set the preferred read replica of logs for a client with a rack."""
     for each in wanted:
         if each.log is not None:
             each.read_replica = cluster.find_read_replica(each.log, rack)
 
 
 def _is_urgent(part: PartitionData) -> bool:
-    """Return whether the client should know something at once, besides records."""
+    """Return whether the client must be answered immediately, apart from records."""
     return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
 
 
 async def _read_within_memory(
     context: RequestContext, request: FetchRequest, wanted: list[_Wanted]
 ) -> list[PartitionData]:
-    """Read no more than there is room for, while other clients do not read their answers.
+    """Read within the memory that unread responses of other clients leave.
 
-    A batch that is larger than what was granted is returned only if it fits nevertheless; else the client asks again.
+    A batch that is larger than the granted memory is returned only if it still fits; otherwise the client asks again.
     """
     answers = context.listener.answers
     granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
@@ -159,7 +159,7 @@ async def _read(context: RequestContext, request: FetchRequest, wanted: _Wanted,
         part = await _read_log(context, request, wanted, log, bytes_max)
         if log.leadership.epoch == epoch:
             return part
-        error = find_reader_error(log, known)  # what was read may be of either branch
+        error = find_reader_error(log, known)  # the records read can be of either epoch
     part = _part(wanted, error)
     if error in LEADER_ERRORS:
         part.current_leader = context.view_cluster().describe_leader(log)
@@ -202,7 +202,7 @@ async def _read_log(
 
 
 async def _read_messages(context: RequestContext, log: Log, offset: int, end: int, limit: int) -> list[bytes]:
-    """Return records for old clients: in a message set, uncompressed, and no more of them than the client accepts."""
+    """Return records for old clients: an uncompressed message set, within the size that the client accepts."""
     batches = await context.broker.node.reader.read(log, offset, end, limit, limit)
     magic = int(context.header.api_version >= _TIMES_VERSION)
 
@@ -213,7 +213,7 @@ async def _read_messages(context: RequestContext, log: Log, offset: int, end: in
 
 
 def _find_offset_error(log: Log, offset: int) -> ErrorCode:
-    """Return what is wrong with an offset. Records between the high watermark and the end of the log are waited for."""
+    """Return an offset's error. Offsets between the high watermark and the log end are valid: the read waits."""
     if log.index.start_offset <= offset <= max(log.high_watermark, log.index.end_offset):
         return ErrorCode.NONE
     is_ahead = offset >= log.index.start_offset and not log.leadership.is_led
@@ -221,7 +221,7 @@ def _find_offset_error(log: Log, offset: int) -> ErrorCode:
 
 
 def _find_divergence(log: Log, partition: FetchPartition) -> EpochEndOffset | None:
-    """Return where the records that a client has read stop being those of the log; None if they do not."""
+    """Return where the records that a client has read diverge from the log; None if they do not."""
     if partition.last_fetched_epoch < 0:
         return None
     epoch, end = find_epoch_end(log, partition.last_fetched_epoch) or (-1, -1)

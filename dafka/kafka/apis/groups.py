@@ -1,4 +1,4 @@
-"""The APIs of groups: finding their coordinator, joining, assignments, and administration."""
+"""The APIs of groups: coordinators, membership, assignments and administration."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: i
 
 @handles(JoinGroupRequest)
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    """Let a member join a group. The answer comes when the group's members are known."""
+    """Add a member to a group. The response follows when the group's members are known."""
     version = context.header.api_version
     timeout_ms = request.rebalance_timeout_ms
     join = JoinRequest(
@@ -115,7 +115,7 @@ async def join_group(context: RequestContext, request: JoinGroupRequest) -> Join
 
 @handles(SyncGroupRequest)
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    """Tell a member its assignment, when the leader has assigned."""
+    """Answer with a member's assignment when the group's leader has sent it."""
     sync = SyncRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: the brokers, the topics, and who leads which log."""
+"""Metadata and DescribeCluster: the brokers, the topics, and the leaders of their logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dafka.kafka.server.cluster_view import ClusterView
 
 @handles(MetadataRequest)
 async def describe_metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Answer with the brokers and the topics. Topics that are asked for by name are created if that is allowed."""
+    """Answer with the brokers and the topics. Topics requested by name are created if that is allowed."""
     node = context.broker.node
     is_for_all = request.topics is None or (context.header.api_version == 0 and not request.topics)
     found: list[Topic | MetadataResponseTopic] = []
@@ -54,7 +54,7 @@ async def describe_metadata(context: RequestContext, request: MetadataRequest) -
 async def _find(
     context: RequestContext, asked: MetadataRequestTopic, *, may_create: bool
 ) -> Topic | MetadataResponseTopic:
-    """Return a topic, or the answer if there is none."""
+    """Return a topic, or the error response if it does not exist."""
     node, name = context.broker.node, asked.name
     topic = context.find_topic(name, asked.topic_id)
     if topic is None and name is None:
@@ -99,7 +99,7 @@ def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> M
 
 @handles(DescribeClusterRequest)
 async def describe_cluster(context: RequestContext, _request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer with the brokers that clients are told of."""
+    """Answer with the brokers advertised to clients."""
     cluster = context.view_cluster()
     return DescribeClusterResponse(
         throttle_time_ms=0,

@@ -91,7 +91,7 @@ async def fetch_offsets(context: RequestContext, request: OffsetFetchRequest) ->
 async def _fetch(
     context: RequestContext, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
 ) -> tuple[dict[str, dict[int, FetchedOffset]], ErrorCode]:
-    """Return the offsets of a group. Clients that get no error of the group find it at each log."""
+    """Return the offsets of a group. In versions without a group error, each log has the error."""
     by_topic: dict[str, dict[int, FetchedOffset]] = {}
     error = ErrorCode.NONE
     try:
@@ -110,7 +110,7 @@ def _answer_commit(
     make_topic: Callable[..., _Topic],
     make_partition: Callable[..., Any],
 ) -> list[_Topic]:
-    """Return the error code of each log in a request. Those that are not named are of logs that do not exist."""
+    """Return the error code of each log in a request. Logs without an entry do not exist."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return [
         make_topic(
@@ -167,6 +167,6 @@ def _offsets_in(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> dict[T
 def _of_known_logs(
     context: RequestContext, offsets: Mapping[TopicPartition, OffsetToCommit]
 ) -> dict[TopicPartition, OffsetToCommit]:
-    """Return the offsets of logs that exist."""
+    """Return the offsets of existing logs."""
     node = context.broker.node
     return {log: offset for log, offset in offsets.items() if node.find_log(log.topic, log.partition) is not None}

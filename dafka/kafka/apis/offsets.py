@@ -33,7 +33,7 @@ _NOT_AVAILABLE_VERSION = 5
 
 @handles(ListOffsetsRequest)
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Answer with the first offset, the end offset, or the first offset from a time on."""
+    """Answer with the first offset, the end offset, or the first offset at a timestamp or later."""
     topics = []
     for topic in request.topics:
         parts = [await _find_offset(context, request, topic.name, each) for each in topic.partitions]

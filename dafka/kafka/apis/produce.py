@@ -1,4 +1,4 @@
-"""Produce: batches of records are checked, and appended in the order in which the client has sent them."""
+"""Produce: validates record batches, and appends them in the order in which the client sent them."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ Pending: TypeAlias = Callable[[], Awaitable[PartitionProduceResponse]]
 
 
 class ProduceRefusedError(Exception):
-    """A client that wants no acknowledgement has sent what cannot be appended: it is disconnected, as by Kafka."""
+    """A request with acks=0 cannot be appended. The client is disconnected, as in Kafka."""
 
 
 async def begin_produce(
     context: RequestContext, request: ProduceRequest
 ) -> Callable[[], Awaitable[ProduceResponse | None]]:
-    """Append what a client has sent, while there is room for it.
+    """Append a client's records when there is memory for them.
 
     Args:
         context: The client.
         request: The request.
 
     Returns:
-        A function that waits until everything is durable, with acks=all at enough replicas, and returns the response;
-        None if the client wants none.
+        A function that waits until everything is durable (with acks=all on enough replicas) and returns the response;
+        None with acks=0.
     """
     pending: list[tuple[str, list[Pending]]] = []
     for topic in request.topic_data:
@@ -97,7 +97,7 @@ async def begin_produce(
 
 
 async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionProduceResponse:
-    """Wait for records that the client does not wait for, while its next answers do: not longer than others wait."""
+    """Wait for records sent with acks=0, because later responses wait for them. It waits no longer than others."""
     try:
         with context.broker.node.waits.bounded():
             return await pending()
@@ -106,7 +106,7 @@ async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionP
 
 
 async def _wait_capacity(context: RequestContext) -> str:
-    """Wait for room for the records of one log: few compressed bytes may be many. Return why there is none."""
+    """Wait for memory for the records of one log, which can be compressed. Return the problem if there is none."""
     try:
         await context.broker.node.wait_capacity()
     except StorageError as error:
@@ -150,7 +150,7 @@ async def _append(
 
 
 def _check_request(request: ProduceRequest, problem: str) -> None:
-    """Raise `AppendRefusedError` if nothing of a request can be appended."""
+    """Raise `AppendRefusedError` if no part of a request can be appended."""
     if request.acks not in {-1, 0, 1}:
         raise AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
     if problem:
@@ -158,7 +158,7 @@ def _check_request(request: ProduceRequest, problem: str) -> None:
 
 
 def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview | None) -> list[Batch]:
-    """Return the batches in a request, whose CRCs are checked. Raises `AppendRefusedError`."""
+    """Return the batches in a request after checking their CRCs. Raises `AppendRefusedError`."""
     if not records:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
     version = context.header.api_version

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: which brokers keep logs."""
+"""AlterPartitionReassignments and ListPartitionReassignments: the replicas of logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dafka.kafka.protocol.messages.reassignments import (
 async def alter_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Let other brokers begin to keep logs, or cancel that."""
+    """Start or cancel reassignments of logs."""
     may_change_count = request.allow_replication_factor_change
     responses = [
         ReassignableTopicResponse(
@@ -72,7 +72,7 @@ def _begin(
 
 
 def _cancel(context: RequestContext, log: Log) -> ErrorCode:
-    """Let brokers choose who keeps a log: those that do go on, and one too many leaves."""
+    """Cancel a reassignment. Current replicas stay, surplus replicas leave, and the brokers choose again."""
     if log not in _ongoing(context):
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     context.broker.node.change_replicas(log, ())
@@ -80,7 +80,7 @@ def _cancel(context: RequestContext, log: Log) -> ErrorCode:
 
 
 def _ongoing(context: RequestContext) -> dict[Log, tuple[str, ...]]:
-    """Return the logs whose replicas are not yet those that somebody has asked for, and the latter."""
+    """Return the logs whose reassignment is not complete, with their target replicas."""
     node, cluster = context.broker.node, context.view_cluster()
     found: dict[Log, tuple[str, ...]] = {}
     for topic in node.topics.values():
@@ -95,7 +95,7 @@ def _ongoing(context: RequestContext) -> dict[Log, tuple[str, ...]]:
 async def list_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Answer with the changes of replicas that are not done."""
+    """Answer with the ongoing reassignments."""
     cluster = context.view_cluster()
     asked = None if request.topics is None else {each.name: set(each.partition_indexes) for each in request.topics}
     topics: dict[str, list[OngoingPartitionReassignment]] = {}

@@ -1,4 +1,4 @@
-"""The APIs that create and delete topics, and give them further logs."""
+"""The APIs that create and delete topics, and add logs to them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool
 
 
 def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]:
-    """Return the brokers that a client names for each log; none if it names none. Raises `AssignmentError`."""
+    """Return the replicas that a client requests for each log; none by default. Raises `AssignmentError`."""
     if not asked.assignments:
         check_factor(cluster, asked.replication_factor)
         return []
@@ -93,7 +93,7 @@ def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]
 
 
 def _count_replicas(context: RequestContext, topic: Topic, asked: int) -> int:
-    """Return on how many brokers a topic is kept, or would be."""
+    """Return the number of replicas that a topic has, or would have."""
     cluster = context.view_cluster()
     logs = context.broker.node.logs(topic.name)
     if logs:
@@ -103,7 +103,7 @@ def _count_replicas(context: RequestContext, topic: Topic, asked: int) -> int:
 
 @handles(DeleteTopicsRequest, changes_topics=True)
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete topics, and the offsets that groups have committed for them."""
+    """Delete topics and their committed offsets."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
     asked += [(each.name, each.topic_id) for each in request.topics]
     responses = []
@@ -126,7 +126,7 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
 
 @handles(CreatePartitionsRequest, changes_topics=True)
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Give topics further logs."""
+    """Add logs to topics."""
     results = [await _add_logs(context, each, request.validate_only) for each in request.topics]
     return CreatePartitionsResponse(throttle_time_ms=0, results=results)
 

@@ -48,7 +48,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
 
 @handles(AddPartitionsToTxnRequest)
 async def add_partitions(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    """Let logs take part in a transaction: all of them, or none if one does not exist."""
+    """Add logs to a transaction: all of them, or none if one does not exist."""
     broker = context.broker
     logs = [TopicPartition(topic.name, each) for topic in request.v3_and_below_topics for each in topic.partitions]
     unknown = {log for log in logs if broker.node.find_log(log.topic, log.partition) is None}
@@ -81,7 +81,7 @@ async def add_partitions(context: RequestContext, request: AddPartitionsToTxnReq
 
 @handles(AddOffsetsToTxnRequest)
 async def add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-    """Let the offsets of a group take part in a transaction."""
+    """Add the offsets of a group to a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
     answer = await context.broker.transactions.add_offsets(request.transactional_id, producer, request.group_id)
     return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
@@ -127,9 +127,9 @@ async def describe_transactions(
 
 @handles(ListTransactionsRequest)
 async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    """Answer with the transactional ids that pass the filters."""
+    """Answer with the transactional ids that match the filters."""
     known = {phase.value for phase in TransactionPhase}
-    if request.transactional_id_pattern:  # a pattern of a client could keep this process busy without end
+    if request.transactional_id_pattern:  # a client's pattern could block this process
         error = ErrorCode.INVALID_REGULAR_EXPRESSION
         return ListTransactionsResponse(
             throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
@@ -161,14 +161,14 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
 
 
 def _error_for(context: RequestContext, error: ErrorCode, fenced_version: int) -> ErrorCode:
-    """Return an error in the words of a client's version: older ones do not know PRODUCER_FENCED."""
+    """Return the error code for a client's version: older versions do not know PRODUCER_FENCED."""
     if error is ErrorCode.PRODUCER_FENCED and context.header.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
 def describe_nothing(name: str, error: ErrorCode) -> TransactionState:
-    """Return what DescribeTransactions says of a transactional id of which only an error is known."""
+    """Return the entry of DescribeTransactions for a transactional id with an error."""
     return TransactionState(
         error_code=error,
         transactional_id=name,

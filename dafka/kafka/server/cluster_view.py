@@ -1,4 +1,4 @@
-"""The cluster as clients of Kafka see it: brokers have numbers, and each log has a leader and replicas among them."""
+"""Presents the cluster to clients of Kafka: brokers by number, and the leader and replicas of each log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_NODE = -1
 
 @attrs.frozen
 class Node:
-    """A broker, and where clients of Kafka reach it.
+    """A broker and its address for clients of Kafka.
 
     Attributes:
         number: Its number.
@@ -39,14 +39,14 @@ class LogView:
     """The leader and the replicas of a log, by number.
 
     Attributes:
-        error_code: NONE, or LEADER_NOT_AVAILABLE.
-        leader: The leader; `NO_NODE` if there is none that clients can reach. A broker that does not hear most of the
-            replicas names the last one that it knew, as Kafka's brokers do when they are cut off.
-        epoch: The leader epoch; one less while there is no leader that clients can reach. Some clients look where the
-            epoch that they know ends only when they hear of a later one together with its leader.
-        replicas: The brokers that keep the log.
-        in_sync: The living ones that have all of it. A broker that does not lead the log names all living ones.
-        offline: Those of them that are not alive.
+        error_code: NONE or LEADER_NOT_AVAILABLE.
+        leader: The leader; `NO_NODE` if there is none that clients can reach. A broker without a quorum reports the
+            last leader that it knew, as a disconnected broker of Kafka does.
+        epoch: The leader epoch; one less while there is no leader that clients can reach. Some clients look up the end
+            of their epoch only when they learn a later epoch together with its leader.
+        replicas: The replicas of the log.
+        in_sync: The in-sync replicas. A broker that does not lead the log reports all living replicas.
+        offline: The replicas that are not alive.
     """
 
     error_code: ErrorCode
@@ -67,9 +67,9 @@ class ClusterView:
     Attributes:
         brokers: The brokers.
         own: The broker that the client is connected to.
-        nodes: The brokers that clients are told of, by number; see `Brokers.listed`.
-        cluster_id: The id of the cluster. It is the address of the broker with the smallest number, living or not, so
-            that it is the same at each broker, and stays while brokers with larger numbers come and go.
+        nodes: The brokers advertised to clients, by number; see `Brokers.listed`.
+        cluster_id: The id of the cluster: the address of the broker with the smallest number, living or not. It is the
+            same at each broker, and does not change while brokers with larger numbers come and go.
     """
 
     def __init__(self, brokers: Brokers, endpoint: tuple[str, int]) -> None:
@@ -88,14 +88,14 @@ class ClusterView:
 
     @property
     def controller(self) -> int:
-        """The listed broker with the smallest number, to which clients send what may go to any broker."""
+        """The listed broker with the smallest number. Clients send it requests that any broker can serve."""
         return self.nodes[0].number
 
     def list_nodes(self, leaders: Collection[int] = ()) -> list[Node]:
-        """Return the brokers that clients are told of, by number.
+        """Return the brokers advertised to clients, by number.
 
         Args:
-            leaders: The numbers of the leaders that a response names. They are among these brokers.
+            leaders: The numbers of the leaders in a response. They are included.
 
         Returns:
             The brokers.
@@ -104,7 +104,7 @@ class ClusterView:
         return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
 
     def find_node(self, address: str) -> Node | None:
-        """Return the broker with an address; None if it is not known, or has no listener for clients of Kafka."""
+        """Return the broker with an address; None if it is not known, or does not serve clients of Kafka."""
         number = self._numbers.get(address)
         return None if number is None else self._nodes.get(number)
 
@@ -128,17 +128,17 @@ class ClusterView:
         )
 
     def replicas_of(self, log: Log) -> tuple[str, ...]:
-        """Return the addresses of the brokers that keep a log."""
+        """Return the addresses of the replicas of a log."""
         leader = self.brokers.leader_of(log.leadership)
         return log.leadership.replicas or ((leader,) if leader else ())
 
     def describe_leader(self, log: Log) -> LeaderIdAndEpoch:
-        """Return who leads a log, for a client that has asked another broker."""
+        """Return the leader of a log, for a client that has sent its request to another broker."""
         view = self.describe_log(log)
         return LeaderIdAndEpoch(leader_id=view.leader, leader_epoch=view.epoch)
 
     def describe_endpoints(self, leaders: Iterable[LeaderIdAndEpoch | None]) -> list[NodeEndpoint]:
-        """Return where clients reach leaders that a response names."""
+        """Return the endpoints of the leaders in a response."""
         numbers = {each.leader_id for each in leaders if each is not None}
         return [
             NodeEndpoint(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
@@ -147,14 +147,14 @@ class ClusterView:
         ]
 
     def find_read_replica(self, log: Log, rack: str) -> int:
-        """Return the broker in a rack from which clients there should read a log that this broker leads.
+        """Return the replica in a rack from which clients there should read a log that this broker leads.
 
         Args:
             log: The log.
-            rack: The rack of the client; empty if it has not said any.
+            rack: The rack of the client; empty if it has not sent one.
 
         Returns:
-            The number of a living in-sync replica; `NO_NODE` if this broker is as near, or there is none.
+            The number of a living in-sync replica; `NO_NODE` if there is none, or this broker is in the same rack.
         """
         leadership = log.leadership
         if not rack or not leadership.is_led or not leadership.is_follower_readable or self.own.rack == rack:
@@ -164,11 +164,11 @@ class ClusterView:
         return near[log.number % len(near)] if near else NO_NODE
 
     def numbers_of(self, addresses: Iterable[str]) -> list[int]:
-        """Return the numbers of brokers. Those that are not known are left out."""
+        """Return the numbers of brokers. Unknown brokers are left out."""
         return [self._numbers[each] for each in addresses if each in self._numbers]
 
 
 def split_listener(listener: str) -> tuple[str, int] | None:
-    """Return the host and the port of `HOST:PORT`; None if the text has another form."""
+    """Split `HOST:PORT`. Return None if the text has another form."""
     found = split_tcp_endpoint(f"tcp://{listener}")
     return None if found is None else (found[0].strip("[]"), int(found[1]))

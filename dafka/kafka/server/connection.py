@@ -1,7 +1,7 @@
-"""One connection of a client: requests are handled in their order, and answered in their order.
+"""Serves one connection: requests are handled in order, and answered in order.
 
-The answer to Produce waits for the disk while the requests behind it are handled. All others are handled one after the
-other, as Kafka does.
+The response to Produce waits for the disk while the following requests are handled. All other requests are handled one
+by one, as in Kafka.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _T = TypeVar("_T")
 
 
 class DisconnectError(Exception):
-    """The client is disconnected.
+    """The client must be disconnected.
 
     Args:
-        message: What the client has done, for the log.
-        reason: The reason in few words, for the metrics.
+        message: What the client did, for the log.
+        reason: A short reason, for the metrics.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -89,7 +89,7 @@ class Connection:
 
     Args:
         accepted: The connection.
-        listener: What all clients share.
+        listener: The state that all clients share.
         endpoint: The host and port at which the client reaches the broker.
     """
 
@@ -130,12 +130,12 @@ class Connection:
         except* (DisconnectError, AuthenticationError, ProduceRefusedError, WireError, EncodingError) as group:
             self._record_end(group.exceptions[0])
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client has gone
+            pass  # the client has disconnected
         except* StorageError as failed:
             self._counters.disconnected["storage failure"] += 1
             _LOGGER.warning("disconnected the client at %s: %s", self._host, failed.exceptions[0])
         except* Exception:
-            # A mistake of this program must not end the service of other clients.
+            # A bug in this program must not affect other clients.
             self._counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
         finally:
@@ -170,7 +170,7 @@ class Connection:
 
     @property
     def _source(self) -> str:
-        """Whom the limits by source count: the user, or the address of a client that has not said who it is."""
+        """The source that limits count: the user, or the address of a client that has not authenticated."""
         return self._user or self._host
 
     async def _receive_all(self) -> None:
@@ -191,11 +191,11 @@ class Connection:
                     is_open = await self._receive_rest(size, upload)
 
     async def _receive_rest(self, size: int, upload: Upload) -> bool:
-        """Receive the rest of a request, which must be complete in time, and handle it.
+        """Receive the rest of a request within the time limit, and handle it.
 
         Args:
-            size: The size of the request; 0 if too little of it was received to know.
-            upload: The room for it.
+            size: The size of the request; 0 if it is not known yet.
+            upload: The memory for it.
 
         Returns:
             Whether the connection continues.
@@ -214,13 +214,13 @@ class Connection:
         return True
 
     async def _receive(self, bytes_max: int) -> bytes | bytearray:
-        """Receive bytes; none if the client has sent its last ones, or the broker is stopping."""
+        """Receive bytes; none if the client has closed its side, or the broker is stopping."""
         with self._stopping.interrupting():
             return await self._stream.receive_some(bytes_max)
         return b""
 
     async def _take_in(self, data: bytes | bytearray) -> bool:
-        """Handle the requests that end in the next bytes. Return whether there were any."""
+        """Parse received bytes, and handle the requests that they complete. Return whether there were any."""
         self._counters.received_bytes += len(data)
         frames = self._splitter.receive(data)
         for frame in frames:
@@ -259,7 +259,7 @@ class Connection:
         await self._serve_request(header, request, begun)
 
     def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
-        """Return the error that ends a connection whose next answer the client could not read."""
+        """Return the error that ends the connection if the client could not read the next response."""
         asked = f"{_name_api(error.api_key)} in version {error.api_version}"
         versions = OFFERED.get(error.api_key)
         offered = "does not serve it" if versions is None else f"offers versions {versions}"
@@ -271,15 +271,15 @@ class Connection:
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
-        client = RequestContext(self._listener, header, self._host, self._endpoint, self._source)
-        verdict = self._guard(client, request)
+        context = RequestContext(self._listener, header, self._host, self._endpoint, self._source)
+        verdict = self._guard(context, request)
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)
         elif isinstance(request, ProduceRequest):
-            wait = _amended(await begin_produce(client, request), verdict)
+            wait = _amended(await begin_produce(context, request), verdict)
             await self._outgoing.send((header, wait, begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
-            # The network was cut, and the client has gone on with another connection. Its group may be further by now.
+            # The network was cut, and the client uses another connection by now. Its group can have later offsets.
             self._counters.late_commits += 1
         else:
             while self._unsent_bytes > UNSENT_BYTES_MAX:
@@ -287,13 +287,13 @@ class Connection:
                 await self._sent.wait()
             found = None
             with self._stopping.interrupting() if isinstance(request, _WAITING) else nullcontext():
-                found = await self._respond(client, request)
+                found = await self._respond(context, request)
             if found is not None and verdict is not None:
                 verdict(found)
             await self._answer(header, found, begun)
 
     async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
-        """Return the next answer of the login. If the user is proved, let the client do what the user may do."""
+        """Return the next response of the login. On success, grant the client the user's permissions."""
         try:
             answer = await answered
         except AuthenticationError:
@@ -309,8 +309,8 @@ class Connection:
             self._splitter.limit(self._kafka.request_bytes_max)
         return answer
 
-    def _guard(self, client: RequestContext, request: Request) -> Decision:
-        """Take away what the user may not do; see `dafka.kafka.apis.guards`."""
+    def _guard(self, context: RequestContext, request: Request) -> Decision:
+        """Remove unauthorized parts of a request; see `dafka.kafka.apis.guards`."""
         if self._users is None or isinstance(
             request, (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
         ):
@@ -321,16 +321,16 @@ class Connection:
         guard = GUARDS.get(request.API_KEY)
         if guard is None:
             raise DisconnectError(f"nobody is permitted to use {request.API_KEY.name}", "unsupported request")
-        return guard(Permits(user.permissions, client), request)
+        return guard(Permits(user.permissions, context), request)
 
-    async def _respond(self, client: RequestContext, request: Request) -> Response | None:
+    async def _respond(self, context: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):
             return advertise(SERVED)
         if isinstance(request, SaslHandshakeRequest):
             return refuse_handshake([])
         if isinstance(request, SaslAuthenticateRequest):
             return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, "the client is not expected to authenticate")
-        return await HANDLERS[request.API_KEY](client, request)
+        return await HANDLERS[request.API_KEY](context, request)
 
     async def _answer(self, header: RequestHeader, response: Response | None, begun: float) -> None:
         self._counters.add_response(header.api_key, response, trio.current_time() - begun)
@@ -338,7 +338,7 @@ class Connection:
             await self._put(encode_response(header, response))
 
     async def _put(self, answer: bytes) -> None:
-        """Let an answer be sent after those before it."""
+        """Queue a response."""
         self._count_unsent(len(answer))
         await self._outgoing.send(answer)
 
@@ -360,7 +360,7 @@ class Connection:
                 await self._send(answer)
 
     async def _send(self, answer: bytes) -> None:
-        """Send an answer. A client that does not read it in time is disconnected."""
+        """Send a response. A client that does not read it in time is disconnected."""
         send_s = self._kafka.send_ms / 1000
         view = memoryview(answer)
         for position in range(0, len(view), SEND_BYTES):
@@ -388,7 +388,7 @@ def _name_api(key: int) -> str:
 def _amended(
     wait: Callable[[], Awaitable[Response | None]], amend: ResponsePatch | None
 ) -> Callable[[], Awaitable[Response | None]]:
-    """Return a function that waits for a response, and adds to it what was refused."""
+    """Return a function that waits for a response, and adds the refused parts to it."""
     if amend is None:
         return wait
 

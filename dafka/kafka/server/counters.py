@@ -1,4 +1,4 @@
-"""Counters of a listener: what its clients ask for, what they are answered, and how long that takes."""
+"""Counts the requests and responses of the Kafka server, and how long they take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNT = struct.Struct(">i")
 
 
 class Counters:
-    """What a listener has done since it started.
+    """The counters of a server since it started.
 
     Attributes:
         disconnected: Clients that were disconnected, by reason.
@@ -27,11 +27,11 @@ class Counters:
         sent_bytes: Bytes that were sent to clients.
         requests: Requests, by API.
         errors: Error codes in responses, by API and code.
-        timers: The durations from receiving a request to having its response, by API.
+        timers: The durations from receiving a request to completing its response, by API.
         produced: Records that clients have published, by topic.
-        consumed: Records that were sent to clients, by topic. A client may skip some of them.
-        duplicates: Batches that idempotent producers have sent again, and that were not stored again.
-        late_commits: Commits of offsets that came when the client had closed the connection, and were discarded.
+        consumed: Records that were sent to clients, by topic. A client can skip some of them.
+        duplicates: Batches that idempotent producers sent again, and that were not stored again.
+        late_commits: Offset commits that arrived after the client had closed the connection, and were discarded.
         logins: Authentications that succeeded, by mechanism.
         failed_logins: Authentications that failed, by mechanism; the mechanism is empty if the client chose none.
     """
@@ -63,7 +63,7 @@ class Counters:
 
 
 class _Plan(NamedTuple):
-    """Where the error codes of a struct are."""
+    """The positions of the error codes in a struct."""
 
     codes: tuple[str, ...]
     lists: tuple[tuple[str, _Plan], ...]

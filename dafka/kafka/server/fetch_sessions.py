@@ -1,8 +1,8 @@
-"""Fetch sessions: a client names its logs once, and then only what it has changed; so does the broker in its answers.
+"""Fetch sessions (KIP-227): requests and responses contain only the logs that have changed.
 
-A request with the epoch 0 names all logs and begins a session. Later ones have the next epochs, name logs that are new
-or whose position has moved, and logs to forget. Their answers leave out logs without news. A request with the epoch -1
-names all logs and belongs to no session. This is KIP-227.
+A request with the epoch 0 names all logs and begins a session. Later requests have the next epochs; they name new logs,
+logs whose position has changed, and logs to forget. Their responses leave out unchanged logs. A request with the epoch
+-1 names all logs and belongs to no session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EPOCH_MAX = 2**31 - 1
 
 
 class LogProgress(NamedTuple):
-    """What the last answer said of a log. An answer with other values is news."""
+    """The state of a log in the last response. Other values are news."""
 
     high_watermark: int
     last_stable_offset: int
@@ -40,8 +40,8 @@ class _Session(Generic[_T]):
         session_id: Its id.
         epoch: The epoch of its next request.
         used_at_ms: When its last request came.
-        wanted: What the client wants of each log. Logs whose records were returned last come last.
-        sent: What the client knows of each log.
+        wanted: The client's request for each log. Logs whose records were returned last come last.
+        sent: The state of each log that was sent last.
     """
 
     session_id: int
@@ -53,12 +53,12 @@ class _Session(Generic[_T]):
 
 @attrs.define(eq=False)
 class SessionFetch(Generic[_T]):
-    """A request, completed with what its session knows.
+    """A request, completed from its session.
 
     Attributes:
-        error_code: Why the session cannot go on; NONE if it can.
+        error_code: Why the session cannot continue; NONE if it can.
         session_id: The id for the response.
-        wanted: What the client wants of each log, in the order in which they should be read.
+        wanted: The client's request for each log, in the order of reading.
     """
 
     error_code: ErrorCode
@@ -68,13 +68,13 @@ class SessionFetch(Generic[_T]):
     _is_full: bool = True
 
     def select_news(self, results: Sequence[tuple[TopicPartition, LogProgress, bool]]) -> Sequence[TopicPartition]:
-        """Return the logs that the response must name.
+        """Return the logs that the response must contain.
 
         Args:
-            results: Each log that was read, how far it reaches, and whether it has records or an error.
+            results: Each log that was read, its progress, and whether it has records or an error.
 
         Returns:
-            All logs in the answer to a full request, and otherwise those with news.
+            All logs for a full request, otherwise the logs with news.
         """
         session = self._session
         if session is None:
@@ -96,10 +96,10 @@ class FetchSessions(Generic[_T]):
 
     Args:
         draw_id: Returns a random number from 1 to 2**31 - 1.
-        sessions_max: How many sessions there may be. Beyond it, a new one replaces the least recently used one if that
-            has been idle long enough; otherwise clients go on without sessions.
-        partitions_max: How many logs all sessions together may name.
-        idle_ms: How long a session must be unused until another one may replace it.
+        sessions_max: The maximum number of sessions. Beyond it, a new session replaces the least recently used one if
+            that has been idle long enough; otherwise clients continue without sessions.
+        partitions_max: The maximum number of logs in all sessions together.
+        idle_ms: How long a session must be idle before another one can replace it, in milliseconds.
     """
 
     def __init__(
@@ -128,17 +128,17 @@ class FetchSessions(Generic[_T]):
         forgotten: Iterable[TopicPartition],
         time_ms: int,
     ) -> SessionFetch[_T]:
-        """Take a request.
+        """Process a request.
 
         Args:
             session_id: The id in the request.
             epoch: The epoch in the request.
-            changed: The logs that it names, and what the client wants of each.
-            forgotten: The logs that the session is to forget.
+            changed: The logs in the request, and the client's request for each.
+            forgotten: The logs to remove from the session.
             time_ms: The time, in milliseconds.
 
         Returns:
-            What is wanted.
+            The completed request.
         """
         if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             self._close(session_id)
@@ -185,7 +185,7 @@ class FetchSessions(Generic[_T]):
         self._partitions += len(session.wanted)
 
     def _open(self, wanted: Mapping[TopicPartition, _T], time_ms: int) -> _Session[_T] | None:
-        """Open a session; None if there is no room for it."""
+        """Open a session; None if there are too many."""
         if not wanted:
             return None
         if len(self._sessions) >= self._sessions_max:

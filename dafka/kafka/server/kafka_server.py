@@ -1,4 +1,4 @@
-"""What all clients of Kafka that connect to a broker share."""
+"""The state that all clients of Kafka share."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ REPORTED_MAX = 1000
 
 
 class RecentReports:
-    """What was logged in the last minute, so that a client that goes on connecting does not fill the log."""
+    """Limits how often the same subject is logged, so that a client that reconnects does not fill the log."""
 
     def __init__(self) -> None:
         self._at: OrderedDict[Hashable, float] = OrderedDict()
 
     def is_due(self, subject: Hashable, now: float) -> bool:
-        """Return whether something is to be logged, and note that it is.
+        """Return whether to log a line. If so, record the time.
 
         Args:
-            subject: What the line is about.
+            subject: The subject of the line.
             now: The time, in seconds.
 
         Returns:
-            Whether it was not logged for `REPORT_S`.
+            Whether the subject was not logged for `REPORT_S`.
         """
         if now - self._at.get(subject, float("-inf")) < REPORT_S:
             return False
@@ -45,20 +45,20 @@ class RecentReports:
 
 
 class KafkaServer:
-    """What all clients of Kafka share.
+    """The state that all clients of Kafka share.
 
     Args:
         broker: The broker and its coordinators.
 
     Attributes:
         broker: The broker and its coordinators.
-        bootstrap_servers: Where the listener listens, as clients take it: `HOST:PORT`. Empty until then.
+        bootstrap_servers: The server's address for clients: `HOST:PORT`. Empty until it listens.
         fetch_sessions: The sessions of fetches.
-        counters: What clients have done.
-        crowd: The connections.
+        counters: The counters of requests and responses.
+        crowd: The connections and their quotas.
         receiving: The memory for requests that are being received.
-        answers: The memory for answers that clients have not read yet.
-        refusals: The requests that were refused because they are not offered, as far as that was logged.
+        answers: The memory for responses that clients have not read yet.
+        refusals: The unsupported requests that were logged.
     """
 
     def __init__(self, broker: Broker) -> None:

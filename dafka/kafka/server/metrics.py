@@ -1,4 +1,4 @@
-"""Prometheus metrics of a listener for clients of Kafka, read from its counters at each scrape.
+"""Prometheus metrics of the Kafka server, read from its counters at each scrape.
 
 This module needs the extra `dafka[metrics]`.
 """
@@ -58,10 +58,10 @@ DURATION_TEXT = (
 
 
 class KafkaMetrics:
-    """The metrics of a listener.
+    """The metrics of a Kafka server.
 
     Args:
-        listener: The listener.
+        listener: The server.
     """
 
     def __init__(self, listener: KafkaServer) -> None:
@@ -69,7 +69,7 @@ class KafkaMetrics:
         self._groups: TopicLabels | None = None
 
     def read(self, topics: TopicLabels) -> list[Metric]:
-        """Return the metrics. As many groups as topics have series of their own."""
+        """Return the metrics. The limit on topics with their own series also applies to groups."""
         if self._groups is None:
             self._groups = TopicLabels(topics.topics_max)
         samples = self._count(topics) | self._measure(topics, self._groups)

@@ -1,6 +1,6 @@
-"""SaslHandshake and SaslAuthenticate: how a client of Kafka proves which user it is.
+"""SaslHandshake and SaslAuthenticate: authenticates clients of Kafka.
 
-After SaslHandshake in version 0, frames are the messages of the mechanism, without headers, until the login is over.
+After SaslHandshake version 0, frames are the mechanism's messages, without headers, until the login has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAILURE_DELAY_S = 0.1
 
 
 class AuthenticationError(Exception):
-    """The client has not proved which user it is."""
+    """The client has failed to authenticate."""
 
 
 class Authentication:
@@ -43,13 +43,13 @@ class Authentication:
         users: The users.
         logins: The logins of all clients.
         host: The address of the client.
-        allows_plain: Whether the client may send its password: the connection is encrypted or local.
+        allows_plain: Whether the client may send its password, because the connection is encrypted or local.
 
     Attributes:
-        mechanisms: The mechanisms that the client may choose from.
-        mechanism: The one that it has chosen; empty until then.
-        has_failed: Whether the client has not proved which user it is, and was answered so.
-        user: The name of the user; None until it is proved.
+        mechanisms: The mechanisms that the client can choose from.
+        mechanism: The chosen mechanism; empty until then.
+        has_failed: Whether authentication has failed and the client got the response.
+        user: The name of the user; None until authenticated.
         takes_tokens: Whether the next frame is a message of the mechanism, without a header.
     """
 
@@ -72,7 +72,7 @@ class Authentication:
             raise AuthenticationError(f"it has not authenticated within {LOGIN_REQUESTS_MAX} requests")
 
     async def answer_token(self, token: bytes) -> bytes:
-        """Return the answer to a message without a header. Raises `AuthenticationError`."""
+        """Return the response to a message without a header. Raises `AuthenticationError`."""
         try:
             return encode_token(await self._continue(token))
         except (LoginError, TooManyLoginsError) as error:
@@ -80,7 +80,7 @@ class Authentication:
             raise AuthenticationError(str(error)) from None
 
     async def answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
-        """Return the answer to a request, and why the connection ends after it; empty if it continues."""
+        """Return the response to a request, and the reason if the connection ends after it; empty if it continues."""
         answer, reason = await self._answer(header, request)
         self.has_failed = bool(reason)
         return answer, reason
@@ -126,10 +126,10 @@ class Authentication:
 
 
 def refuse_handshake(mechanisms: list[str]) -> SaslHandshakeResponse:
-    """Return the answer to SaslHandshake at the wrong time."""
+    """Return the response to SaslHandshake at the wrong time."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=mechanisms)
 
 
 def refuse_authenticate(error_code: ErrorCode, message: str) -> SaslAuthenticateResponse:
-    """Return the answer to SaslAuthenticate if it does not succeed."""
+    """Return the response to a failed SaslAuthenticate."""
     return SaslAuthenticateResponse(error_code=error_code, error_message=message, auth_bytes=b"")

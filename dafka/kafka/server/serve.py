@@ -23,9 +23,9 @@ async def serve_kafka(
     """Serve clients of Kafka until the broker stops.
 
     Args:
-        listener: What the clients share.
+        listener: The state that the clients share.
         sockets: The sockets of `open_listening`.
-        task_status: Told that clients are served.
+        task_status: Signalled when the server accepts clients.
     """
     advertised = listener.broker.config.kafka.advertised_listener
     endpoint = split_listener(advertised) if advertised else None
@@ -40,15 +40,15 @@ async def serve_kafka(
 
 
 def find_listener(host: str, port: int, node: BrokerNode) -> str:
-    """Return where clients of other brokers reach a listener: `HOST:PORT`.
+    """Return the address at which clients of other brokers reach this server: `HOST:PORT`.
 
     Args:
-        host: The address that it listens on. If it listens on all of them, other nodes know one that reaches this one.
+        host: The address that it listens on. If it listens on all addresses, the node's own address is used.
         port: Its port.
         node: The broker.
 
     Returns:
-        The listener.
+        The address.
     """
     if host in {"0.0.0.0", "::"}:
         endpoint = split_tcp_endpoint(node.endpoint)

@@ -1,4 +1,4 @@
-"""The guards of the APIs that create, change and delete topics, and of those that concern the whole broker."""
+"""Authorizes the APIs that create, change and delete topics, and those that concern the whole broker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from dafka.kafka.protocol.messages.transactions import (
 
 @guards(CreateTopicsRequest)
 def guard_create(access: Permits, request: CreateTopicsRequest) -> Decision:
-    """Permit to administer."""
+    """Require `admin` on the topics."""
 
     def answer(each: CreatableTopic) -> CreatableTopicResult:
         return CreatableTopicResult(name=each.name, error_code=TOPIC_REFUSED)
@@ -82,7 +82,7 @@ def guard_create(access: Permits, request: CreateTopicsRequest) -> Decision:
 
 @guards(DeleteTopicsRequest)
 def guard_delete(access: Permits, request: DeleteTopicsRequest) -> Decision:
-    """Permit to administer. What the user may not see is answered by its id only, if the request had the id."""
+    """Require `admin`. A topic that the user may not see is answered by id only, if requested by id."""
     refused: list[Any] = split_unauthorized(request, "topic_names", access.user.may_administer)
     refused += split_unauthorized(
         request,
@@ -103,7 +103,7 @@ def guard_delete(access: Permits, request: DeleteTopicsRequest) -> Decision:
 
 @guards(CreatePartitionsRequest)
 def guard_create_partitions(access: Permits, request: CreatePartitionsRequest) -> Decision:
-    """Permit to administer."""
+    """Require `admin` on the topics."""
 
     def answer(each: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         return CreatePartitionsTopicResult(name=each.name, error_code=TOPIC_REFUSED)
@@ -114,7 +114,7 @@ def guard_create_partitions(access: Permits, request: CreatePartitionsRequest) -
 
 @guards(AlterPartitionReassignmentsRequest)
 def guard_alter_reassignments(access: Permits, request: AlterPartitionReassignmentsRequest) -> Decision:
-    """Permit to administer."""
+    """Require `admin` on the topics."""
 
     def answer(each: ReassignableTopic) -> ReassignableTopicResponse:
         parts = [
@@ -131,7 +131,7 @@ def guard_alter_reassignments(access: Permits, request: AlterPartitionReassignme
 
 @guards(ElectLeadersRequest)
 def guard_elect_leaders(access: Permits, request: ElectLeadersRequest) -> Decision:
-    """Permit to administer; all topics only to administrators."""
+    """Require `admin` on the topics; for all topics, an administrator."""
     if request.topic_partitions is None:
         if access.user.is_administrator:
             return None
@@ -150,7 +150,7 @@ def guard_elect_leaders(access: Permits, request: ElectLeadersRequest) -> Decisi
 
 @guards(ListPartitionReassignmentsRequest)
 def guard_list_reassignments(access: Permits, _request: ListPartitionReassignmentsRequest) -> ResponsePatch:
-    """Show those of the topics that the user may see."""
+    """Show the topics that the user may see."""
 
     def amend(response: ListPartitionReassignmentsResponse) -> None:
         response.topics = [each for each in response.topics if access.user.may_see(each.name)]
@@ -160,7 +160,7 @@ def guard_list_reassignments(access: Permits, _request: ListPartitionReassignmen
 
 @guards(DescribeConfigsRequest)
 def guard_describe_configs(access: Permits, request: DescribeConfigsRequest) -> Decision:
-    """Permit to see topics, and administrators to see the broker."""
+    """Require visible topics; for the broker, an administrator."""
 
     def answer(each: DescribeConfigsResource) -> DescribeConfigsResult:
         return DescribeConfigsResult(
@@ -181,7 +181,7 @@ def guard_describe_configs(access: Permits, request: DescribeConfigsRequest) -> 
 @guards(AlterConfigsRequest)
 @guards(IncrementalAlterConfigsRequest)
 def guard_alter_configs(access: Permits, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> Decision:
-    """Permit to administer."""
+    """Require `admin` on the topics."""
 
     def answer(each: Any) -> AlterConfigsResourceResponse:
         return AlterConfigsResourceResponse(
@@ -200,12 +200,12 @@ def guard_alter_configs(access: Permits, request: AlterConfigsRequest | Incremen
 
 @guards(DescribeClusterRequest)
 def guard_describe_cluster(_access: Permits, _request: DescribeClusterRequest) -> None:
-    """Permit everybody."""
+    """Permit every user."""
 
 
 @guards(DescribeTopicPartitionsRequest)
 def guard_topic_partitions(access: Permits, request: DescribeTopicPartitionsRequest) -> Decision:
-    """Permit to see topics."""
+    """Show the topics that the user may see."""
     if not request.topics:
         names = access.context.broker.node.topics
         request.topics = [TopicRequest(name=name) for name in names if access.user.may_see(name)]
@@ -224,7 +224,7 @@ def guard_topic_partitions(access: Permits, request: DescribeTopicPartitionsRequ
 
 @guards(ListConfigResourcesRequest)
 def guard_config_resources(access: Permits, _request: ListConfigResourcesRequest) -> Decision:
-    """Permit to see topics, and administrators to see the broker."""
+    """Require visible topics; for the broker, an administrator."""
 
     def amend(response: ListConfigResourcesResponse) -> None:
         response.config_resources = [
@@ -240,7 +240,7 @@ def guard_config_resources(access: Permits, _request: ListConfigResourcesRequest
 
 @guards(DescribeLogDirsRequest)
 def guard_log_dirs(access: Permits, _request: DescribeLogDirsRequest) -> Decision:
-    """Permit administrators."""
+    """Require an administrator."""
     if access.user.is_administrator:
         return None
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=CLUSTER_REFUSED, results=[])
@@ -248,7 +248,7 @@ def guard_log_dirs(access: Permits, _request: DescribeLogDirsRequest) -> Decisio
 
 @guards(WriteTxnMarkersRequest)
 def guard_markers(access: Permits, request: WriteTxnMarkersRequest) -> Decision:
-    """Permit administrators."""
+    """Require an administrator."""
     if access.user.is_administrator:
         return None
     return WriteTxnMarkersResponse(

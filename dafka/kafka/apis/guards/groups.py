@@ -1,4 +1,4 @@
-"""The guards of the APIs of groups and their offsets."""
+"""Authorizes the APIs of groups and their offsets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _BATCHED_VERSION = 4
 
 @guards(FindCoordinatorRequest)
 def guard_coordinator(access: Permits, request: FindCoordinatorRequest) -> Decision:
-    """Permit the groups or the transactional ids that are named."""
+    """Require the permission for the groups or the transactional ids in the request."""
     is_group = request.key_type == GROUP_KEY
     error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
     is_permitted = access.user.may_use_group if is_group else access.user.may_use_transaction
@@ -78,7 +78,7 @@ def guard_coordinator(access: Permits, request: FindCoordinatorRequest) -> Decis
 
 @guards(JoinGroupRequest)
 def guard_join(access: Permits, request: JoinGroupRequest) -> Decision:
-    """Permit to use the group."""
+    """Require the permission for the group."""
     if access.user.may_use_group(request.group_id):
         return None
     return JoinGroupResponse(error_code=GROUP_REFUSED, protocol_name="", leader="", member_id="", members=[])
@@ -86,20 +86,20 @@ def guard_join(access: Permits, request: JoinGroupRequest) -> Decision:
 
 @guards(SyncGroupRequest)
 def guard_sync(access: Permits, request: SyncGroupRequest) -> Decision:
-    """Permit to use the group."""
+    """Require the permission for the group."""
     is_permitted = access.user.may_use_group(request.group_id)
     return None if is_permitted else SyncGroupResponse(error_code=GROUP_REFUSED, assignment=b"")
 
 
 @guards(HeartbeatRequest)
 def guard_heartbeat(access: Permits, request: HeartbeatRequest) -> Decision:
-    """Permit to use the group."""
+    """Require the permission for the group."""
     return None if access.user.may_use_group(request.group_id) else HeartbeatResponse(error_code=GROUP_REFUSED)
 
 
 @guards(LeaveGroupRequest)
 def guard_leave(access: Permits, request: LeaveGroupRequest) -> Decision:
-    """Permit to use the group."""
+    """Require the permission for the group."""
     return None if access.user.may_use_group(request.group_id) else LeaveGroupResponse(error_code=GROUP_REFUSED)
 
 
@@ -115,7 +115,7 @@ def guard_list_groups(access: Permits, _request: ListGroupsRequest) -> ResponseP
 
 @guards(DescribeGroupsRequest)
 def guard_describe_groups(access: Permits, request: DescribeGroupsRequest) -> Decision:
-    """Permit to use the groups."""
+    """Require the permission for the groups."""
 
     def answer(group_id: str) -> DescribedGroup:
         return DescribedGroup(
@@ -127,7 +127,7 @@ def guard_describe_groups(access: Permits, request: DescribeGroupsRequest) -> De
 
 @guards(DeleteGroupsRequest)
 def guard_delete_groups(access: Permits, request: DeleteGroupsRequest) -> Decision:
-    """Permit to use the groups."""
+    """Require the permission for the groups."""
 
     def answer(group_id: str) -> DeletableGroupResult:
         return DeletableGroupResult(group_id=group_id, error_code=GROUP_REFUSED)
@@ -137,7 +137,7 @@ def guard_delete_groups(access: Permits, request: DeleteGroupsRequest) -> Decisi
 
 @guards(OffsetCommitRequest)
 def guard_commit(access: Permits, request: OffsetCommitRequest) -> Decision:
-    """Permit to use the group, and to read the topics."""
+    """Require the permission for the group, and `read` on the topics."""
     is_permitted = access.user.may_use_group(request.group_id)
     error = TOPIC_REFUSED if is_permitted else GROUP_REFUSED
 
@@ -158,7 +158,7 @@ def guard_commit(access: Permits, request: OffsetCommitRequest) -> Decision:
 
 @guards(OffsetFetchRequest)
 def guard_offset_fetch(access: Permits, request: OffsetFetchRequest) -> Decision:
-    """Permit to use the groups, and to see the topics."""
+    """Require the permission for the groups, and visible topics."""
     if access.context.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
         return _guard_groups_offsets(access, request)
 
@@ -217,7 +217,7 @@ def _guard_groups_offsets(access: Permits, request: OffsetFetchRequest) -> Respo
 
 @guards(OffsetDeleteRequest)
 def guard_delete_offsets(access: Permits, request: OffsetDeleteRequest) -> Decision:
-    """Permit to use the group, and to read the topics."""
+    """Require the permission for the group, and `read` on the topics."""
     if not access.user.may_use_group(request.group_id):
         return OffsetDeleteResponse(error_code=GROUP_REFUSED, throttle_time_ms=0, topics=[])
 

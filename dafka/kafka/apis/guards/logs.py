@@ -1,4 +1,4 @@
-"""The guards of the APIs that read, write and describe logs."""
+"""Authorizes the APIs that read, write and describe logs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from dafka.kafka.protocol.messages.transactions import (
 
 @guards(ProduceRequest)
 def guard_produce(access: Permits, request: ProduceRequest) -> Decision:
-    """Permit to write."""
+    """Require `write` on the topics."""
     name = request.transactional_id
     error = TOPIC_REFUSED if name is None or access.user.may_use_transaction(name) else TRANSACTION_REFUSED
     is_known = error is TOPIC_REFUSED
@@ -71,10 +71,10 @@ def guard_produce(access: Permits, request: ProduceRequest) -> Decision:
 
 @guards(FetchRequest)
 def guard_fetch(access: Permits, request: FetchRequest) -> Decision:
-    """Permit to read. If something is refused, the answer does not wait for records.
+    """Require `read` on the topics. If a part is refused, the response does not wait for records.
 
-    A client that names what it may not read gets no session, so that each answer names that again. The answer is looked
-    through, too: a session has topics that the request does not name, and permissions change.
+    A client that requests a topic without permission gets no session, so that each response repeats the error. The
+    response is checked, too: a session has topics that the request does not name, and permissions change.
     """
 
     def is_permitted(each: Any) -> bool:
@@ -106,7 +106,7 @@ def _refuse_part(number: int) -> PartitionData:
 
 @guards(ListOffsetsRequest)
 def guard_list_offsets(access: Permits, request: ListOffsetsRequest) -> Decision:
-    """Permit to see."""
+    """Require visible topics."""
 
     def answer(each: ListOffsetsTopic) -> ListOffsetsTopicResponse:
         parts = [
@@ -122,7 +122,7 @@ def guard_list_offsets(access: Permits, request: ListOffsetsRequest) -> Decision
 
 @guards(OffsetForLeaderEpochRequest)
 def guard_epochs(access: Permits, request: OffsetForLeaderEpochRequest) -> Decision:
-    """Permit to see."""
+    """Require visible topics."""
 
     def answer(each: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
         parts = [
@@ -138,7 +138,7 @@ def guard_epochs(access: Permits, request: OffsetForLeaderEpochRequest) -> Decis
 
 @guards(DeleteRecordsRequest)
 def guard_delete_records(access: Permits, request: DeleteRecordsRequest) -> Decision:
-    """Permit to administer."""
+    """Require `admin` on the topics."""
 
     def answer(each: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
         parts = [
@@ -155,7 +155,7 @@ def guard_delete_records(access: Permits, request: DeleteRecordsRequest) -> Deci
 
 @guards(DescribeProducersRequest)
 def guard_producers(access: Permits, request: DescribeProducersRequest) -> Decision:
-    """Permit to read."""
+    """Require `read` on the topics."""
 
     def answer(each: TopicRequest) -> TopicResponse:
         parts = [
@@ -171,9 +171,9 @@ def guard_producers(access: Permits, request: DescribeProducersRequest) -> Decis
 
 @guards(MetadataRequest)
 def guard_metadata(access: Permits, request: MetadataRequest) -> Decision:
-    """Permit to see. A topic is created only for a user who may write to it or administer it.
+    """Require visible topics. A topic is created only for a user with `write` or `admin` on it.
 
-    A topic that the user may not see and that is asked for by its id is answered like one that does not exist.
+    An invisible topic that is requested by its id is answered like a topic that does not exist.
     """
     version = access.context.header.api_version
     if request.topics is None or (version == 0 and not request.topics):

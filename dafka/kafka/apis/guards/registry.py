@@ -1,7 +1,7 @@
-"""Guards: each takes away from a request what the user may not do, before a handler sees the request.
+"""Registers guards. A guard removes unauthorized parts of a request before its handler runs.
 
-A guard returns None if everything is permitted, a response if nothing is, and otherwise a function that adds what was
-refused to the handler's response.
+A guard returns None if everything is permitted, a response if nothing is, and otherwise a function that adds the
+refused parts to the handler's response.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ GUARDS: dict[ApiKey, Guard] = {}
 
 @attrs.frozen
 class Permits:
-    """What the user of a request may do, and the names of topics that the request has only the ids of.
+    """The permissions of a request's user, and the names of topics that the request gives by id.
 
     Attributes:
-        user: What the user may do.
-        context: The client's connection.
+        user: The user's permissions.
+        context: The context of the request.
     """
 
     user: Permissions
@@ -59,7 +59,7 @@ def guards(request: type[Request]) -> Callable[[Guard], Guard]:
 
 
 def split_unauthorized(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:
-    """Remove the items of a request's list that are not permitted, and return them."""
+    """Remove the unauthorized items from a request's list, and return them."""
     items = getattr(request, field)
     refused = [each for each in items if not is_permitted(each)]
     if refused:
@@ -68,7 +68,7 @@ def split_unauthorized(request: Any, field: str, is_permitted: Callable[[Any], b
 
 
 def add_refused(refused: list[Any], field: str, answer: Callable[[Any], Any]) -> ResponsePatch | None:
-    """Return a function that adds an answer to each refused item to a list of the response; None if there are none."""
+    """Return a function that adds the errors of refused items to a list of the response; None if none are refused."""
     if not refused:
         return None
 

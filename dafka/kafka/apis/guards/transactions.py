@@ -1,4 +1,4 @@
-"""The guards of InitProducerId and of the APIs of transactions."""
+"""Authorizes InitProducerId and the APIs of transactions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from dafka.kafka.protocol.messages.transactions import (
 
 @guards(InitProducerIdRequest)
 def guard_producer_id(access: Permits, request: InitProducerIdRequest) -> Decision:
-    """Permit the transactional id; without one, permit to write to any topic."""
+    """Require the permission for the transactional id; without an id, `write` on any topic."""
     name = request.transactional_id
     if name is None:
         error = ErrorCode.NONE if access.user.allow_anywhere(Permission.WRITE) else CLUSTER_REFUSED
@@ -56,7 +56,7 @@ def guard_producer_id(access: Permits, request: InitProducerIdRequest) -> Decisi
 
 @guards(AddPartitionsToTxnRequest)
 def guard_partitions(access: Permits, request: AddPartitionsToTxnRequest) -> Decision:
-    """Permit the transactional id, and to write to the topics: to all of them, or to none."""
+    """Require the permission for the transactional id, and `write` on all of the topics."""
     topics = request.v3_and_below_topics
     is_known = access.user.may_use_transaction(request.v3_and_below_transactional_id)
     if is_known and all(access.user.may_write(each.name) for each in topics):
@@ -85,7 +85,7 @@ def guard_partitions(access: Permits, request: AddPartitionsToTxnRequest) -> Dec
 
 @guards(AddOffsetsToTxnRequest)
 def guard_offsets(access: Permits, request: AddOffsetsToTxnRequest) -> Decision:
-    """Permit the transactional id and the group."""
+    """Require the permissions for the transactional id and the group."""
     if not access.user.may_use_transaction(request.transactional_id):
         return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=TRANSACTION_REFUSED)
     if not access.user.may_use_group(request.group_id):
@@ -95,14 +95,14 @@ def guard_offsets(access: Permits, request: AddOffsetsToTxnRequest) -> Decision:
 
 @guards(EndTxnRequest)
 def guard_end(access: Permits, request: EndTxnRequest) -> Decision:
-    """Permit the transactional id."""
+    """Require the permission for the transactional id."""
     is_permitted = access.user.may_use_transaction(request.transactional_id)
     return None if is_permitted else EndTxnResponse(throttle_time_ms=0, error_code=TRANSACTION_REFUSED)
 
 
 @guards(TxnOffsetCommitRequest)
 def guard_offset_commit(access: Permits, request: TxnOffsetCommitRequest) -> Decision:
-    """Permit the transactional id and the group, and to read the topics."""
+    """Require the permissions for the transactional id and the group, and `read` on the topics."""
     error = TOPIC_REFUSED
     if not access.user.may_use_transaction(request.transactional_id):
         error = TRANSACTION_REFUSED
@@ -125,7 +125,7 @@ def guard_offset_commit(access: Permits, request: TxnOffsetCommitRequest) -> Dec
 
 @guards(DescribeTransactionsRequest)
 def guard_describe(access: Permits, request: DescribeTransactionsRequest) -> Decision:
-    """Permit the transactional ids."""
+    """Require the permission for the transactional ids."""
     refused = split_unauthorized(request, "transactional_ids", access.user.may_use_transaction)
     return add_refused(refused, "transaction_states", lambda name: describe_nothing(name, TRANSACTION_REFUSED))
 

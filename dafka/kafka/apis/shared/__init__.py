@@ -1,1 +1,1 @@
-"""What several APIs use."""
+"""Helpers that several APIs share."""

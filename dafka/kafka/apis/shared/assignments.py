@@ -1,4 +1,4 @@
-"""Which brokers keep a log, as clients name them: by number."""
+"""Reads replica assignments, in which clients name brokers by number."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEFAULT_FACTOR = -1
 
 
 class AssignmentError(DafkaError):
-    """A client names brokers that cannot keep a log, or more of them than there are.
+    """An assignment names unsuitable brokers, or more replicas than there are brokers.
 
     Args:
         message: What is wrong.
-        error_code: The same in Kafka's terms.
+        error_code: The same as Kafka's error code.
 
     Attributes:
-        error_code: What is wrong, in Kafka's terms.
+        error_code: Kafka's error code.
     """
 
     def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REPLICA_ASSIGNMENT) -> None:
@@ -29,7 +29,7 @@ class AssignmentError(DafkaError):
 
 
 def check_factor(cluster: ClusterView, factor: int) -> None:
-    """Raise `AssignmentError` if there are not as many brokers as the logs of a topic are to have replicas."""
+    """Raise `AssignmentError` if there are fewer brokers than requested replicas."""
     living = len(cluster.brokers.living())
     if factor != DEFAULT_FACTOR and not 1 <= factor <= living:
         raise AssignmentError(
@@ -39,7 +39,7 @@ def check_factor(cluster: ClusterView, factor: int) -> None:
 
 
 def read_assignment(cluster: ClusterView, numbers: Sequence[int]) -> tuple[str, ...]:
-    """Return the addresses of the brokers that are to keep a log, the preferred leader first.
+    """Return the addresses of the requested replicas of a log, the preferred leader first.
 
     Args:
         cluster: The cluster.
@@ -49,7 +49,7 @@ def read_assignment(cluster: ClusterView, numbers: Sequence[int]) -> tuple[str, 
         The addresses.
 
     Raises:
-        AssignmentError: There are none, one is named twice, or one is not known.
+        AssignmentError: There are no numbers, one occurs twice, or one is not known.
     """
     if not numbers or len(set(numbers)) < len(numbers):
         raise AssignmentError(f"expected at least one broker, and each once, not {list(numbers)}")
@@ -64,7 +64,7 @@ def read_assignment(cluster: ClusterView, numbers: Sequence[int]) -> tuple[str, 
 
 
 def read_assignments(cluster: ClusterView, assignments: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
-    """Return the addresses for several logs; see `read_assignment`. Each must have as many replicas."""
+    """Return the addresses for several logs; see `read_assignment`. All must have the same number of replicas."""
     found = [read_assignment(cluster, each) for each in assignments]
     if len({len(each) for each in found}) > 1:
         raise AssignmentError("expected the same number of brokers for each partition")

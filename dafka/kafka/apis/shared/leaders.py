@@ -1,4 +1,4 @@
-"""Whether this broker may answer for a log: it leads the log, and the client knows the same leader epoch."""
+"""Checks whether this broker can answer for a log: it leads the log in the client's leader epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 
 def find_epoch_error(log: Log, epoch: int) -> ErrorCode:
-    """Return what is wrong with the leader epoch that a client knows; -1 if it knows none."""
+    """Return the error of a client's leader epoch; the epoch is -1 if the client knows none."""
     current = log.leadership.epoch
     if epoch < 0 or epoch == current:
         return ErrorCode.NONE
@@ -22,7 +22,7 @@ def find_epoch_error(log: Log, epoch: int) -> ErrorCode:
 
 
 def find_leader_error(log: Log, epoch: int = -1) -> ErrorCode:
-    """Return why this broker cannot answer what only the leader of a log can.
+    """Return the error for a request that only the leader of a log can serve.
 
     Args:
         log: The log.
@@ -36,23 +36,23 @@ def find_leader_error(log: Log, epoch: int = -1) -> ErrorCode:
 
 
 def find_reader_error(log: Log, epoch: int) -> ErrorCode:
-    """Return why this broker cannot serve readers of a log; see `find_leader_error`."""
+    """Return the error for a read of a log; see `find_leader_error`."""
     error = find_leader_error(log, epoch)
     is_readable = error is ErrorCode.NOT_LEADER_OR_FOLLOWER and log.leadership.is_follower_readable
     return ErrorCode.NONE if is_readable else error
 
 
 def find_read_error(context: RequestContext, log: Log, epoch: int) -> ErrorCode:
-    """Return why this broker cannot tell yet where the records end that a client has read.
+    """Return the error if this broker does not know yet where the epoch that a client has read ends.
 
     Args:
-        context: The client.
+        context: The context of the request.
         log: The log.
-        epoch: The leader epoch of the last record that it has read; -1 if it does not say.
+        epoch: The leader epoch of the last record that it has read; -1 if it is not known.
 
     Returns:
-        UNKNOWN_LEADER_EPOCH if the log's branch of this epoch is not known, and may still be told; else NONE. What a
-        broker has not told that is dead for `[broker] replace_replicas_after_ms` is not waited for.
+        UNKNOWN_LEADER_EPOCH if the start of this epoch is not known and can still arrive; else NONE. A broker that is
+        dead for `[broker] replace_replicas_after_ms` is not waited for.
     """
     if log.knows_epoch(epoch):
         return ErrorCode.NONE
@@ -63,17 +63,17 @@ def find_read_error(context: RequestContext, log: Log, epoch: int) -> ErrorCode:
 
 
 def find_epoch_end(log: Log, epoch: int) -> tuple[int, int] | None:
-    """Return where the records of a leader epoch end.
+    """Return the end of a leader epoch.
 
-    The last epoch ends with the log, not with the high watermark: a leader learns that one anew after a restart, and
-    clients would take records for lost that are there.
+    The last epoch ends at the log end offset, not at the high watermark. After a restart, a leader must learn the high
+    watermark again, and clients would consider existing records lost.
 
     Args:
         log: The log.
         epoch: The epoch.
 
     Returns:
-        The largest epoch of the log that is not larger, and its end; None if there is none.
+        The largest epoch of the log up to this one, and its end; None if there is none.
     """
     found = log.end_of_epoch(epoch)
     if found is not None and found[0] == log.epochs[-1][0]:

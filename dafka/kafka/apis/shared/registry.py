@@ -1,4 +1,4 @@
-"""Which function handles which request."""
+"""Registers the functions that handle requests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ HANDLERS: dict[ApiKey, Handler] = {}
 
 @attrs.define
 class RequestContext:
-    """A client's connection, as handlers see it.
+    """The context of a request: the client's connection, as handlers see it.
 
     Attributes:
-        listener: What all clients share.
-        header: The header of the request that is handled.
+        listener: The state that all clients share.
+        header: The header of the request.
         host: The address of the client.
         endpoint: The host and port at which the client reaches the broker.
         source: The user, or the address of the client.
@@ -51,7 +51,7 @@ class RequestContext:
         return ClusterView(self.broker.node.brokers, self.endpoint)
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
-        """Return the topic of a name, or of an id if there is no name; None if there is none."""
+        """Return a topic by name, or by id if the name is empty; None if it does not exist."""
         node = self.broker.node
         if name is not None:
             return node.find_topic(name)
@@ -68,11 +68,11 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
 
     Args:
         request: The request.
-        changes_topics: Whether it creates, changes or deletes topics, so that the broker has to know what others have
-            done with them.
+        changes_topics: Whether it creates, changes or deletes topics, so that the broker's view of the topics must be
+            current.
 
     Returns:
-        What registers it.
+        A decorator.
     """
 
     def register(handler: _H) -> _H:
