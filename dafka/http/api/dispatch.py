@@ -13,7 +13,7 @@ from dafka.http.server.head import parse_target
 from dafka.http.server.messages import JSON, AnyResponse, Request, Response, respond_error
 
 DOCUMENT_BYTES_MAX = 2**20
-"""The largest JSON document of a request. Records may be larger."""
+"""The maximum size of a JSON request document. Records can be larger."""
 
 _LOGGER = logging.getLogger("dafka.http")
 

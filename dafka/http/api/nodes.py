@@ -13,7 +13,7 @@ from dafka.http.server.messages import AnyResponse, Request, respond
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState, NodeView
 
 NODES_MAX = 1000
-"""How many nodes are listed."""
+"""The maximum number of listed nodes."""
 
 NODE = Object(
     "Node",

@@ -35,7 +35,7 @@ PERMISSIONS = {
     RequiredPermission.GROUP: "The user needs the permission `groups` for the group.",
     RequiredPermission.ADMINISTRATOR: "The user needs the permission `admin` for `*`.",
 }
-"""Who may use the routes that need a permission."""
+"""The description of each required permission."""
 
 _ARGUMENTS = {
     "topic": "The name of the topic.",

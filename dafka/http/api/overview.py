@@ -23,7 +23,7 @@ LAG_MAX = 1000
 """Lag, in records, above which a store is reported. Less is in flight."""
 
 FREE_SHARE_MIN = 0.05
-"""The part of a disk that has to be free."""
+"""The share of a disk that must be free."""
 
 RATES = Object(
     "Rates",

@@ -17,10 +17,10 @@ KAFKA_BINARY = "application/vnd.kafka.binary.v2+json"
 KAFKA_ANSWER = "application/vnd.kafka.v2+json"
 
 RECORD_OVERHEAD_BYTES = 64
-"""More than what a record takes in a batch besides its contents and headers."""
+"""An upper bound on a record's overhead in a batch, without its contents and headers."""
 
 BATCH_OVERHEAD_BYTES = 128
-"""More than what a batch takes besides its records."""
+"""An upper bound on a batch's overhead, without its records."""
 
 _FIELDS = {"key", "value", "partition", "headers", "timestamp"}
 

@@ -34,7 +34,7 @@ from dafka.http.server.messages import JSON_LINES, AnyResponse, Request, Respons
 from dafka.storage.plugin_helpers import now_ms
 
 _REST_REFUSED = 1
-"""The code with which Kafka REST says that sending a record again does not help."""
+"""The code of Kafka REST for an error that a retry does not solve."""
 
 THREAD_BYTES = 2**18
 """Larger bodies are parsed in a thread."""

@@ -26,10 +26,10 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Pages load nothing from elsewhere, run no script that is not a file of the broker, and are in no frame."""
+"""Pages load only the broker's files, run only its scripts, and cannot be framed."""
 
 PINNED = "vendor/"
-"""The folder with files that never change under their names."""
+"""The folder with files whose content never changes under a name."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",

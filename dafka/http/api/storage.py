@@ -19,10 +19,10 @@ from dafka.storage import HasColdTier, TierStatistics
 from dafka.storage.base import Damage
 
 TOPICS_SHOWN = 100
-"""How many topics are listed, the largest first."""
+"""The maximum number of listed topics, the largest first."""
 
 _USAGE_S = 3.0
-"""How long a measurement of the storage is used."""
+"""How long a measurement of the storage is cached."""
 
 USAGE = Object(
     "StorageUsage",

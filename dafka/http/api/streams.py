@@ -24,16 +24,16 @@ LIMIT_MAX = 1_000_000
 WAIT_MS_MAX = 60_000
 
 EVENT_LOGS_MAX = 100
-"""The number of logs that one stream of events can have: each event says where all of them are."""
+"""The maximum number of logs of an event stream: each event contains the positions of all."""
 
 KEEP_ALIVE_S = 15.0
-"""How often a stream of events without records sends something, so that web proxies keep the connection."""
+"""The interval of keep-alives in an idle event stream, so that web proxies keep the connection."""
 
 RETRY_MS = 1000
-"""How long a browser waits before it connects again."""
+"""How long a browser waits before it reconnects."""
 
 _UNBUFFERED = (("X-Accel-Buffering", "no"),)
-"""Tells nginx to pass each event on at once."""
+"""Makes nginx forward each event immediately."""
 
 _FROM = (
     "Where to begin: `earliest`, `latest`, an offset (of one log), `offsets:0=5,1=7` (log and offset), `time:` with "

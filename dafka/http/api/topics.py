@@ -23,7 +23,7 @@ from dafka.http.server.messages import AnyResponse, Request, Response, respond
 from dafka.protocol.observer.cluster_survey import HolderView
 
 PAGE_MAX = 1000
-"""The largest page of topics or groups."""
+"""The maximum number of topics or groups in a page."""
 
 PERMISSIONS = Array(Choice(("read", "write", "admin")), "What the user may do with the topic.")
 NAME = Text("The name of the topic.", 249, 1)

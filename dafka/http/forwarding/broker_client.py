@@ -32,13 +32,13 @@ ANSWER_S = 30.0
 """How long a broker may take to answer a request."""
 
 PING_S = 5.0
-"""How often a quiet connection is tried, and how long the answer may take."""
+"""The interval of pings on a quiet connection, and how long the answer may take."""
 
 CONNECTIONS_MAX = 8
-"""How many requests a broker is sent at the same time. Further ones wait. As many again may ask for what pages show."""
+"""The maximum number of concurrent requests to a broker; others wait. Requests for pages have the same limit again."""
 
 IDLE_S = 10.0
-"""How long a connection is kept that carries no request."""
+"""How long an idle connection is kept."""
 
 ANSWER_BYTES_MAX = 2**26
 

@@ -19,10 +19,10 @@ LEADER_WAIT_S = 10.0
 """How long a request waits until the leader of a log is known and answers."""
 
 RETRY_S = 0.1
-"""How long after a failure the leader is asked again."""
+"""How long after a failure the request is repeated."""
 
 RETRIED = {"not_leader", "topic_not_found", "log_not_found"}
-"""Errors of a broker that has not heard yet that it leads a log, or that there is one."""
+"""Errors of a broker that does not know yet that it leads a log, or that the log exists."""
 
 _T = TypeVar("_T")
 

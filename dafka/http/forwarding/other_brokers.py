@@ -13,7 +13,7 @@ from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.server.errors import WebError
 
 SHOWN_WAIT_S = 2.0
-"""How long a page waits for what other brokers know."""
+"""How long a page waits for other brokers."""
 
 
 class OtherBrokers:

@@ -25,7 +25,7 @@ from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRIED, RETRY_S, Leade
 from dafka.http.server.errors import WebError, topic_not_found
 
 LANES_MAX = 64
-"""How many batches without a producer may be on their way to a leader for one log."""
+"""The maximum number of batches without a producer id in flight for one log."""
 
 _SEQUENCES_MAX = 2**30
 

@@ -20,7 +20,7 @@ from dafka.http.forwarding.remote_reads import RemoteReads
 from dafka.http.server.errors import WebError
 
 SHOWN_WAIT_S = 2.0
-"""How long a page waits for what other brokers know."""
+"""How long a page waits for other brokers."""
 
 AppendHere = Callable[[Log, Sequence[Batch]], AppendedBatches | None]
 

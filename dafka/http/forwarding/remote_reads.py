@@ -13,10 +13,10 @@ from dafka.http.logs.reading import ReadRecords
 from dafka.http.server.errors import WebError, topic_not_found
 
 KEPT_S = 10.0
-"""How long a read that nobody waits for goes on, and how long one that has ended is kept."""
+"""How long a read without waiting tasks continues, and how long an ended read is kept."""
 
 KEPT_BYTES = 2**25
-"""The size of all reads that have ended and are kept."""
+"""The maximum size of all ended reads that are kept."""
 
 
 class RemoteRead:

@@ -19,7 +19,7 @@ from dafka.packed_bytes import PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP
 
 JsonRecord: TypeAlias = dict[str, Any]
-"""A record as JSON has it."""
+"""A record as a JSON object."""
 
 TIMESTAMP_MAX = 2**53 - 1
 """The latest timestamp: the largest number that every JSON parser reads exactly."""
@@ -30,7 +30,7 @@ _SEPARATOR = b"\x7f"
 _PLAIN_RECORD = b'{"offset":%d,"timestamp":%d,"value":"%b"},'
 
 _FIELDS = {"value", "value_base64", "key", "key_base64", "headers", "timestamp", "offset", "log"}
-"""All fields of a record. `offset` and `log` are ignored, so that what was read can be published again."""
+"""All fields of a record. `offset` and `log` are ignored, so that records that were read can be published again."""
 
 
 def parse_json_lines(data: bytes, now_ms: int) -> RecordColumns:

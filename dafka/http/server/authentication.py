@@ -24,10 +24,10 @@ from dafka.http.server.head import Head
 from dafka.http.server.sessions import COOKIE, Sessions
 
 FAILURE_DELAY_S = 0.1
-"""How long the answer to wrong credentials waits, so that trying them takes time."""
+"""How long the response to wrong credentials is delayed, to slow down guessing."""
 
 VERIFIED_MAX = 1000
-"""How many verified passwords are remembered, so that each request with Basic authentication need not hash one."""
+"""The maximum number of cached verified passwords, so that not each Basic request hashes one."""
 
 
 class Authenticator:

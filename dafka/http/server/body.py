@@ -11,7 +11,7 @@ from dafka.http.server.errors import WebError
 from dafka.http.server.head import Head
 
 _READ_BYTES = 2**18
-"""The most that is received at a time, in bytes."""
+"""The maximum size of one receive, in bytes."""
 
 
 class BodyReader:

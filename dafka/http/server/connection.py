@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 2**16
 SEND_BYTES = 2**18
-"""The most that is sent at a time, in bytes."""
+"""The maximum size of one send, in bytes."""
 
 AHEAD_BYTES_MAX = 2**16
 """How many bytes of later requests are received while a streamed response is sent."""

@@ -28,7 +28,7 @@ STATUSES = {
     "leader_changed": 503,
     "broker_unavailable": 503,
 }
-"""The status of the answer of each code."""
+"""The HTTP status of each error code."""
 
 
 class WebError(Exception):

@@ -54,9 +54,9 @@ class HttpServer:
         reads: The reads that subscribers share.
         authenticator: Authenticates the users of requests.
         started_at: When the server was created, in milliseconds since 1970.
-        activity: The broker's throughput.
+        throughput: The broker's throughput.
         usage: The size of the storage.
-        surveys: The surveys of the cluster.
+        survey_cache: The surveys of the cluster.
         verification: The verification of the storage.
     """
 

@@ -26,7 +26,7 @@ JSON_LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
-"""Sends a part of a body. It waits until the client takes it."""
+"""Sends a part of a body. It waits until the client reads it."""
 
 
 async def read_nothing(_bytes_max: int | None = None) -> bytes:

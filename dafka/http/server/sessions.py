@@ -19,7 +19,7 @@ SESSIONS_MAX = 10_000
 """The maximum number of sessions. A new one beyond it ends the least recently used one."""
 
 USER_SESSIONS_MAX = 100
-"""How many of them one user may have, so that nobody ends those of others."""
+"""The maximum number of sessions of one user, so that users do not end each other's sessions."""
 
 _SECRET_BYTES = 32
 

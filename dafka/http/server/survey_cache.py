@@ -13,13 +13,13 @@ from dafka.protocol.observer.cluster_survey import ClusterSurvey, HolderView
 from dafka.roles import open_observer
 
 INTERVAL_S = 2.0
-"""How long after a survey the next one begins."""
+"""The interval from the end of a survey to the next one."""
 
 UNASKED_S = 20.0
-"""How long after the last question the observer ends."""
+"""How long the observer continues after the last request."""
 
 RETRY_S = 10.0
-"""How long after a failure the observer is opened again, if somebody asks."""
+"""How long after a failure the observer is opened again, if requested."""
 
 SETTLE_S = 5.0
 SURVEY_S = 5.0

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 INTERVAL_MS = 900
-"""How long a sample lasts at least. Clients that ask more often share one."""
+"""The minimum interval of samples. Clients that ask more often share one."""
 
 GAP_MS = 15_000
-"""Samples with a longer distance give no rate: no client asked in between."""
+"""Samples that are further apart give no rate: no client asked in between."""
 
 SAMPLES_MAX = 300
 

@@ -26,10 +26,10 @@ from dafka.broker.connections.tcp_server import LINGER_S
 from dafka.http.websocket.client_stream import ClientStream
 
 COMPRESSED_BYTES_MIN = 1024
-"""The size of the smallest message that is compressed."""
+"""The minimum size of a compressed message, in bytes."""
 
 JOINED_BYTES_MAX = 2**14
-"""Up to this size, messages are copied to be sent in one piece."""
+"""Up to this size, messages are copied to be sent in one write."""
 
 _WINDOW_BITS = 15
 _LEVEL = 1

@@ -34,13 +34,13 @@ from dafka.http.websocket.tables import (
 JSON_PROTOCOL = "dafka.json.v1"
 BINARY_PROTOCOL = "dafka.binary.v1"
 SUBPROTOCOLS = (BINARY_PROTOCOL, JSON_PROTOCOL)
-"""The subprotocols. A client that offers none gets that of JSON."""
+"""The subprotocols. A client that offers none gets JSON."""
 
 
 @client("authenticate")
 @attrs.frozen
 class Authenticate(ClientMessage):
-    """Proves who the client is: with a token, or with a user's name and password."""
+    """Authenticates the client with a token, or with a user's name and password."""
 
     token: str | None = optional(TEXT, "a token that `dafka user token` has made")
     user: str | None = optional(TEXT, "the name of a user")
@@ -65,13 +65,13 @@ class Publish(ClientMessage):
 @client("init_producer")
 @attrs.frozen
 class InitProducer(ClientMessage):
-    """Asks for a producer id, with which records are appended once even if they are sent again."""
+    """Requests a producer id, with which records are appended only once even if they are sent again."""
 
 
 @client("describe")
 @attrs.frozen
 class Describe(ClientMessage):
-    """Asks for the logs of a topic."""
+    """Requests the logs of a topic."""
 
     topic: str = required(TEXT, "the topic")
     create: bool | None = optional(FLAG, "whether to create the topic if it can be; for clients that will publish")
@@ -91,7 +91,7 @@ class Subscribe(ClientMessage):
 @client("credit")
 @attrs.frozen
 class Credit(ClientMessage):
-    """Lets the broker send further records of a subscription. There is no answer."""
+    """Allows the broker to send more records of a subscription. There is no answer."""
 
     records: int = required(POSITIVE, "how many more records it may send")
 
@@ -115,7 +115,7 @@ class Commit(ClientMessage):
 @client("watch")
 @attrs.frozen
 class Watch(ClientMessage):
-    """Asks for a resource of the HTTP API, and again whenever it has changed."""
+    """Requests a resource of the HTTP API, now and whenever it has changed."""
 
     path: str = required(TEXT, "the path of a GET of the HTTP API, with its query")
     interval_ms: int = required(INTERVAL, "how often the resource is looked at")
@@ -130,7 +130,7 @@ class Unwatch(ClientMessage):
 @client("ping")
 @attrs.frozen
 class Ping(ClientMessage):
-    """Asks for a `pong`."""
+    """Requests a `pong`."""
 
 
 @server("welcome")
@@ -233,7 +233,7 @@ class Committed:
 @server("view")
 @attrs.frozen
 class View:
-    """A watched resource, at first and whenever it has changed."""
+    """A watched resource, initially and whenever it has changed."""
 
     id: int = required(IDENTIFIER, "that of the watch")
     status: int = required(COUNT, "the status that GET answers with")

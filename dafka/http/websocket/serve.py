@@ -22,7 +22,7 @@ _LOGGER = logging.getLogger("dafka.http")
 _INTERNAL_ERROR = 1011
 
 HEADER_BYTES_MAX = 2**16
-"""What a message has at most in addition to its record batches."""
+"""The maximum size of a message without its record batches."""
 
 
 async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:

@@ -26,13 +26,13 @@ from dafka.http.websocket.watches import WatchedResource
 from dafka.storage.plugin_helpers import now_ms
 
 UNANSWERED_MAX = 256
-"""How many publishes of a client may wait until they are durable. Beyond it, reading from the client pauses."""
+"""The maximum number of publishes that wait to be durable. Beyond it, reading from the client pauses."""
 
 FORWARDED_FACTOR = 100
-"""How many times as many subscriptions another broker may have that forwards those of its clients."""
+"""The factor by which a forwarding broker may have more subscriptions than a client."""
 
 PING_INTERVAL_S = 20.0
-"""How long a connection may be quiet until the broker sends a ping."""
+"""How long a connection can be quiet until the broker sends a ping."""
 
 _LOGGER = logging.getLogger("dafka.http")
 

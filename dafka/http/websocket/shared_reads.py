@@ -30,25 +30,25 @@ TEXT_CONTENT_BYTES = 2**17
 """The size of the keys and values in one JSON message, unless a single record is larger."""
 
 RECORD_BYTES = 48
-"""About the size of a record in JSON without its key and value."""
+"""The approximate size of a record in JSON without its key and value."""
 
 KEPT_BYTES = 2**25
-"""The size of all reads that are kept."""
+"""The maximum size of all cached reads."""
 
 KEPT_S = 1.0
-"""For how long a read is shared, in seconds: after that, compaction may have removed some of its records."""
+"""How long a read is shared, in seconds. Later, compaction can have removed some of its records."""
 
 LARGE_BYTES = 2**16
-"""The size of a record whose text is not kept, but made while it is sent."""
+"""The minimum size of a record whose text is not cached, but encoded while it is sent."""
 
 INLINE_BYTES_MAX = 2**20
-"""The size of records that are unpacked at once. More is unpacked in a thread."""
+"""The maximum size of records that are unpacked directly. More are unpacked in a thread."""
 
 UNPACKING_FACTOR = 3
-"""How many copies of the records there are while they are unpacked: as they are, one by one, and as text."""
+"""The number of copies during unpacking: the batch, the single records, and the text."""
 
 JOIN_BYTES = 2**16
-"""Lines are joined up to this size."""
+"""The maximum size of joined lines."""
 
 _EVENT_END = b"\n\n"
 

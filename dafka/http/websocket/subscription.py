@@ -19,7 +19,7 @@ from dafka.http.websocket.connection import Connection
 from dafka.http.websocket.shared_reads import EncodedRecords, SharedReads
 
 REFRESH_S = 5.0
-"""How often an idle subscription looks at the permissions of its user and at the number of logs of its topic."""
+"""How often an idle subscription checks its user's permissions and the topic's number of logs."""
 
 _T = TypeVar("_T")
 

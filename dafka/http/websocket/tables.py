@@ -16,7 +16,7 @@ TEXT_BYTES_MAX = 4096
 """The longest text in a message, except in records."""
 
 WATCH_INTERVAL_MS_MIN = 500
-"""How often a watched resource is looked at, at most."""
+"""The minimum interval at which a watched resource is checked."""
 
 
 @attrs.frozen

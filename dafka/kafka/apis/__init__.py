@@ -25,6 +25,6 @@ SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_
 """The APIs that the broker serves."""
 
 OFFERED: Mapping[int, Versions] = MappingProxyType({key: ADVERTISED[key] for key in SERVED})
-"""The versions of each of them that are advertised. Requests of others are not decoded."""
+"""The advertised versions of each API. Requests of other versions are not decoded."""
 
 __all__ = ["HANDLERS", "OFFERED", "SERVED", "ProduceRefusedError", "RequestContext", "begin_produce"]

@@ -14,7 +14,7 @@ from dafka.endpoints import split_tcp_endpoint
 from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
 
 NO_NODE = -1
-"""The number that stands for no broker."""
+"""The number for no broker."""
 
 
 @attrs.frozen

@@ -51,19 +51,19 @@ from dafka.kafka.server.sasl import (
 MIB = 2**20
 
 READ_BYTES = MIB
-"""The most that is read of a large request at a time, in bytes."""
+"""The maximum size of one read of a large request, in bytes."""
 
 SEND_BYTES = 2**18
-"""The most that is sent at a time, in bytes."""
+"""The maximum size of one send, in bytes."""
 
 UNSENT_BYTES_MAX = MIB
-"""While more than this waits for a client to read, its next request waits, too."""
+"""While a client has more unread bytes than this, its next request waits."""
 
 UNANSWERED_MAX = 100
-"""Requests of a connection whose answers may wait for the disk or for the client to read."""
+"""The maximum number of requests of a connection whose responses wait for the disk or the client."""
 
 _WAITING = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
-"""Requests that wait for what others do. When the broker stops, they get no answer."""
+"""Requests that wait for other clients. When the broker stops, they get no response."""
 
 _LOGGER = logging.getLogger("dafka.broker")
 

@@ -19,7 +19,7 @@ from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
 _T = TypeVar("_T")
 
 NO_SESSION = 0
-"""The id of a session that stands for none."""
+"""The session id for no session."""
 
 _EPOCH_MAX = 2**31 - 1
 

@@ -13,10 +13,10 @@ from dafka.kafka.server.counters import Counters
 from dafka.kafka.server.fetch_sessions import FetchSessions
 
 REPORT_S = 60.0
-"""How long after a line in the log the same is not logged again."""
+"""How long the same line is not logged again."""
 
 REPORTED_MAX = 1000
-"""How many lines are remembered for that."""
+"""The maximum number of lines that are remembered for that."""
 
 
 class RecentReports:

@@ -29,7 +29,7 @@ LOGIN_REQUESTS_MAX = 20
 """How many requests a client may send until it has authenticated. Clients send three to five."""
 
 FAILURE_DELAY_S = 0.1
-"""How long the answer to a wrong password waits, as Kafka's does, so that trying passwords takes time."""
+"""How long the response to a wrong password is delayed, as in Kafka, to slow down guessing."""
 
 
 class AuthenticationError(Exception):

@@ -160,7 +160,7 @@ def guard_list_reassignments(access: Permits, _request: ListPartitionReassignmen
 
 @guards(DescribeConfigsRequest)
 def guard_describe_configs(access: Permits, request: DescribeConfigsRequest) -> Decision:
-    """Require visible topics; for the broker, an administrator."""
+    """Require the permission to see the topics; for the broker, an administrator."""
 
     def answer(each: DescribeConfigsResource) -> DescribeConfigsResult:
         return DescribeConfigsResult(
@@ -224,7 +224,7 @@ def guard_topic_partitions(access: Permits, request: DescribeTopicPartitionsRequ
 
 @guards(ListConfigResourcesRequest)
 def guard_config_resources(access: Permits, _request: ListConfigResourcesRequest) -> Decision:
-    """Require visible topics; for the broker, an administrator."""
+    """Require the permission to see the topics; for the broker, an administrator."""
 
     def amend(response: ListConfigResourcesResponse) -> None:
         response.config_resources = [

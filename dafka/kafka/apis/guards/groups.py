@@ -158,7 +158,7 @@ def guard_commit(access: Permits, request: OffsetCommitRequest) -> Decision:
 
 @guards(OffsetFetchRequest)
 def guard_offset_fetch(access: Permits, request: OffsetFetchRequest) -> Decision:
-    """Require the permission for the groups, and visible topics."""
+    """Require the permission for the groups, and the permission to see the topics."""
     if access.context.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
         return _guard_groups_offsets(access, request)
 

@@ -106,7 +106,7 @@ def _refuse_part(number: int) -> PartitionData:
 
 @guards(ListOffsetsRequest)
 def guard_list_offsets(access: Permits, request: ListOffsetsRequest) -> Decision:
-    """Require visible topics."""
+    """Require the permission to see the topics."""
 
     def answer(each: ListOffsetsTopic) -> ListOffsetsTopicResponse:
         parts = [
@@ -122,7 +122,7 @@ def guard_list_offsets(access: Permits, request: ListOffsetsRequest) -> Decision
 
 @guards(OffsetForLeaderEpochRequest)
 def guard_epochs(access: Permits, request: OffsetForLeaderEpochRequest) -> Decision:
-    """Require visible topics."""
+    """Require the permission to see the topics."""
 
     def answer(each: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
         parts = [
@@ -171,7 +171,7 @@ def guard_producers(access: Permits, request: DescribeProducersRequest) -> Decis
 
 @guards(MetadataRequest)
 def guard_metadata(access: Permits, request: MetadataRequest) -> Decision:
-    """Require visible topics. A topic is created only for a user with `write` or `admin` on it.
+    """Require the permission to see the topics. A topic is created only for a user with `write` or `admin` on it.
 
     An invisible topic that is requested by its id is answered like a topic that does not exist.
     """

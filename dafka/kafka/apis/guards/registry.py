@@ -18,7 +18,7 @@ from dafka.kafka.apis import RequestContext
 from dafka.kafka.protocol import NIL, ApiKey, Request, Response
 
 ResponsePatch: TypeAlias = Callable[[Any], None]
-"""Adds what was refused to a response."""
+"""Adds the refused parts to a response."""
 
 Decision: TypeAlias = Response | ResponsePatch | None
 

@@ -10,7 +10,7 @@ from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.kafka.apis.shared.registry import RequestContext
 
 LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
-"""The errors of clients that do not know the leader."""
+"""The errors for clients that do not know the leader."""
 
 
 def find_epoch_error(log: Log, epoch: int) -> ErrorCode:

@@ -15,12 +15,12 @@ from dafka.kafka.server.cluster_view import ClusterView
 from dafka.kafka.server.kafka_server import KafkaServer
 
 Handler: TypeAlias = Callable[["RequestContext", Any], Awaitable[Response | None]]
-"""Handles a request. None is no answer, which only Produce without acknowledgements gets."""
+"""Handles a request. It returns None for no response, only for Produce with acks=0."""
 
 _H = TypeVar("_H", bound=Handler)
 
 HANDLERS: dict[ApiKey, Handler] = {}
-"""The handlers that wait for nothing but their own work, by API. Produce is not among them."""
+"""The handlers of requests that are handled one by one, by API. Produce is not among them."""
 
 
 @attrs.define
