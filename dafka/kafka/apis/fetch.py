@@ -75,7 +75,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
             size = sum(len(part.records or b"") for part in parts)
             if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
                 for each, part in zip(wanted, parts, strict=True):
-                    context.listener.counters.consumed[each.topic] += count_records(part.records)
+                    context.server.counters.consumed[each.topic] += count_records(part.records)
                 _withhold_ends(context, wanted, parts)
                 return _respond(context, session, wanted, parts)
             with trio.move_on_at(deadline):
@@ -102,7 +102,7 @@ def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFet
     forgotten = [
         TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
     ]
-    sessions = context.listener.fetch_sessions
+    sessions = context.server.fetch_sessions
     return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
 
 
@@ -125,7 +125,7 @@ async def _read_within_memory(
 
     A batch that is larger than the granted memory is returned only if it still fits; otherwise the client asks again.
     """
-    answers = context.listener.answers
+    answers = context.server.answers
     granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
     try:
         parts = await _read_all(context, request, wanted, granted)

@@ -131,7 +131,7 @@ async def _append(
         return _refuse(data.index, refused)
     except NotLeaderError:
         return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), _name_leader(context, log))
-    counters = context.listener.counters
+    counters = context.server.counters
     if appended.is_duplicate:
         counters.duplicates += 1
 

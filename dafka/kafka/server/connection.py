@@ -89,18 +89,18 @@ class Connection:
 
     Args:
         accepted: The connection.
-        listener: The state that all clients share.
+        server: The state that all clients share.
         endpoint: The host and port at which the client reaches the broker.
     """
 
-    def __init__(self, accepted: AcceptedClient, listener: KafkaServer, endpoint: tuple[str, int]) -> None:
+    def __init__(self, accepted: AcceptedClient, server: KafkaServer, endpoint: tuple[str, int]) -> None:
         self._accepted = accepted
-        self._listener = listener
-        self._broker = broker = listener.broker
+        self._server = server
+        self._broker = broker = server.broker
         self._stopping = broker.stopping
         security = broker.security
         self._stream = security.encrypt(accepted.stream)
-        self._counters = listener.counters
+        self._counters = server.counters
         self._users = security.users
         self._host = accepted.host
         self._endpoint = endpoint
@@ -139,7 +139,7 @@ class Connection:
             self._counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
         finally:
-            self._listener.answers.give_back(self._unsent_bytes)
+            self._server.answers.give_back(self._unsent_bytes)
 
     def _record_end(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
@@ -187,7 +187,7 @@ class Connection:
                 await self._take_in(data)
                 is_open = bool(data) and not self._ending
             else:
-                with Upload(self._listener.receiving, self._source, size, self._kafka.receive_ms) as upload:
+                with Upload(self._server.receiving, self._source, size, self._kafka.receive_ms) as upload:
                     is_open = await self._receive_rest(size, upload)
 
     async def _receive_rest(self, size: int, upload: Upload) -> bool:
@@ -264,14 +264,14 @@ class Connection:
         versions = OFFERED.get(error.api_key)
         offered = "does not serve it" if versions is None else f"offers versions {versions}"
         client = self._host if error.client_id is None else f"{self._host} ({error.client_id[:100]!r})"
-        if self._listener.refusals.is_due((self._host, error.api_key, error.api_version), trio.current_time()):
+        if self._server.refusals.is_due((self._host, error.api_key, error.api_version), trio.current_time()):
             _LOGGER.warning(
                 "disconnecting the client at %s: it asked for %s, and this broker %s", client, asked, offered
             )
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
-        context = RequestContext(self._listener, header, self._host, self._endpoint, self._source)
+        context = RequestContext(self._server, header, self._host, self._endpoint, self._source)
         verdict = self._guard(context, request)
         if isinstance(verdict, Response):
             await self._answer(header, verdict, begun)
@@ -344,7 +344,7 @@ class Connection:
 
     def _count_unsent(self, size: int) -> None:
         self._unsent_bytes += size
-        self._listener.answers.take_now(size)
+        self._server.answers.take_now(size)
 
     async def _send_all(self) -> None:
         async for each in self._answers:
@@ -368,7 +368,7 @@ class Connection:
             since = trio.current_time()
             with (
                 trio.move_on_after(send_s) as scope,
-                self._listener.answers.waiting_for_client(scope, self._unsent_bytes),
+                self._server.answers.waiting_for_client(scope, self._unsent_bytes),
             ):
                 await self._stream.send_all(part)
             if scope.cancelled_caught:
@@ -377,7 +377,7 @@ class Connection:
             self._accepted.sent_at = trio.current_time()
             self._counters.sent_bytes += len(part)
         self._unsent_bytes -= len(view)
-        self._listener.answers.give_back(len(view))
+        self._server.answers.give_back(len(view))
         self._sent.set()
 
 

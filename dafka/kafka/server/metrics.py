@@ -61,11 +61,11 @@ class KafkaMetrics:
     """The metrics of a Kafka server.
 
     Args:
-        listener: The server.
+        server: The server.
     """
 
-    def __init__(self, listener: KafkaServer) -> None:
-        self._listener = listener
+    def __init__(self, server: KafkaServer) -> None:
+        self._server = server
         self._groups: TopicLabels | None = None
 
     def read(self, topics: TopicLabels) -> list[Metric]:
@@ -74,12 +74,12 @@ class KafkaMetrics:
             self._groups = TopicLabels(topics.topics_max)
         samples = self._count(topics) | self._measure(topics, self._groups)
         durations = HistogramMetricFamily(DURATION_SECONDS, DURATION_TEXT, labels=("api",))
-        for api, timer in self._listener.counters.timers.items():
+        for api, timer in self._server.counters.timers.items():
             durations.add_metric([api.name], *histogram_buckets([timer.histogram()]))
         return [*make_families(COUNTERS, GAUGES, samples), durations]
 
     def _count(self, topics: TopicLabels) -> Samples:
-        counters = self._listener.counters
+        counters = self._server.counters
         records: Counter[tuple[str, ...]] = Counter()
         if topics.topics_max:
             for direction, by_topic in (("produced", counters.produced), ("consumed", counters.consumed)):
@@ -94,8 +94,8 @@ class KafkaMetrics:
             "dafka_kafka_errors": {
                 (api.name, error_name(code)): count for (api, code), count in counters.errors.items()
             },
-            "dafka_kafka_accepted_connections": {(): self._listener.crowd.admitted},
-            "dafka_kafka_refused_connections": {(): self._listener.crowd.refused},
+            "dafka_kafka_accepted_connections": {(): self._server.crowd.admitted},
+            "dafka_kafka_refused_connections": {(): self._server.crowd.refused},
             "dafka_kafka_disconnected_clients": {(reason,): n for reason, n in counters.disconnected.items()},
             "dafka_kafka_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
             "dafka_kafka_records": dict(records),
@@ -105,7 +105,7 @@ class KafkaMetrics:
         }
 
     def _measure(self, topics: TopicLabels, groups: TopicLabels) -> Samples:
-        broker = self._listener.broker
+        broker = self._server.broker
         states: Counter[tuple[str, ...]] = Counter()
         lag: Counter[tuple[str, ...]] = Counter()
         listed = [(each, group) for each in broker.groups.coordinators() for group in each.list_groups()]
@@ -121,8 +121,8 @@ class KafkaMetrics:
         phases = [each.phase for each in broker.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {
-            "dafka_kafka_connections": {(): len(self._listener.crowd)},
-            "dafka_kafka_receiving_bytes": {(): self._listener.receiving.taken_bytes},
+            "dafka_kafka_connections": {(): len(self._server.crowd)},
+            "dafka_kafka_receiving_bytes": {(): self._server.receiving.taken_bytes},
             "dafka_kafka_groups": dict(states),
             "dafka_kafka_group_lag_records": dict(lag),
             "dafka_kafka_open_transactions": {(): sum(phase in is_open for phase in phases)},

@@ -15,7 +15,7 @@ from dafka.kafka.server.kafka_server import KafkaServer
 
 
 async def serve_kafka(
-    listener: KafkaServer,
+    server: KafkaServer,
     sockets: list[socket.socket],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -23,20 +23,20 @@ async def serve_kafka(
     """Serve clients of Kafka until the broker stops.
 
     Args:
-        listener: The state that the clients share.
+        server: The state that the clients share.
         sockets: The sockets of `open_listening`.
         task_status: Signalled when the server accepts clients.
     """
-    advertised = listener.broker.config.kafka.advertised_listener
+    advertised = server.broker.config.kafka.advertised_listener
     endpoint = split_listener(advertised) if advertised else None
 
     async def serve(client: AcceptedClient) -> None:
-        await Connection(client, listener, endpoint or client.local_address).run()
+        await Connection(client, server, endpoint or client.local_address).run()
 
     host, port = sockets[0].getsockname()[:2]
-    listener.bootstrap_servers = _join(host, port)
-    listener.broker.node.describe(kafka_listener=advertised or find_listener(host, port, listener.broker.node))
-    await accept_clients(sockets, listener.crowd, listener.broker.stopping, serve, task_status=task_status)
+    server.bootstrap_servers = _join(host, port)
+    server.broker.node.describe(kafka_listener=advertised or find_listener(host, port, server.broker.node))
+    await accept_clients(sockets, server.crowd, server.broker.stopping, serve, task_status=task_status)
 
 
 def find_listener(host: str, port: int, node: BrokerNode) -> str:

@@ -28,14 +28,14 @@ class RequestContext:
     """The context of a request: the client's connection, as handlers see it.
 
     Attributes:
-        listener: The state that all clients share.
+        server: The state that all clients share.
         header: The header of the request.
         host: The address of the client.
         endpoint: The host and port at which the client reaches the broker.
         source: The user, or the address of the client.
     """
 
-    listener: KafkaServer
+    server: KafkaServer
     header: RequestHeader
     host: str
     endpoint: tuple[str, int]
@@ -44,7 +44,7 @@ class RequestContext:
     @property
     def broker(self) -> Broker:
         """The broker and its coordinators."""
-        return self.listener.broker
+        return self.server.broker
 
     def view_cluster(self) -> ClusterView:
         """Return the cluster as the client sees it."""
