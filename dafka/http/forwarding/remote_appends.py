@@ -166,7 +166,7 @@ class RemoteAppends:
         leaders: Connects to the leader.
         append: Appends record batches if this broker has become the leader. Raises `WebError` if they are refused, and
             `NotLeaderError`. Returns None if they are old duplicates whose offset is not known.
-        gone: Called with each append that has been stored or has failed.
+        on_ended: Called with each append that has been stored or has failed.
         lanes: The producers of this broker for the log.
     """
 
@@ -175,13 +175,13 @@ class RemoteAppends:
         log: Log,
         leaders: Leaders,
         append: Callable[[Log, Sequence[Batch]], AppendedBatches | None],
-        gone: Callable[[RemoteAppend], None],
+        on_ended: Callable[[RemoteAppend], None],
         lanes: Lanes,
     ) -> None:
         self._log = log
         self._leaders = leaders
         self._append = append
-        self._gone = gone
+        self._on_ended = on_ended
         self._lanes = lanes
         self._pending: deque[RemoteAppend] = deque()
         self._changed = trio.Event()
@@ -308,7 +308,7 @@ class RemoteAppends:
         for each in self._pending:
             if each.ended.is_set():
                 self._leave_lane(each, each.record_count if each.is_stored else 0)
-                self._gone(each)
+                self._on_ended(each)
         self._pending = deque(each for each in self._pending if not each.ended.is_set())
 
     def _enter_lane(self, each: RemoteAppend) -> bool:

@@ -220,12 +220,12 @@ class HttpConnection:
             if data:
                 await self._send(framing.send(h11.Data(data=data)) or b"")
 
-        has_gone = trio.Event()
+        disconnected = trio.Event()
         try:
             with unwrap_group():
                 async with trio.open_nursery() as nursery:
                     if response.is_endless:
-                        nursery.start_soon(self._watch, has_gone, nursery.cancel_scope)
+                        nursery.start_soon(self._watch, disconnected, nursery.cancel_scope)
                     await response.produce(send)
                     nursery.cancel_scope.cancel()
         except (DisconnectError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -236,13 +236,13 @@ class HttpConnection:
             # The client must not consider the body complete: the connection ends without the end of the body.
             _LOGGER.exception("a response to the client at %s failed", self._client.host)
             raise DisconnectError("failed response") from None
-        if has_gone.is_set():
+        if disconnected.is_set():
             raise DisconnectError("gone")
 
-    async def _watch(self, has_gone: trio.Event, scope: trio.CancelScope) -> None:
+    async def _watch(self, disconnected: trio.Event, scope: trio.CancelScope) -> None:
         """Set an event and cancel a scope when the client has disconnected."""
         await self._wait_end()
-        has_gone.set()
+        disconnected.set()
         scope.cancel()
 
     async def _wait_end(self) -> None:
