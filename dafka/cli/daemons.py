@@ -314,9 +314,9 @@ async def _run_broker(
 
         supervisor.monitor.metric_sources.append(KafkaMetrics(found.kafka).read)
     if url is not None and found.web is not None:
-        from dafka.http.server.metrics import WebMetrics  # noqa: PLC0415 (it needs the extra of metrics)
+        from dafka.http.server.metrics import HttpMetrics  # noqa: PLC0415 (it needs the extra of metrics)
 
-        supervisor.monitor.metric_sources.append(WebMetrics(found.web).read)
+        supervisor.monitor.metric_sources.append(HttpMetrics(found.web).read)
     announce_others()
     with supervisor.monitor.watching(found.node):
         if config.broker.number >= 0:

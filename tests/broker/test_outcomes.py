@@ -37,7 +37,7 @@ class Broker:
         self.order.add_topic(TOPIC)
         self.watchers = LogWaiters()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
-        self.cluster = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
+        self.replicator = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
         self.post = BrokerMessenger(address, self._publish)
         self.outcomes = AppendOutcomes(self, self.post)  # type: ignore[arg-type]
         self.others: list[Broker] = []

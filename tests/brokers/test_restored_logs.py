@@ -162,7 +162,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
         away = next(each for each, broker in several.brokers.items() if broker is not leader)
         await several.stop(away)
         monkeypatch.setattr("dafka.broker.replication.replica_loader.read_index", read_slowly)
-        monkeypatch.setattr("dafka.broker.replication.replica_loader.Adoption.adopt_first", adopt_nothing)
+        monkeypatch.setattr("dafka.broker.replication.replica_loader.ReplicaLoader.load_first", adopt_nothing)
         again = await several.start(away)
         with trio.fail_after(PATIENCE_S):
             await is_reading.wait()

@@ -161,7 +161,7 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
             lambda: broker.groups.describe_groups(NAMES),
             lambda: broker.groups.delete_groups(NAMES),
         ]
-        monkeypatch.setattr(CoordinatorShard, "settle", wait_committed)
+        monkeypatch.setattr(CoordinatorShard, "wait_committed", wait_committed)
         monkeypatch.setattr(CoordinatorShard, "ask", wait_committed)
         for each in calls:
             waiting.clear()
@@ -179,7 +179,7 @@ async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch
     async with open_broker_service() as broker:
         for each in NAMES:
             await broker.groups.commit_offsets(commit(each, 1))
-        monkeypatch.setattr(CoordinatorShard, "settle", fail)
+        monkeypatch.setattr(CoordinatorShard, "wait_committed", fail)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         reads: list[Callable[[], Awaitable[object]]] = [
             broker.groups.list_groups,

@@ -60,6 +60,7 @@ class FakeBroker:
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWaiters()
         self.waits = DurableWaits()
+        self.replicator = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint)
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -160,7 +161,7 @@ class FakeCluster:
         self.log.index.append("native", 0, 10, is_open=True)
         self.log.high_watermark = 8
         broker = SimpleNamespace(
-            broker=self.broker,
+            node=self.broker,
             config=Config(),
             memory=Memory(2**30),
             producers=ProducerTable(ProducerStateSettings()),

@@ -24,7 +24,7 @@ class Leaderships:
         self.webs = webs
         self._moved = trio.Event()
         for number, web in enumerate(webs):
-            broker: Any = web.broker.broker
+            broker: Any = web.broker.node
             broker.wait_leadership = self._wait
             for other_number, other in enumerate(webs):
                 if other is not web:

@@ -21,9 +21,9 @@ async def create(webs: list[RunningWeb], topic: str, log_count: int, **fields: A
     assert answer.status == 201, answer.body
     with trio.fail_after(DEADLINE_S):
         for web in webs:
-            broker = web.broker.broker
+            broker = web.broker.node
             for number in range(log_count):
-                while (log := broker.node.find_log(topic, number)) is None or not log.leadership.leader:  # noqa: ASYNC110
+                while (log := broker.find_log(topic, number)) is None or not log.leadership.leader:  # noqa: ASYNC110
                     await trio.sleep(0.02)
 
 

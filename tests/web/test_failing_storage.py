@@ -255,7 +255,7 @@ class Disk:
 
     def __init__(self, web: RunningWeb, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
-        broker: Any = web.broker.broker
+        broker: Any = web.broker.node
         append = broker._storage.append
 
         async def append_or_fail(batches: Any) -> None:

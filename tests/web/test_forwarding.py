@@ -173,7 +173,7 @@ async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: py
             LeaderAndEpoch(2, pair.first.broker.node.address),
         )
         rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, EpochEnd(second, 2), ())]
-        monkeypatch.setattr(pair.first.broker.broker, "branches", lambda _topic: [rows])
+        monkeypatch.setattr(pair.first.broker.node, "branches", lambda _topic: [rows])
         pair.leaderships.lead(0, pair.first, epoch=2)
         (record,) = await client.take(1)
         assert (record["offset"], record["value"]) == (2, "C")
@@ -274,10 +274,10 @@ async def open_idempotent(pair: Pair) -> AsyncIterator[IdempotentClient]:
 
 async def wait_records(pair: Pair, count: int) -> None:
     """Wait until the leader has appended records."""
-    log, broker = log_of(pair.second), pair.second.broker.broker
+    log, broker = log_of(pair.second), pair.second.broker.node
     with trio.fail_after(DEADLINE_S):
         while log.high_watermark < count:
-            with broker.node.watchers.watching([log]) as advanced:
+            with broker.watchers.watching([log]) as advanced:
                 if log.high_watermark < count:
                     await advanced.wait()
 

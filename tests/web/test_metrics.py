@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from dafka.http.server.metrics import COUNTERS, GAUGES, WebMetrics
+from dafka.http.server.metrics import COUNTERS, GAUGES, HttpMetrics
 from dafka.operations.metrics import TopicLabels
 from tests.cli.harness import Dafka
 from tests.web.running import open_web
@@ -32,7 +32,7 @@ async def test_metrics_count_what_clients_do() -> None:
         await web.get("/topics/none")
         found = {
             (sample.name, *sample.labels.values()): sample.value
-            for metric in WebMetrics(web.broker.web).read(TopicLabels(10))
+            for metric in HttpMetrics(web.broker.web).read(TopicLabels(10))
             for sample in metric.samples
         }
         assert found["dafka_http_requests_total", "POST", "/topics/{topic}/records"] == 2

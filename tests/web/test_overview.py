@@ -19,7 +19,7 @@ from dafka.http.api.nodes import find_connections
 from dafka.http.api.overview import LAG_MAX, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
-from dafka.http.server.throughput import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Activity, Totals
+from dafka.http.server.throughput import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Throughput, Totals
 from dafka.protocol.observer.cluster_survey import (
     ClusterSurvey,
     HolderView,
@@ -57,7 +57,7 @@ async def publish(web: RunningWeb, topic: str, count: int) -> None:
 
 
 def test_rates_are_the_difference_of_two_readings() -> None:
-    activity = Activity()
+    activity = Throughput()
     assert activity.is_due(0)
     activity.add(Totals(100, 1000, 10, 50), 5000)
     assert activity.newest is None
@@ -69,7 +69,7 @@ def test_rates_are_the_difference_of_two_readings() -> None:
 
 
 def test_rates_begin_again_after_a_time_without_questions_and_are_limited() -> None:
-    activity = Activity()
+    activity = Throughput()
     for number in range(SAMPLES_MAX + 10):
         activity.add(Totals(number, 0, 0, 0), number * 1000)
     assert len(activity.history()) == SAMPLES_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 
-class WebCounters:
+class HttpCounters:
     """The counters of a server since it started.
 
     Attributes:

@@ -16,12 +16,12 @@ from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.publishing import Publisher, append_here
 from dafka.http.server.access import Principal
 from dafka.http.server.authentication import Authenticator, session_of
-from dafka.http.server.counters import WebCounters
+from dafka.http.server.counters import HttpCounters
 from dafka.http.server.head import Head
 from dafka.http.server.origins import Origins
 from dafka.http.server.sessions import Sessions
-from dafka.http.server.survey_cache import Surveys
-from dafka.http.server.throughput import Activity, Measurement
+from dafka.http.server.survey_cache import SurveyCache
+from dafka.http.server.throughput import Measurement, Throughput
 from dafka.http.server.verification import StorageVerification
 from dafka.http.websocket.shared_reads import SharedReads
 from dafka.storage.plugin_helpers import now_ms
@@ -67,7 +67,7 @@ class HttpServer:
         self.crowd = ConnectionQuotas(http.connections_max, http.connections_per_address_max)
         self.receiving = broker.memory.room(http.receiving_bytes_max)
         self.answers = broker.memory.room(http.answers_bytes_max)
-        self.counters = WebCounters()
+        self.counters = HttpCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
         config, address = broker.config, broker.node.address
@@ -84,9 +84,9 @@ class HttpServer:
         self.reads = SharedReads(self.logs, self.answers)
         self.authenticator = Authenticator(security.users, self.sessions, broker.logins)
         self.started_at = now_ms()
-        self.throughput = Activity()
+        self.throughput = Throughput()
         self.usage = Measurement()
-        self.survey_cache = Surveys(broker.config)
+        self.survey_cache = SurveyCache(broker.config)
         self.verification = StorageVerification(broker.node.inventory.storage)
         broker.listeners.append(self)
 

@@ -35,7 +35,7 @@ GAUGES = {
 }
 
 
-class WebMetrics:
+class HttpMetrics:
     """The metrics of an HTTP server.
 
     Args:

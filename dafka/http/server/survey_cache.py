@@ -27,7 +27,7 @@ SURVEY_S = 5.0
 _LOGGER = logging.getLogger("dafka.http")
 
 
-class Surveys:
+class SurveyCache:
     """The newest survey of the cluster.
 
     Args:
@@ -48,7 +48,7 @@ class Surveys:
             self.problem = "other nodes are not shown: this broker does not find them through towers"
 
     def newest(self) -> ClusterSurvey | None:
-        """Return the newest survey; None if there is none yet. Surveys continue for a while."""
+        """Return the newest survey; None if there is none yet. SurveyCache continue for a while."""
         self._asked_at = trio.current_time()
         self._asked.set()
         return self._newest

@@ -68,7 +68,7 @@ class Measurement:
         self._value, self._measured_at = value, now
 
 
-class Activity:
+class Throughput:
     """The rates of the last minutes, measured while clients ask for them."""
 
     def __init__(self) -> None:

@@ -227,7 +227,7 @@ async def test_topic_that_is_deleted_ends_its_subscriptions() -> None:
         await client.publish("orders", "a")
         reading = await client.subscribe("orders", "latest")
         waiting = await client.subscribe("orders", "earliest", credit=0)
-        await web.broker.broker.delete_topic("orders")
+        await web.broker.node.delete_topic("orders")
         ended = {(await client.expect("error"))["id"] for _ in range(1)}
         await client.send("credit", id=waiting, records=1)
         error = await client.expect("error")
