@@ -24,7 +24,7 @@ from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.transactions import TransactionCoordinators
-from dafka.broker.core.coordination.state_records import SLOTS
+from dafka.broker.core.coordination.state_records import SHARDS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.entries import BatchEntry
@@ -181,14 +181,14 @@ class Broker:
             groups,
             group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
             group_min_session_timeout_ms=kafka.session_timeout_min_ms,
-            groups_max=groups.groups_max // SLOTS,
+            groups_max=groups.groups_max // SHARDS,
         )
-        transactions = attrs.evolve(transactions, transactional_ids_max=transactions.transactional_ids_max // SLOTS)
+        transactions = attrs.evolve(transactions, transactional_ids_max=transactions.transactional_ids_max // SHARDS)
         return CoordinatorShard(
             self.node,
             log,
             GroupCoordinator(groups, lambda: str(uuid.uuid4())),
-            TransactionCoordinator(transactions, ProducerIds(log.number, SLOTS)),
+            TransactionCoordinator(transactions, ProducerIds(log.number, SHARDS)),
             self.participants.end,
         )
 

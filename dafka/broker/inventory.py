@@ -150,7 +150,7 @@ class Inventory:
         """
         infos = dict(await self._measure(topic))
         logs = self._order.logs(topic)
-        own = [infos.pop(log.own).content_bytes if log.own in infos else 0 for log in logs]
+        own = [infos.pop(log.leader_partition).content_bytes if log.leader_partition in infos else 0 for log in logs]
         shared = sum(each.content_bytes for each in infos.values())
         return [each + shared // len(logs) for each in own]
 
@@ -174,5 +174,5 @@ class Inventory:
         durable = self._machine.stored.durable_end(partition)
         cursor = self._machine.reassembler.cursors.get(partition)
         known = max(durable, info.end_sequence, 0 if cursor is None else cursor.known_end)
-        is_own = self._order.is_own(partition)
+        is_own = self._order.is_leader_partition(partition)
         return StoredPartition(partition.address, is_own, info, known, known - max(durable, info.end_sequence))

@@ -107,8 +107,8 @@ class BrokerMetrics:
         won = 0
         for name in broker.order.topics:
             for number, rows in enumerate(broker.branches(name)):
-                won += sum(row.branch.epoch > 0 and row.branch.leader == broker.address for row in rows)
-                latest = rows[-1].branch.epoch if rows else 0
+                won += sum(row.leader_epoch.epoch > 0 and row.leader_epoch.leader == broker.address for row in rows)
+                latest = rows[-1].leader_epoch.epoch if rows else 0
                 former = self._epochs.get((name, number))
                 if former is not None and latest > former:
                     self._changed_ms = self._clock_ms()

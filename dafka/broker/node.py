@@ -290,7 +290,7 @@ class BrokerNode(Store):
     async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
         """Drop the partitions of a topic, once its deletion is durable."""
         await self.wait_durable()
-        own = [partition for log in logs for partition in (log.own, log.index_partition)]
+        own = [partition for log in logs for partition in (log.leader_partition, log.index_partition)]
         held = self._broker_machine.partitions_of(deletion.topic.topic_id)
         await self.forget_partitions(dict.fromkeys((*own, *held))).wait()
         await self.trim_deleted(deletion.topic.name)
@@ -323,7 +323,11 @@ class BrokerNode(Store):
         """Return the branch table of each log of a topic: its rows by epoch."""
         found = self.order.topics.get(topic)
         numbers = range(0 if found is None else found.log_count)
-        return [self.replicator.logs.rows(name_log(found.topic_id, number)) for number in numbers if found is not None]
+        return [
+            self.replicator.logs.epoch_starts(name_log(found.topic_id, number))
+            for number in numbers
+            if found is not None
+        ]
 
     async def wait_leadership(self, log: Log) -> None:
         """Wait until the leadership of a log changes, or the log is gone."""
@@ -397,21 +401,27 @@ class BrokerNode(Store):
             NotLeaderError: This broker does not lead the log.
         """
         self._check_led(log)
-        first_sequence = sequence = self._machine.next_sequence(log.own)
+        first_sequence = sequence = self._machine.next_sequence(log.leader_partition)
         moved = []
         for header, data in batches:
             moved.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
             sequence += header.count
         if records is None:
-            records = decode_run(log.own, moved, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max)
+            records = decode_run(
+                log.leader_partition, moved, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max
+            )
         else:
             encoded = tuple([data for _, data in moved])
-            records = attrs.evolve(records, partition=log.own, first_sequence=first_sequence, encoded=encoded)
+            records = attrs.evolve(
+                records, partition=log.leader_partition, first_sequence=first_sequence, encoded=encoded
+            )
         if bytes_max is not None:
             check_sizes(records, self._record_bytes_max)
         self._node.act(self._machine.append_own(records, trio.current_time()))
         count, epoch = sequence - first_sequence, log.leadership.epoch
-        return PendingAppend(self.watchers, self.order, log, log.own, first_sequence, count, epoch, self._durable)
+        return PendingAppend(
+            self.watchers, self.order, log, log.leader_partition, first_sequence, count, epoch, self._durable
+        )
 
     def _check_led(self, log: Log) -> None:
         if not log.leadership.is_led:
@@ -421,11 +431,11 @@ class BrokerNode(Store):
 
     def next_sequence(self, log: Log) -> int:
         """Return the sequence in the broker's own partition of a log that the next appended record gets."""
-        return self._machine.next_sequence(log.own)
+        return self._machine.next_sequence(log.leader_partition)
 
     def durable_end(self, log: Log) -> int:
         """Return the sequence after the last durable record of the broker's own partition of a log."""
-        return self._machine.stored.durable_end(log.own)
+        return self._machine.stored.durable_end(log.leader_partition)
 
     async def wait_capacity(self) -> None:
         """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
@@ -532,7 +542,7 @@ class BrokerNode(Store):
     def _on_change(self) -> None:
         super()._on_change()
         if signs := self._broker_machine.take_signs():
-            self.replicator.heard(signs.heard)
+            self.replicator.heard(signs.heartbeats)
             self.replicator.acknowledged(signs.acknowledgements.items())
             self.replicator.repeat_acknowledgements(signs.repeats)
             self.replicator.heard_rounds(signs.rounds, signs.answers)

@@ -118,7 +118,7 @@ async def test_consumers_get_what_clients_append(storage: str) -> None:
         assert first.key == b"k"
         assert first.headers == (("h", b"1"),)
         assert first.timestamp == 1000
-        assert first.partition == log.own
+        assert first.partition == log.leader_partition
         assert values_of(await read_all(broker, log)) == [b"a", b"b", b"c"]
     async with open_broker(storage) as (cluster, broker), cluster.consumer(["orders"]) as consumer:
         if storage != "memory:":

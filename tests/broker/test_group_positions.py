@@ -31,7 +31,7 @@ def make_broker(*rows: EpochStart, availability: str = "branch") -> Any:
     for row in rows:
         table.add(row)
     topic = Topic("orders", "T", 1, {"availability": availability})
-    log = SimpleNamespace(replica=SimpleNamespace(table=table)) if rows else None
+    log = SimpleNamespace(replica=SimpleNamespace(epoch_tree=table)) if rows else None
     logs = SimpleNamespace(find={"T/0": log}.get)
     return SimpleNamespace(order=SimpleNamespace(topics={"orders": topic}), replicator=SimpleNamespace(logs=logs))
 

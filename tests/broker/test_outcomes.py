@@ -57,13 +57,13 @@ class Broker:
 
     def lead(self, epoch: int) -> None:
         """Begin a branch, without any records before it."""
-        self.order.begin_branch(self.log, epoch)
-        self.order.finish_branch(self.log, {}, {})
+        self.order.begin_epoch(self.log, epoch)
+        self.order.finish_epoch(self.log, {}, {})
         self.log.leadership = LeaderAndIsr(self.address, epoch, is_led=True)
         self.sequence = 0
 
     def follow(self, leader: str, epoch: int) -> None:
-        self.order.end_branch(self.log)
+        self.order.end_epoch(self.log)
         self.log.leadership = LeaderAndIsr(leader, epoch, is_led=False)
         self.watchers.notify(self.log)
 
@@ -72,7 +72,7 @@ class Broker:
         log = self.log
         first, self.sequence = self.sequence, self.sequence + count
         epoch = log.leadership.epoch
-        return PendingAppend(self.watchers, self.order, log, log.own, first, count, epoch, trio.Event())
+        return PendingAppend(self.watchers, self.order, log, log.leader_partition, first, count, epoch, trio.Event())
 
     def write(self, appended: PendingAppend) -> None:
         batch = RecordBatch(appended.own, appended.first_sequence, [b"x"] * appended.count)
@@ -122,10 +122,10 @@ async def test_records_that_the_next_leader_has_are_answered_with_their_offset(
         nursery.start_soon(note, first)
         await trio.sleep(1)
         leader.place(first.own, 0, 2)  # the branch goes on after these
-        leader.place(leader.log.own, 0, 10)
+        leader.place(leader.log.leader_partition, 0, 10)
         leader.place(first.own, 2, 3)  # and these are healed behind others
         if begins_again:
-            former.order.begin_branch(former.log, 2)  # it follows the new branch for readers
+            former.order.begin_epoch(former.log, 2)  # it follows the new branch for readers
         await trio.sleep(1)
         assert not found  # too few replicas have them
         leader.commit(14)
@@ -145,7 +145,7 @@ async def test_records_that_this_broker_leads_again_are_answered_with_their_offs
     former.write(appended)
     former.follow(leader.address, 2)
     former.lead(3)
-    former.place(leader.log.own, 0, 5)
+    former.place(leader.log.leader_partition, 0, 5)
     former.place(appended.own, 0, 2)
     former.commit(7)
     assert await wait(former, appended) == 5
@@ -166,7 +166,7 @@ async def test_records_that_were_not_written_are_refused_and_get_no_offset_after
     former.follow(leader.address, 2)
     for _ in range(2):
         assert await wait(former, former.append(4)) == "NotLeaderError"
-        former.order.begin_branch(former.log, 2)
+        former.order.begin_epoch(former.log, 2)
 
 
 async def test_records_that_nobody_speaks_of_may_be_in_the_log_or_not(autojump_clock: object) -> None:

@@ -43,7 +43,7 @@ async def make_branches(several: Several) -> None:
 def find_end(broker: BrokerNode) -> int:
     """Return up to which offset a broker holds the log."""
     log = broker.replicator.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
-    return -1 if log is None else log.replica.branches.tip().end_offset
+    return -1 if log is None else log.replica.local_epochs.log_end().end_offset
 
 
 async def find_contents(several: Several) -> list[bytes]:

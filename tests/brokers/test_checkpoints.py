@@ -61,12 +61,12 @@ async def test_a_broker_that_starts_reads_no_index_that_a_checkpoint_covers(
         name, ended = await end_a_branch(several)
         await wait_until(lambda: all(checkpointed_end(each, ended) == 2 for each in several.brokers.values()))
         for restarted in [name, *(other for other in several.brokers if other != name)]:
-            before = log_of(several.brokers[restarted]).held.ends()
+            before = log_of(several.brokers[restarted]).local_log.ends()
             await several.stop(restarted)
             records_read.clear()
             broker = await several.start(restarted)
             assert ended not in records_read
-            held = log_of(broker).held
+            held = log_of(broker).local_log
             assert {branch: held.ends()[branch] for branch in before} == before
             await wait_until(lambda: is_in_sync(several))
         await several.append("orders", 0, b"4")
@@ -90,4 +90,4 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(
         assert ended in records_read
         await wait_until(lambda: again.durable_end_of(Partition("orders", ended.address)) == 2)  # fetched again
         log = log_of(again)
-        await wait_until(lambda: log.replica.branches.is_complete(log.replica.latest.branch))
+        await wait_until(lambda: log.replica.local_epochs.is_complete(log.replica.latest.leader_epoch))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.broker.core.log.offset_assigner import index_partition, own_partition
+from dafka.broker.core.log.offset_assigner import index_partition, leader_partition
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.node import BrokerNode
@@ -116,7 +116,7 @@ async def test_partitions_that_no_topic_names_are_kept(tmp_path: Path, scheme: s
         address = broker.address
         await several.stop("a")
         unknown = Topic("orders", "1D" * 16)
-        orphan, index = own_partition(address, unknown, 0), index_partition(address, unknown, 0)
+        orphan, index = leader_partition(address, unknown, 0), index_partition(address, unknown, 0)
         async with open_storage(f"{scheme}:{tmp_path / 'a'}") as storage:
             await storage.append(
                 [RecordBatch(each, 0, [b"orphan"] * 3, timestamps=[1] * 3) for each in (orphan, index)]

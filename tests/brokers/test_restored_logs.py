@@ -67,7 +67,7 @@ class Indexes:
         self.storage = MemoryStorage()
         settings = ReplicaSettings()
         replica = Replica("log", "b", 1, ("a", "b"), settings)
-        replica.table.add(EpochStart("log", SECOND, EpochEnd(FIRST, self.forked_at), ("a", "b")))
+        replica.epoch_tree.add(EpochStart("log", SECOND, EpochEnd(FIRST, self.forked_at), ("a", "b")))
         ends: defaultdict[Partition, int] = defaultdict(lambda: 100)
         held = LocalLog("orders", "id", 0, ends.__getitem__)
         self.log = ReplicatedLog("orders", "id", 0, "log", replica, held)
@@ -76,15 +76,15 @@ class Indexes:
     async def write(self, branch: LeaderAndEpoch, *entries: Entry) -> None:
         sequence, value = self.written[branch], encode_entries(entries)
         await self.storage.append([RecordBatch(self.log.index_partition(branch), sequence, [value])])
-        self.log.held.add_index(branch, sequence, [value])
-        for _ in self.log.held.advance():
+        self.log.local_log.add_index(branch, sequence, [value])
+        for _ in self.log.local_log.advance():
             pass
         self.written[branch] += 1
 
     async def restore(self) -> tuple[list[Entry], list[int]]:
         """Return the entries of the restored index, and the numbers of the batches that a producer has appended."""
         log = self.log
-        state = Log("orders", 0, log.own_partition(SECOND), log.index_partition(SECOND))
+        state = Log("orders", 0, log.leader_partition(SECOND), log.index_partition(SECOND))
         numbers: list[int] = []
 
         def note(_state: Log, entry: ProducerEntry) -> None:
@@ -118,7 +118,7 @@ async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_
 ) -> None:
     indexes = await write_again(forked_at)
     entries, numbers = await indexes.restore()
-    address = indexes.log.own_partition(FIRST).address
+    address = indexes.log.leader_partition(FIRST).address
     runs = [each for each in entries if isinstance(each, RunEntry)]
     assert runs == [RunEntry(0, address, 0, forked_at), RunEntry(forked_at, LEADER, 0, 1)]
     assert numbers[-5:] == list(range(forked_at))[-5:]  # what a client may send again
@@ -127,7 +127,7 @@ async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_
 
 async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(records_read: list[Partition]) -> None:
     indexes = await write_again(BATCHES)
-    address = indexes.log.own_partition(FIRST).address
+    address = indexes.log.leader_partition(FIRST).address
     written = (RunEntry(0, address, 0, BATCHES), RunEntry(BATCHES, LEADER, 0, 2))
     await indexes.write(SECOND, IndexRewriteEntry(), *written, batch(BATCHES))
     entries, numbers = await indexes.restore()
@@ -173,7 +173,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
 
         def held_end() -> int:
             found = again.replicator.logs.find(name)
-            return 0 if found is None else max(found.held.ends().values())
+            return 0 if found is None else max(found.local_log.ends().values())
 
         await wait_until(lambda: held_end() == 2)
 
@@ -206,7 +206,7 @@ async def test_new_leaders_read_little_of_a_log_that_has_had_many(
 async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
-    monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_BRANCHES", 2)
+    monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_EPOCHS", 2)
     names = ("a", "b", "c")
     async with open_several(tmp_path) as several:
         first, *_ = await several.start_all(*names)

@@ -249,7 +249,7 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
         await brokers[0].create_topic("orders", placement=[[first, *middle]]).wait()
         ((leader, log),) = await several.wait_led("orders")
         await append(leader, log, *values(10))
-        partition = log.own
+        partition = log.leader_partition
         brokers[1].change_replicas(brokers[1].logs("orders")[0], [*middle, last])
         await wait_until(lambda: not brokers[0].durable_end_of(partition))
         await append(*(await several.wait_led("orders"))[0], *values(10, "later-"))
@@ -287,7 +287,7 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
         await brokers[0].create_topic("orders").wait()
         ((leader, log),) = await several.wait_led("orders")
         await append(leader, log, *values(10))
-        former = log.own
+        former = log.leader_partition
         name = several.name_of(leader)
         await several.stop(name)
         ((leader, log),) = await several.wait_led("orders")
@@ -297,7 +297,7 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
 
         async def find_firsts(broker: BrokerNode) -> list[int]:
             found = await broker.storage.partitions("orders")
-            return [found[each].earliest_sequence for each in (former, log.own)]
+            return [found[each].earliest_sequence for each in (former, log.leader_partition)]
 
         for each in several.brokers.values():
             with trio.fail_after(PATIENCE_S):

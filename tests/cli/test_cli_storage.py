@@ -19,7 +19,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from dafka.broker.core.log.offset_assigner import own_partition
+from dafka.broker.core.log.offset_assigner import leader_partition
 from dafka.broker.core.metadata.topics import Topic, encode_topic
 from dafka.cli import main
 from dafka.cli.storage import common, deletion
@@ -165,7 +165,7 @@ def test_info_as_json(shelf: Shelf) -> None:
 def test_info_names_the_partitions_of_no_topic(shelf: Shelf) -> None:
     known, other = Topic("orders", "1D"), Topic("orders", "2D")
     topics = RecordBatch(Partition("$topics", "4F0C"), 0, [encode_topic(known)], keys=[b"orders"], timestamps=[1])
-    of_known, orphan = own_partition("4F0C", known, 0), own_partition("4F0C", other, 0)
+    of_known, orphan = leader_partition("4F0C", known, 0), leader_partition("4F0C", other, 0)
     shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), batch(0, 1))
     found = run_json("info", "shelf:a")["partitions"]
     assert [each["partition"] for each in found if each["is_orphan"]] == [orphan.address]

@@ -12,7 +12,7 @@ import trio
 from dafka import Config
 from dafka.broker.broker import Broker, open_broker
 from dafka.broker.connections.security import ListenerSecurity
-from dafka.broker.core.coordination.state_records import SLOTS, slot_of
+from dafka.broker.core.coordination.state_records import SHARDS, shard_of
 from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60
@@ -51,7 +51,7 @@ class Brokers:
         await self.wait_until(self._is_settled, "not every slot has one coordinator")
 
     def coordinator_of(self, name: str) -> Broker:
-        return next(each for each in self.running.values() if slot_of(name) in served(each))
+        return next(each for each in self.running.values() if shard_of(name) in served(each))
 
     def name_of(self, broker: Broker) -> str:
         return next(name for name, each in self.running.items() if each is broker)
@@ -66,16 +66,16 @@ class Brokers:
     def have_joined(self) -> bool:
         """Return whether all brokers count for majorities of all slots, as far as each of them knows."""
         logs = [log for each in self.running.values() for log in each.node.order.logs("$coordinators")]
-        wanted = SLOTS * len(self.running)
+        wanted = SHARDS * len(self.running)
         return len(logs) == wanted and all(len(log.leadership.voters) == len(self.running) for log in logs)
 
     def _is_settled(self) -> bool:
         found = [number for each in self.running.values() for number in served(each)]
-        if sorted(found) != list(range(SLOTS)):
+        if sorted(found) != list(range(SHARDS)):
             return False
         running = {each.node.address for each in self.running.values()}
         for broker in self.running.values():
-            for number in range(SLOTS):
+            for number in range(SHARDS):
                 log = broker.node.order.find_log("$coordinators", number)
                 if log is None or log.leadership.leader not in running:
                     return False

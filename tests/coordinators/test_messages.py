@@ -168,7 +168,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             "x",
             "orders",
             "payments",
-            log.own.address,
+            log.leader_partition.address,
             *(each.name for each in broker.node.replicator.logs),
         ]
         numbers = [-(2**63), -1, 0, 1, 3, log.leadership.epoch, *producer, 2**63 - 1]

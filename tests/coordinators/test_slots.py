@@ -19,10 +19,10 @@ from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
     GROUPS_TOPIC,
     OFFSETS_TOPIC,
-    SLOTS,
+    SHARDS,
     TRANSACTIONS_TOPIC,
     StateRecord,
-    slot_of,
+    shard_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, GroupCoordinator, OffsetToCommit
@@ -100,9 +100,9 @@ async def test_state_of_a_former_version_is_imported_once(tmp_path: Path, done: 
             broker.write_state(record.topic, [(record.key, record.value)])
         await broker.wait_durable()
         if done:
-            logs = await broker.ensure_internal_topic(COORDINATORS_TOPIC, SLOTS)
+            logs = await broker.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
             for log in logs:
-                names = {group for group in GROUPS if slot_of(group) == log.number}
+                names = {group for group in GROUPS if shard_of(group) == log.number}
                 own = [each for each in records if names & set(map(str, json.loads(each.key)))]
                 if own[:done]:
                     await append(broker, log, own[:done])
@@ -131,7 +131,7 @@ async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
 ) -> None:
     async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as broker:
         await broker.groups.commit_offsets(commit("g", 7))
-        log = broker.node.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
+        log = broker.node.order.find_log(COORDINATORS_TOPIC, shard_of("g"))
         assert log is not None
         with monkeypatch.context() as patch:
             patch.setattr(broker.node, "holds_lease", lambda asked: asked is not log)
@@ -149,7 +149,7 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
 
         async def wait_committed(slot: CoordinatorShard, *_arguments: object) -> dict[str, ErrorCode]:
             waiting.append(slot)
-            if len(waiting) == SLOTS:
+            if len(waiting) == SHARDS:
                 all_wait.set()
             await all_wait.wait()
             return {}
@@ -168,7 +168,7 @@ async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: p
             all_wait = trio.Event()
             with trio.fail_after(60):
                 await each()
-            assert len(waiting) == SLOTS
+            assert len(waiting) == SHARDS
 
 
 async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +189,9 @@ async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch
             with pytest.raises(CoordinatorError):
                 await read()
         described = await broker.groups.describe_groups(NAMES)
-        assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if slot_of(each) == 7}
+        assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if shard_of(each) == 7}
         code = ErrorCode.NOT_COORDINATOR
-        assert len(await broker.groups.list_groups()) == sum(slot_of(each) != 7 for each in NAMES)
+        assert len(await broker.groups.list_groups()) == sum(shard_of(each) != 7 for each in NAMES)
 
 
 @pytest.mark.parametrize("storage", STORAGES[1:])
@@ -199,9 +199,9 @@ async def test_logs_are_rewritten(storage: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(slot_log, "REWRITE_RECORDS", 10)
     url = storage.format(tmp_path)
     async with open_broker_service(url) as broker:
-        log = broker.node.order.find_log(COORDINATORS_TOPIC, slot_of("g"))
+        log = broker.node.order.find_log(COORDINATORS_TOPIC, shard_of("g"))
         assert log is not None
-        others = [group for group in GROUPS if slot_of(group) == slot_of("g")]
+        others = [group for group in GROUPS if shard_of(group) == shard_of("g")]
         for group in others:
             await broker.groups.commit_offsets(commit(group, 7))
         for offset in range(200):
@@ -243,15 +243,15 @@ async def test_many_commits_share_a_write() -> None:
 
 def test_slots_give_different_producer_ids() -> None:
     found = []
-    for slot in range(SLOTS):
-        ids = ProducerIds(slot, SLOTS)
+    for slot in range(SHARDS):
+        ids = ProducerIds(slot, SHARDS)
         for run in range(3):
             records = []
             for _ in range(1500 if run == 2 else 10):
                 producer_id, written = ids.take()
                 found.append(producer_id)
                 records += written
-            ids = ProducerIds(slot, SLOTS)
+            ids = ProducerIds(slot, SHARDS)
             for record in records:
                 ids.restore(record)
     assert len(found) == len(set(found))
@@ -260,9 +260,9 @@ def test_slots_give_different_producer_ids() -> None:
 
 def test_slots_go_on_behind_the_ids_of_a_lone_broker() -> None:
     record = ProducerIds().take()[1][0]._replace(value=b'{"version":1,"next_producer_id":33000}')
-    for slot in range(SLOTS):
-        ids = ProducerIds(slot, SLOTS)
+    for slot in range(SHARDS):
+        ids = ProducerIds(slot, SHARDS)
         ids.restore(record)
         first, _ = ids.take()
         assert first >= 33000
-        assert first // 1000 % SLOTS == slot
+        assert first // 1000 % SHARDS == slot

@@ -150,8 +150,10 @@ class FakeCluster:
     def __init__(self) -> None:
         self.broker = FakeBroker()
         brokers = self.broker.brokers
-        brokers.note(BrokerRegistration(address=SECOND, number=1, rack="two", kafka_listener="[fd00::1]:9093"))
-        brokers.note(BrokerRegistration(address=THIRD, number=2))
+        brokers.record_registration(
+            BrokerRegistration(address=SECOND, number=1, rack="two", kafka_listener="[fd00::1]:9093")
+        )
+        brokers.record_registration(BrokerRegistration(address=THIRD, number=2))
         self.live(SECOND, THIRD)
         self.broker.order.add_topic(Topic("t", "f" * 32))
         found = self.broker.find_log("t", 0)
@@ -176,7 +178,7 @@ class FakeCluster:
         """Let these brokers be alive, besides the own one."""
         brokers = self.broker.brokers
         for address in (SECOND, THIRD):
-            brokers.heard(address, 0.0 if address in addresses else -9.0)
+            brokers.record_heartbeat(address, 0.0 if address in addresses else -9.0)
         brokers.check_alive(0.5)
 
     def lead(self, *, epoch: int = 5, replicas: tuple[str, ...] = (OWN, SECOND), **others: Any) -> None:

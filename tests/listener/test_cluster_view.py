@@ -150,7 +150,7 @@ async def test_readers_are_sent_to_a_replica_in_their_rack(cluster: FakeCluster)
 
 
 async def test_broker_with_a_number_of_its_own_is_not_hidden_by_another(cluster: FakeCluster) -> None:
-    cluster.broker.brokers.note(BrokerRegistration(address=THIRD, number=0, kafka_listener="other:1"))
+    cluster.broker.brokers.record_registration(BrokerRegistration(address=THIRD, number=0, kafka_listener="other:1"))
     view = cluster.client(ApiKey.METADATA, 9).view_cluster()
     assert [(each.number, each.host) for each in view.nodes] == [(0, "own.example"), (1, "fd00::1")]
 

@@ -353,7 +353,7 @@ async def test_branches_that_may_still_be_told_are_waited_for(
     cluster: FakeCluster, epoch: int, expected: tuple[int, int, int]
 ) -> None:
     cluster.log.divergences = {2: (0, 3)}
-    cluster.broker.brokers.heard(SECOND, trio.current_time())
+    cluster.broker.brokers.record_heartbeat(SECOND, trio.current_time())
     assert await find_end(cluster, epoch) == expected
     assert (await read(cluster, 2, last_fetched_epoch=epoch)).error_code == expected[0]
 
@@ -362,7 +362,7 @@ async def test_branches_of_brokers_that_stay_dead_are_not_waited_for(cluster: Fa
     cluster.log.divergences = {}
     patience_s = Config().broker.replace_replicas_after_ms / 1000
     for silent_s, expected in ((0.9 * patience_s, UNTOLD), (patience_s, TOLD)):
-        cluster.broker.brokers.heard(SECOND, trio.current_time() - silent_s)
+        cluster.broker.brokers.record_heartbeat(SECOND, trio.current_time() - silent_s)
         assert await find_end(cluster, 1) == expected
 
 

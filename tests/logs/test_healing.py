@@ -37,12 +37,12 @@ class Leaders:
         self.epoch += 1
         self.order = OffsetAssigner(f"broker-{self.epoch}")
         self.order.add_topic(TOPIC)
-        self.order.begin_branch(self.log, self.epoch)
+        self.order.begin_epoch(self.log, self.epoch)
         for batch in self.written:
             for value in batch.values:
                 own = str(batch.partition.address)
-                self.log.restore(0, value or b"", keeps_record_batches=True, own=own)
-        self.order.finish_branch(self.log, {}, {})
+                self.log.restore(0, value or b"", keeps_record_batches=True, leader_address=own)
+        self.order.finish_epoch(self.log, {}, {})
         self.sequence = 0
 
     @property
@@ -50,7 +50,7 @@ class Leaders:
         return self.order.logs("orders")[0]
 
     def write(self, *, succeeds: bool = True, records: int = 0) -> None:
-        batch = RecordBatch(self.log.own, self.sequence, [b"x"] * records)
+        batch = RecordBatch(self.log.leader_partition, self.sequence, [b"x"] * records)
         plan = self.order.plan([batch] if records else [], 0)
         if not succeeds:
             self.order.undo(plan)
@@ -58,7 +58,7 @@ class Leaders:
         self.order.commit(plan)
         self.sequence += records
         self.written += [
-            RecordBatch(Partition("", self.log.own.address), 0, each.values) for each in plan.index_records
+            RecordBatch(Partition("", self.log.leader_partition.address), 0, each.values) for each in plan.index_records
         ]
 
     def places(self) -> list[tuple[str, int]]:
@@ -66,7 +66,7 @@ class Leaders:
         offset = 0
         while (location := self.log.index.locate(offset)) is not None:
             places = range(location.sequence, location.sequence + location.record_count)
-            address = location.address or self.log.own.address
+            address = location.address or self.log.leader_partition.address
             found += [(address, each) for each in places]
             offset += location.record_count
         return found

@@ -91,7 +91,7 @@ def test_aborted_records_stay_hidden_through_twenty_changes_of_leaders(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log(seed)
-    monkeypatch.setattr(ordering, "REWRITE_BRANCHES", log.draw.choice([2, 8]))
+    monkeypatch.setattr(ordering, "REWRITE_EPOCHS", log.draw.choice([2, 8]))
     for leader in range(1, LEADERS + 1):
         for _ in range(log.draw.randint(0, 12)):
             log.append()

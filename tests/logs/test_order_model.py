@@ -67,13 +67,15 @@ class Model:
         """Append some batches in one group, or fail to."""
         batches = []
         placed: list[tuple[int, Partition | None, int]] = []
-        partitions = [Partition("orders", name) for name in "PQ"] + [log.own for log in self.order.logs("orders")]
+        partitions = [Partition("orders", name) for name in "PQ"] + [
+            log.leader_partition for log in self.order.logs("orders")
+        ]
         for partition in self.random.sample(partitions, self.random.randint(1, 3) % len(partitions) + 1):
             count, first = self.random.randint(1, 6), self.storage.ends.get(partition, 0)
             keys = [self.random.choice([None, b"a", b"b", b"c", b"d"]) for _ in range(count)]
             batches.append(RecordBatch(partition, first, [b"value"] * count, keys=keys))
             for sequence, key in enumerate(keys, first):
-                if self.order.is_own(partition):
+                if self.order.is_leader_partition(partition):
                     log = int(partition.address.rpartition("/")[2])
                 elif key is None:
                     log = log_of_address(partition.address, self.topic.log_count)
@@ -94,18 +96,18 @@ class Model:
     def end_transaction(self, batches: list[RecordBatch], placed: list[tuple[int, Partition | None, int]]) -> None:
         """Append the end of a transaction to one log, before, among or behind the records that are appended."""
         log = self.random.choice(self.order.logs("orders"))
-        first = end = self.storage.ends.get(log.own, 0)
+        first = end = self.storage.ends.get(log.leader_partition, 0)
         for batch in batches:
-            end = batch.end_sequence if batch.partition == log.own else end
+            end = batch.end_sequence if batch.partition == log.leader_partition else end
         position = self.random.randint(first, end)
         self.transactions += 1
         self.order.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, None))
         numbers = [
             number
             for number, (where, partition, sequence) in enumerate(placed)
-            if where == log.number and partition == log.own and sequence >= position
+            if where == log.number and partition == log.leader_partition and sequence >= position
         ]
-        others = [number for number, (where, partition, _) in enumerate(placed) if partition == log.own]
+        others = [number for number, (where, partition, _) in enumerate(placed) if partition == log.leader_partition]
         place = 0 if position == first else numbers[0] if numbers else others[-1] + 1
         placed.insert(place, (log.number, None, self.transactions))
 
@@ -169,7 +171,7 @@ def test_unbroken_run_is_one_entry() -> None:
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     for number in range(100):
-        plan = order.plan([RecordBatch(log.own, number * 5, [b""] * 5)], 0)
+        plan = order.plan([RecordBatch(log.leader_partition, number * 5, [b""] * 5)], 0)
         assert len(plan.index_records) == (number == 0)
         order.commit(plan)
     assert len(log.index) == 1
@@ -203,7 +205,7 @@ def test_batches_of_producers_are_restored() -> None:
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
     data = encode_batch(0, [b"a", b"b"], timestamps=5, producer_id=9, producer_epoch=2, base_sequence=40)
-    plan = order.plan([RecordBatch(log.own, 0, [b"a", b"b"], encoded=(data,))], 77)
+    plan = order.plan([RecordBatch(log.leader_partition, 0, [b"a", b"b"], encoded=(data,))], 77)
     order.commit(plan)
     (record,) = plan.index_records
     assert record.values[0] is not None
@@ -235,7 +237,7 @@ def test_index_is_bounded_by_producers_and_runs() -> None:
         data = encode_batch(
             number, [b""], timestamps=5, producer_id=producer_id, producer_epoch=2, base_sequence=number // 3
         )
-        plan = order.plan([RecordBatch(log.own, number, [b""], encoded=(data,))], 77)
+        plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
         order.commit(plan)
         index += [
             (sequence, value or b"")
@@ -271,7 +273,7 @@ def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
         )
         if number == 150:
             order.append_marker(log, MarkerEntry(0, 150, 1, 2, 0, 77, 1))
-        plan = order.plan([RecordBatch(log.own, number, [b""], encoded=(data,))], 77)
+        plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
         order.commit(plan)
         for record in plan.index_records:
             index += [(each, value or b"") for each, value in enumerate(record.values, record.first_sequence)]
@@ -280,7 +282,7 @@ def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
     assert found[0] == BatchEntry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
     assert found[1] == MarkerEntry(150, 150, 1, 2, 0, 77, 1)
     assert found[2] == BatchEntry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
-    assert restored.finish_restoring({log.own: 300}, {}) == []
+    assert restored.finish_restoring({log.leader_partition: 300}, {}) == []
     assert restored.logs("orders")[0].high_watermark == 301
 
 
@@ -288,7 +290,7 @@ def test_deleted_records_stay_deleted() -> None:
     order = OffsetAssigner(IDENTITY)
     order.add_topic(Topic("orders", "1D"))
     (log,) = order.logs("orders")
-    first = order.plan([RecordBatch(log.own, 0, [b""] * 5)], 0)
+    first = order.plan([RecordBatch(log.leader_partition, 0, [b""] * 5)], 0)
     order.commit(first)
     order.delete_before(log, 3)
     second = order.plan([], 0)
@@ -299,7 +301,7 @@ def test_deleted_records_stay_deleted() -> None:
     for record in first.index_records + second.index_records:
         assert record.values[0] is not None
         restored.restore(other, record.first_sequence, record.values[0])
-    assert restored.finish_restoring({log.own: 5}, {}) == []
+    assert restored.finish_restoring({log.leader_partition: 5}, {}) == []
     assert other.index.start_offset == 3
     assert other.high_watermark == 5
     assert other.index.locate(2) is None
@@ -319,7 +321,7 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
             base, [b"value"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=base, is_transactional=True
         )
         order.append_marker(log, MarkerEntry(0, base + 1, 7, 0, 1, 1000, base))
-        plan = order.plan([RecordBatch(log.own, base, [b"value"], encoded=(encoded,))], 1000)
+        plan = order.plan([RecordBatch(log.leader_partition, base, [b"value"], encoded=(encoded,))], 1000)
         order.commit(plan)
         for record in plan.index_records:
             for sequence, value in enumerate(record.values, record.first_sequence):
@@ -347,7 +349,7 @@ def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, m
         return end_sequence(self, address)
 
     monkeypatch.setattr(LogIndex, "end_sequence", look_up)
-    partitions = [log.own for log in order.logs("orders")]
+    partitions = [log.leader_partition for log in order.logs("orders")]
     other = [Partition("orders", f"OTHER/1D/{number}/7") for number in range(count)]
     rest = order.finish_restoring(dict.fromkeys(partitions + other, 5), {})
     assert rest == [(each, 0) for each in partitions]

@@ -113,5 +113,5 @@ def test_records_come_back(deletion: Deletion) -> None:
     topic = deletion.topic
     assert decode_topic(topic.name, encode_topic(topic)) == topic
     assert decode_topic(deletion.key, encode_deletion(deletion)) == deletion
-    former = attrs.evolve(deletion, native_ends={})
+    former = attrs.evolve(deletion, producer_ends={})
     assert decode_topic(topic.name, encode_deletion(former)) == former  # the key of former versions

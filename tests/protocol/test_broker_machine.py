@@ -56,7 +56,7 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
     machine: BrokerMachine, message: wire.BatchedMessage, heard: set[str]
 ) -> None:
     machine.receive([message], 0.0)
-    assert machine.take_signs().heard == heard
+    assert machine.take_signs().heartbeats == heard
     assert not machine.take_signs()
 
 

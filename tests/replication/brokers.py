@@ -23,7 +23,7 @@ from dafka.broker.core.replication.effects import (
 from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
 from dafka.broker.core.replication.records import ControlRecord, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
-from dafka.broker.core.replication.replicated_logs import is_useless
+from dafka.broker.core.replication.replicated_logs import is_obsolete
 from tests.replication.history import Violation
 from tests.replication.read_log import Indexed, ReadLog
 
@@ -69,9 +69,9 @@ class KeptLog:
     def restore(self, control: dict[str, list[ControlRecord]]) -> None:
         """Take over what is on the disk: perhaps without the control records that say nothing any more."""
         found = [(maker, each) for maker, made in control.items() for each in made if each.log == self.name]
-        latest = max((each.branch.epoch for _, each in found if isinstance(each, EpochStart)), default=0)
+        latest = max((each.leader_epoch.epoch for _, each in found if isinstance(each, EpochStart)), default=0)
         if self.world.compacts:
-            found = [(maker, each) for maker, each in found if not is_useless(each, latest)]
+            found = [(maker, each) for maker, each in found if not is_obsolete(each, latest)]
         own = [each for maker, each in found if maker == self.broker.name]
         self.replica.restore(own, [(maker, each) for maker, each in found if maker != self.broker.name])
         self._restore_held()
@@ -97,7 +97,7 @@ class KeptLog:
             self.act(replica.advance(broker.clock))
 
     def _restore_held(self) -> None:
-        self.replica.restore_held({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
+        self.replica.restore_local({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
 
     def act(self, actions: list[ReplicaAction]) -> None:
         """Carry out actions."""
@@ -105,9 +105,9 @@ class KeptLog:
             if isinstance(action, WriteControl):
                 self.broker.write_control(action.record)
             elif isinstance(action, Acknowledge):
-                self._acknowledge(action.branch, action.end_offset)
+                self._acknowledge(action.leader_epoch, action.end_offset)
             elif isinstance(action, Lead):
-                self._lead(action.row)
+                self._lead(action.start)
             elif isinstance(action, StepDown):
                 self.led, self.waiting, self._read = None, [], None
             elif isinstance(action, AdvanceHighWatermark):
@@ -133,7 +133,7 @@ class KeptLog:
     # Leading
 
     def _lead(self, row: EpochStart) -> None:
-        branch, start = row.branch, row.parent.end_offset
+        branch, start = row.leader_epoch, row.parent.end_offset
         self.led, self.waiting, self._read = branch, [], None
         self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
         self.ready_from = self.appended_end
@@ -186,15 +186,16 @@ class KeptLog:
         if self.led is None or not self.replica.may_append or self.appending or len(self.branches) < 2:
             return
         on_chain = {
-            each.branch: each.end_offset for each in self.replica.table.chain(self.replica.branches.tip()) or ()
+            each.leader_epoch: each.end_offset
+            for each in self.replica.epoch_tree.chain(self.replica.local_epochs.log_end()) or ()
         }
         if all(start + len(ids) <= on_chain.get(branch, -1) for branch, (start, ids) in self.branches.items()):
             return
-        if self.replica.branches.tip().branch != self.led:
-            raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.branches.tip()}")
+        if self.replica.local_epochs.log_end().leader_epoch != self.led:
+            raise Violation(f"{self.broker.name} leads {self.led}, and holds {self.replica.local_epochs.log_end()}")
         known = self.find_healed()
         for branch in sorted(self.branches):
-            if not self.replica.branches.is_complete(branch) and self._is_all_before_held(branch):
+            if not self.replica.local_epochs.is_complete(branch) and self._is_all_before_held(branch):
                 continue  # its records come behind those of the branches before it
             missing = [
                 Indexed.make(each)
@@ -211,13 +212,13 @@ class KeptLog:
 
     def _is_all_before_held(self, branch: LeaderAndEpoch) -> bool:
         """Return whether all that is before a branch is held: brokers that are no replicas any more may drop it."""
-        table = self.replica.table
-        row = table.rows.get(branch)
+        table = self.replica.epoch_tree
+        row = table.starts.get(branch)
         chain = None if row is None else table.chain(row.parent)
         kept = [each.branches.get(self.name, {}) for each in self.world.brokers.values()]
 
         def is_held(tip: EpochEnd) -> bool:
-            found = (branches[tip.branch] for branches in kept if tip.branch in branches)
+            found = (branches[tip.leader_epoch] for branches in kept if tip.leader_epoch in branches)
             return any(start + len(ids) >= tip.end_offset for start, ids in found)
 
         return chain is None or all(is_held(each) for each in chain if each.end_offset)
@@ -278,19 +279,19 @@ class KeptLog:
         """Return the log that this broker leads, restored when it begins to."""
         if self._read is None:
             self._read = ReadLog(self.broker.name, branch, self.world.rewrite_entries)
-            self._read.restore(self.replica.table, self.branches, is_led=True)
+            self._read.restore(self.replica.epoch_tree, self.branches, is_led=True)
         return self._read
 
     def _followed_log(self) -> ReadLog | None:
         """Return the log that this broker follows, as far as it holds it."""
-        tip = self.replica.branches.tip()
-        if tip.branch not in self.branches:
+        tip = self.replica.local_epochs.log_end()
+        if tip.leader_epoch not in self.branches:
             return None
-        if self._read is None or self._read.branch != tip.branch:
-            self._read = ReadLog(self.broker.name, tip.branch, self.world.rewrite_entries)
-            self._read.restore(self.replica.table, self.branches, is_led=False)
+        if self._read is None or self._read.leader_epoch != tip.leader_epoch:
+            self._read = ReadLog(self.broker.name, tip.leader_epoch, self.world.rewrite_entries)
+            self._read.restore(self.replica.epoch_tree, self.branches, is_led=False)
         else:
-            self._read.follow(*self.branches[tip.branch])
+            self._read.follow(*self.branches[tip.leader_epoch])
         return self._read
 
     def check_sometimes(self) -> None:
@@ -326,13 +327,13 @@ class KeptLog:
 
     def holds(self, tip: EpochEnd) -> bool:
         """Return whether a branch is here up to an offset."""
-        start, ids = self.branches.get(tip.branch, (0, []))
+        start, ids = self.branches.get(tip.leader_epoch, (0, []))
         return start + len(ids) >= tip.end_offset
 
     def records(self) -> list[Indexed]:
         """Return the records of the log, as far as this broker holds it."""
         found: list[Indexed] = []
-        for branch, end in self.replica.table.chain(self.replica.branches.tip()) or ():
+        for branch, end in self.replica.epoch_tree.chain(self.replica.local_epochs.log_end()) or ():
             if branch in self.branches:
                 start, ids = self.branches[branch]
                 found = ids[: end - start] + found
@@ -415,7 +416,7 @@ class Broker:
         self.heard_rounds: dict[str, int] = {}
         self.stopped_until = 0.0
         for other in self.world.brokers.values() if self.generation > 1 else ():
-            self.brokers.note(other.describe())
+            self.brokers.record_registration(other.describe())
             self.brokers.expect(other.name, self.clock)
         self.balanced_at = self.world.now
         self.copying: set[str] = set()
@@ -442,14 +443,14 @@ class Broker:
         self.check_leases()
         others = [each for each in world.brokers.values() if each is not self]
         self._show_life(others)
-        self.brokers.note_storage(self.name, can_write=not self.is_full)
+        self.brokers.record_storage(self.name, can_write=not self.is_full)
         has_changed = self.brokers.check_alive(self.clock)
         for kept in self.logs.values():
             kept.let_time_pass(has_changed=has_changed)
             kept.repeat_acknowledgement()
             if kept.led is not None:
                 for other in others:
-                    heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_tip)
+                    heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_log_end)
                     world.send(self, other, heard)
             kept.merge_divergent()
             kept.check_sometimes()
@@ -479,12 +480,12 @@ class Broker:
 
     def hear(self, other: Broker, description: BrokerRegistration, number: int, *, can_write: bool) -> None:
         """Take in a sign of life, which is a round: answer it, unless promises are being written."""
-        self.brokers.note(description)
-        self.brokers.heard(other.name, self.clock)
+        self.brokers.record_registration(description)
+        self.brokers.record_heartbeat(other.name, self.clock)
         if number < self.heard_rounds.get(other.name, 0):
             return  # a connection keeps the order of rounds
         self.heard_rounds[other.name] = number
-        self.brokers.note_storage(other.name, can_write=can_write)
+        self.brokers.record_storage(other.name, can_write=can_write)
         may_answer = self.brokers.may_answer(other.name, can_write=can_write)
         if self.world.has_leases and may_answer and not self.writing_control:
             answer = RoundAnswer(number, len(self.control.get(self.name, ())))

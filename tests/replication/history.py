@@ -23,7 +23,7 @@ class History:
 
     Attributes:
         replicas: Its first replicas.
-        table: All rows that are durable at their leaders.
+        epoch_tree: All rows that are durable at their leaders.
         begun_at: When each row became durable.
         committed: How far any broker has let readers read (majority).
         acknowledged: The records that clients were told are durable.
@@ -37,7 +37,7 @@ class History:
         self.replicas = replicas
         self.availability = availability
         first = LeaderAndEpoch(0, replicas[0])
-        self.table = EpochTree([EpochStart(log, first, NO_EPOCH_END, replicas)])
+        self.epoch_tree = EpochTree([EpochStart(log, first, NO_EPOCH_END, replicas)])
         self.begun_at: dict[LeaderAndEpoch, float] = {}
         self.committed = EpochEnd(first, 0)
         self.acknowledged: set[str] = set()
@@ -48,14 +48,14 @@ class History:
 
     def check_row(self, row: EpochStart, now: float) -> None:
         """Check a branch that begins: it is the only one of its epoch, and continues all that was committed."""
-        leader = self._leaders.setdefault(row.branch.epoch, row.branch.leader)
-        if leader != row.branch.leader:
-            raise Violation(f"{leader} and {row.branch.leader} lead in the epoch {row.branch.epoch}")
-        if self.table.rows.setdefault(row.branch, row) != row:
-            raise Violation(f"the branch {row.branch} has begun twice")
-        self.begun_at[row.branch] = now
+        leader = self._leaders.setdefault(row.leader_epoch.epoch, row.leader_epoch.leader)
+        if leader != row.leader_epoch.leader:
+            raise Violation(f"{leader} and {row.leader_epoch.leader} lead in the epoch {row.leader_epoch.epoch}")
+        if self.epoch_tree.starts.setdefault(row.leader_epoch, row) != row:
+            raise Violation(f"the branch {row.leader_epoch} has begun twice")
+        self.begun_at[row.leader_epoch] = now
         # A late one never leads: most replicas have promised to follow another one.
-        is_late = row.branch < self.committed.branch
+        is_late = row.leader_epoch < self.committed.leader_epoch
         if (
             self.availability is Availability.MAJORITY
             and not is_late
@@ -65,7 +65,7 @@ class History:
 
     def _continues(self, tip: EpochEnd, earlier: EpochEnd) -> bool:
         """Return whether a log includes all of another one."""
-        fork = self.table.fork(tip, earlier)
+        fork = self.epoch_tree.common_end(tip, earlier)
         # The end of a branch is the same place as the beginning of the next one.
         return fork is not None and fork.end_offset >= earlier.end_offset
 
@@ -79,7 +79,7 @@ class History:
 
     def check_readable(self, kept: KeptLog, offset: int) -> None:
         """Check that readers never see another record at an offset, and that two sides never both commit (majority)."""
-        tip = kept.replica.branches.tip()
+        tip = kept.replica.local_epochs.log_end()
         if offset > tip.end_offset:
             raise Violation(f"{kept.broker.name} lets readers read up to {offset}, and holds {tip}")
         if self.availability is not Availability.MAJORITY:
@@ -87,18 +87,18 @@ class History:
         if kept.readable > offset:
             raise Violation(f"{kept.broker.name} lets readers read up to {offset}, after {kept.readable}")
         kept.readable = offset
-        chain = self.table.chain(tip)
+        chain = self.epoch_tree.chain(tip)
         assert chain is not None
-        place = next(each for each in chain if self.table.rows[each.branch].parent.end_offset <= offset)
-        end = EpochEnd(place.branch, offset)
-        if not all(map(kept.holds, [end, *(each for each in chain if each.branch < place.branch)])):
+        place = next(each for each in chain if self.epoch_tree.starts[each.leader_epoch].parent.end_offset <= offset)
+        end = EpochEnd(place.leader_epoch, offset)
+        if not all(map(kept.holds, [end, *(each for each in chain if each.leader_epoch < place.leader_epoch)])):
             raise Violation(f"{kept.broker.name} lets readers read what it does not hold")
         if self._continues(end, self.committed):
             self.committed = end
         elif not self._continues(self.committed, end):
             raise Violation(f"{kept.broker.name} commits {end}, and {self.committed} was committed")
-        for row in self.table.rows.values():
-            if row.branch > end.branch and not self._continues(row.parent, end):
+        for row in self.epoch_tree.starts.values():
+            if row.leader_epoch > end.leader_epoch and not self._continues(row.parent, end):
                 raise Violation(f"{kept.broker.name} commits {end}, and {row} has begun without it")
 
     def check_committed(self, kept: KeptLog, read: ReadLog, *, from_offset: int, is_leader: bool) -> None:
@@ -112,9 +112,9 @@ class History:
             raise Violation(f"the last stable offset at {broker} goes back from {kept.stable} to {stable}")
         kept.stable = stable
         # A follower may hear sooner than its leader that enough replicas hold something.
-        place = (read.branch, is_leader)
+        place = (read.leader_epoch, is_leader)
         before = max(
-            (each for shown, each in self._stable.items() if shown[0] < read.branch or shown == place), default=0
+            (each for shown, each in self._stable.items() if shown[0] < read.leader_epoch or shown == place), default=0
         )
         if is_leader and stable < before:
             raise Violation(f"the last stable offset of the leader {broker} is {stable}, after {before}")
@@ -131,13 +131,13 @@ class History:
 
     def check_lease(self, branch: LeaderAndEpoch, broker: str) -> None:
         """Check that nothing is committed in a later branch than that of a leader that holds a lease."""
-        if self.committed.branch > branch:
+        if self.committed.leader_epoch > branch:
             raise Violation(f"{broker} holds a lease of {branch}, and {self.committed} was committed")
 
     def check_table(self, broker: str, table: EpochTree, rows: set[LeaderAndEpoch]) -> None:
         """Check that a broker knows rows."""
         for branch in rows:
-            if table.rows.get(branch) != self.table.rows[branch]:
+            if table.starts.get(branch) != self.epoch_tree.starts[branch]:
                 raise Violation(f"{broker} does not know the row of {branch} in time")
 
     def check_end(self, kept_logs: list[KeptLog], wanted: int) -> None:

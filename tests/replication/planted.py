@@ -41,13 +41,13 @@ class AcknowledgesDespitePromise(Replica):
     """Acknowledges records of a branch although it has promised to follow a later one."""
 
     def _acknowledge(self) -> list[ReplicaAction]:
-        held = self.branches
-        tip = max(
+        held = self.local_epochs
+        log_end = max(
             (EpochEnd(each, end) for each, end in held._ends.items() if held.is_complete(each)), default=NO_EPOCH_END
         )
-        if tip.branch.leader in {"", self._broker}:
+        if log_end.leader_epoch.leader in {"", self._broker}:
             return super()._acknowledge()
-        return [Acknowledge(tip.branch, tip.end_offset)]
+        return [Acknowledge(log_end.leader_epoch, log_end.end_offset)]
 
 
 class HidesItsTip(Replica):
@@ -56,7 +56,7 @@ class HidesItsTip(Replica):
     def _vote_for(self, vote_request: VoteRequest) -> list[ReplicaAction]:
         actions = super()._vote_for(vote_request)
         return [
-            WriteControl(attrs.evolve(each.record, tip=NO_EPOCH_END))
+            WriteControl(attrs.evolve(each.record, log_end=NO_EPOCH_END))
             if isinstance(each, WriteControl) and isinstance(each.record, Vote)
             else each
             for each in actions
@@ -89,15 +89,15 @@ class CountsHalf(_Candidate):
 class ContinuesTheShortest(Replica):
     """Continues the shortest tip."""
 
-    def _choose_parent(self, tips: list[EpochEnd]) -> EpochEnd:
-        return min(tips, key=lambda each: (each.branch.epoch, each.end_offset))
+    def _choose_parent(self, log_ends: list[EpochEnd]) -> EpochEnd:
+        return min(log_ends, key=lambda each: (each.leader_epoch.epoch, each.end_offset))
 
 
 class ContinuesItsOwn(Replica):
     """Continues what it holds itself."""
 
-    def _choose_parent(self, tips: list[EpochEnd]) -> EpochEnd:
-        return self.branches.tip()
+    def _choose_parent(self, log_ends: list[EpochEnd]) -> EpochEnd:
+        return self.local_epochs.log_end()
 
 
 class ForgetsPromises(Replica):
@@ -111,8 +111,8 @@ class ForgetsPromises(Replica):
 class ForgetsWhatItHolds(Replica):
     """Forgets at a restart what it holds of other leaders' branches."""
 
-    def restore_held(self, held: dict[LeaderAndEpoch, int]) -> None:
-        super().restore_held({each: end for each, end in held.items() if each.leader == self._broker})
+    def restore_local(self, held: dict[LeaderAndEpoch, int]) -> None:
+        super().restore_local({each: end for each, end in held.items() if each.leader == self._broker})
 
 
 class LeadsDespitePromise(Replica):
@@ -153,7 +153,7 @@ class _Gapped(LocalEpochs):
     """Takes a branch for complete although records before it are not held."""
 
     def is_complete(self, branch: LeaderAndEpoch) -> bool:
-        return branch in self._ends and self._table.chain(EpochEnd(branch, self._ends[branch])) is not None
+        return branch in self._ends and self._epoch_tree.chain(EpochEnd(branch, self._ends[branch])) is not None
 
 
 class AcknowledgesWithGaps(Replica):
@@ -161,13 +161,13 @@ class AcknowledgesWithGaps(Replica):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.branches = _Gapped(self.table, self._first)
+        self.local_epochs = _Gapped(self.epoch_tree, self._first)
 
 
 class PromisesBackwards(Replica):
     """Promises to follow a claim that is older than what it has promised, whoever leads."""
 
-    def _promised_epoch(self) -> int:
+    def _voted_epoch(self) -> int:
         return -1
 
     def _follows_another(self, vote_request: VoteRequest) -> bool:
@@ -207,8 +207,8 @@ class CountsOldAcknowledgements(Replica):
 class KeepsOldPromises(Replica):
     """Counts promises of an earlier claim for the next one."""
 
-    def _note(self, broker: str, record: ControlRecord) -> None:
-        super()._note(broker, record)
+    def _record(self, broker: str, record: ControlRecord) -> None:
+        super()._record(broker, record)
         if isinstance(record, Vote) and self._election is not None:
             self._election.votes[broker] = record
 
@@ -252,13 +252,13 @@ class LetsReadersReadBeyondItsEnd(Replica):
         acks = self._acks
 
         class Beyond(LocalEpochs):
-            def tip(self) -> EpochEnd:
-                tip = super().tip()
+            def log_end(self) -> EpochEnd:
+                log_end = super().log_end()
                 if sys._getframe(1).f_code.co_name == "_move_high_watermark":
-                    return EpochEnd(tip.branch, max([tip.end_offset, *acks.ends.values()]))
-                return tip
+                    return EpochEnd(log_end.leader_epoch, max([log_end.end_offset, *acks.ends.values()]))
+                return log_end
 
-        self.branches = Beyond(self.table, self._first)
+        self.local_epochs = Beyond(self.epoch_tree, self._first)
 
 
 class IgnoresRows(Replica):
@@ -271,20 +271,20 @@ class IgnoresRows(Replica):
         super().__init__(log, broker, number, replicas, attrs.evolve(settings, election_timeout_s=0.5))
 
     def resume(self) -> list[ReplicaAction]:
-        return super().resume() if self.latest.branch.leader == self._broker else []
+        return super().resume() if self.latest.leader_epoch.leader == self._broker else []
 
     def receive(self, broker: str, record: ControlRecord) -> list[ReplicaAction]:
         if isinstance(record, VoteRequest):
             return super().receive(broker, record)
-        self._note(broker, record)
-        return [*self._begin_if_promised(), *self._acknowledge()]
+        self._record(broker, record)
+        return [*self._begin_if_elected(), *self._acknowledge()]
 
 
 class ResumesDespitePromise(Replica):
     """Leads again after a restart although it has promised to follow another leader."""
 
     def resume(self) -> list[ReplicaAction]:
-        if self.latest.branch.leader == self._broker and self.branches.is_complete(self.latest.branch):
+        if self.latest.leader_epoch.leader == self._broker and self.local_epochs.is_complete(self.latest.leader_epoch):
             return self._begin_leading(self.latest)
         return []
 
@@ -296,7 +296,7 @@ class _Marking(Replica):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._mark = self.Mark(self._broker, self.table, self._acks, self.availability)
+        self._mark = self.Mark(self._broker, self.epoch_tree, self._acks, self.availability)
 
 
 class CountsTheDead(_Marking):
@@ -336,7 +336,7 @@ class CountsJoiningReplicas(_Marking):
         def acknowledged_end(
             self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]
         ) -> int:
-            learners = () if self._table.latest is None else self._table.latest.learners
+            learners = () if self._epoch_tree.latest is None else self._epoch_tree.latest.learners
             return super().acknowledged_end((self._broker, *learners) if learners else replicas, acknowledged, writable)
 
 

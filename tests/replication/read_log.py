@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.batches import encode_batch, read_header
-from dafka.broker.core.log.entries import IndexRewriteEntry, MarkerEntry, begins_again
+from dafka.broker.core.log.entries import IndexRewriteEntry, MarkerEntry, is_rewrite
 from dafka.broker.core.log.log import LEADER
-from dafka.broker.core.log.offset_assigner import OffsetAssigner, own_partition
+from dafka.broker.core.log.offset_assigner import OffsetAssigner, leader_partition
 from dafka.broker.core.log.producer_state import ProducerStateSettings
 from dafka.broker.core.log.transaction_markers import Marker
 from dafka.broker.core.metadata.topics import Topic
@@ -63,17 +63,17 @@ class ReadLog:
 
     Attributes:
         state: The log.
-        branch: The latest branch.
+        leader_epoch: The latest branch.
         end: How far the branch was read.
     """
 
     def __init__(self, broker: str, branch: LeaderAndEpoch, rewrite_entries: int) -> None:
-        self.branch = branch
+        self.leader_epoch = branch
         self.end = 0
         self._order = OffsetAssigner(broker, keeps_record_batches=False, rewrite_entries=rewrite_entries)
         self._order.add_topic(TOPIC)
         (self.state,) = self._order.logs(TOPIC.name)
-        self._order.begin_branch(self.state, branch.epoch)
+        self._order.begin_epoch(self.state, branch.epoch)
         self._table = ProducerTable(ProducerStateSettings())
         self._next_sequence = 0
         self._producer_sequences: dict[int, int] = {}
@@ -83,30 +83,31 @@ class ReadLog:
     ) -> None:
         """Read the index of the log from those of its branches, as `restore_log` does."""
         self._table.restore(self.state, IndexRewriteEntry())
-        row = table.rows[self.branch]
+        row = table.starts[self.leader_epoch]
         chain = [*(table.chain(row.parent) or [])][::-1]
-        rows = table.rows
+        rows = table.starts
         self.state.epochs = [
-            (each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, EpochEnd(self.branch, 0))
+            (each.leader_epoch.epoch, rows[each.leader_epoch].parent.end_offset)
+            for each in (*chain, EpochEnd(self.leader_epoch, 0))
         ]
-        self.state.branch_count = len(chain) + 1
+        self.state.epoch_count = len(chain) + 1
         for each in chain:
-            start, records = branches.get(each.branch, (0, ()))
-            self._read(each.branch, records[: max(each.end_offset - start, 0)], 0, each.end_offset)
+            start, records = branches.get(each.leader_epoch, (0, ()))
+            self._read(each.leader_epoch, records[: max(each.end_offset - start, 0)], 0, each.end_offset)
             self.state.index.end_at(each.end_offset)
         self.state.index_end = 0
-        start, records = branches.get(self.branch, (row.parent.end_offset, ()))
+        start, records = branches.get(self.leader_epoch, (row.parent.end_offset, ()))
         self.end = start
         if is_led:
-            self._read(self.branch, records, 0, None, own=LEADER)
+            self._read(self.leader_epoch, records, 0, None, own=LEADER)
             self.end, self._next_sequence = start + len(records), sum(each.is_commit is None for each in records)
-            self._order.finish_branch(self.state, {}, {})
+            self._order.finish_epoch(self.state, {}, {})
         else:
             self.follow(start, records)
 
     def follow(self, start: int, records: Sequence[Indexed]) -> None:
         """Read on in the latest branch."""
-        self._read(self.branch, records[self.end - start :], self.end - start, None)
+        self._read(self.leader_epoch, records[self.end - start :], self.end - start, None)
         self.end = start + len(records)
 
     def _read(
@@ -117,12 +118,12 @@ class ReadLog:
         end_offset: int | None,
         own: str | None = None,
     ) -> None:
-        address = own_partition(branch.leader, TOPIC, 0, branch.epoch).address if own is None else own
+        address = leader_partition(branch.leader, TOPIC, 0, branch.epoch).address if own is None else own
         for number, each in enumerate(records, sequence):
-            if end_offset is not None and self.state.index.end_offset >= end_offset and begins_again(each.entries):
+            if end_offset is not None and self.state.index.end_offset >= end_offset and is_rewrite(each.entries):
                 break
             for entry in self.state.restore(
-                number, each.entries, keeps_record_batches=False, own=address, end_offset=end_offset
+                number, each.entries, keeps_record_batches=False, leader_address=address, end_offset=end_offset
             ):
                 self._table.restore(self.state, entry)
 
@@ -153,7 +154,7 @@ class ReadLog:
                     ),
                 )
                 producers.add_batch(read_header(encoded[0]), 0)
-            batches = [RecordBatch(self.state.own, self._next_sequence, [b""], encoded=encoded)]
+            batches = [RecordBatch(self.state.leader_partition, self._next_sequence, [b""], encoded=encoded)]
             self._next_sequence += 1
         plan = self._order.plan(batches, 0)
         (index,) = plan.index_records

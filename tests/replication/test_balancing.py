@@ -58,7 +58,7 @@ class Cluster:
             creator = self.balancers[self.draw.choice(sorted(self.alive))]
             names = [f"{topic}/{number}" for number in range(count)]
             existing = list(self.logs.values())
-            placed = creator.place(self.brokers.values(), self.alive, existing, names, wanted, self.now)
+            placed = creator.place_logs(self.brokers.values(), self.alive, existing, names, wanted, self.now)
             for name, replicas in zip(names, placed, strict=True):
                 self.add_log(name, replicas, wanted)
 

@@ -15,7 +15,7 @@ from dafka.broker.core.log.entries import (
     encode_entries,
 )
 from dafka.broker.core.log.log import LEADER
-from dafka.broker.core.partition_address import BranchAddress
+from dafka.broker.core.partition_address import EpochAddress
 from dafka.broker.core.replication.checkpoints import decode_checkpoint, encode_checkpoint
 from dafka.broker.core.replication.local_log import CHECKPOINT_RECORDS, REWRITE_RECORDS, LocalLog
 from dafka.broker.core.replication.records import LeaderAndEpoch
@@ -23,7 +23,7 @@ from dafka.errors import StorageFormatError
 from dafka.records import Partition
 
 BRANCH, LATER = LeaderAndEpoch(1024, "leader"), LeaderAndEpoch(2048, "other")
-OWN_PARTITION = Partition("orders", str(BranchAddress("leader", "id", 0, 1024)))
+OWN_PARTITION = Partition("orders", str(EpochAddress("leader", "id", 0, 1024)))
 PRODUCER = Partition("orders", "producer")
 
 

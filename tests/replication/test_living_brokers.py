@@ -12,14 +12,14 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 def know_two() -> Brokers:
     brokers = Brokers(BrokerRegistration(address="a"), timeout_s=1.0)
     for each in ("b", "c"):
-        brokers.note(BrokerRegistration(address=each, number=1 + (each == "c")))
+        brokers.record_registration(BrokerRegistration(address=each, number=1 + (each == "c")))
     return brokers
 
 
 def test_a_broker_without_signs_of_life_is_dead() -> None:
     brokers = know_two()
-    brokers.heard("b", 10.0)
-    brokers.heard("c", 10.5)
+    brokers.record_heartbeat("b", 10.0)
+    brokers.record_heartbeat("c", 10.5)
     assert brokers.check_alive(10.9)
     assert brokers.alive == {"a", "b", "c"}
     assert brokers.check_alive(11.2)
@@ -29,28 +29,28 @@ def test_a_broker_without_signs_of_life_is_dead() -> None:
 def test_a_broker_that_is_cut_off_goes_on_listing_the_others() -> None:
     brokers = Brokers(BrokerRegistration(address="a"), timeout_s=1.0)
     for number, each in enumerate(("b", "c", "d"), 1):
-        brokers.note(BrokerRegistration(address=each, number=number))
-        brokers.heard(each, 10.0)
+        brokers.record_registration(BrokerRegistration(address=each, number=number))
+        brokers.record_heartbeat(each, 10.0)
     brokers.check_alive(10.1)
     for each in ("b", "c"):
-        brokers.heard(each, 11.0)
+        brokers.record_heartbeat(each, 11.0)
     brokers.check_alive(11.5)
     assert [each.address for each in brokers.advertised()] == ["a", "b", "c"]  # d has died
     brokers.check_alive(13.0)
     assert brokers.alive == {"a"}
     assert [each.address for each in brokers.advertised()] == ["a", "b", "c"]  # a is cut off
-    brokers.heard("b", 13.0)
+    brokers.record_heartbeat("b", 13.0)
     brokers.check_alive(13.1)
     assert [each.address for each in brokers.advertised()] == ["a", "b"]
 
 
 def test_nobody_is_dead_because_this_broker_was_held_up() -> None:
     brokers = know_two()
-    brokers.heard("b", 10.0)
-    brokers.heard("c", 9.5)
+    brokers.record_heartbeat("b", 10.0)
+    brokers.record_heartbeat("c", 9.5)
     brokers.check_alive(10.2)
     assert not brokers.check_alive(15.4, 5.0)
-    brokers.heard("c", 15.5)
+    brokers.record_heartbeat("c", 15.5)
     assert brokers.check_alive(16.1)
     assert brokers.alive == {"a", "c"}
 
@@ -73,13 +73,13 @@ def test_of_two_brokers_with_a_number_one_gives_it_up() -> None:
 def test_a_broker_that_has_left_is_no_rival_and_not_listed() -> None:
     brokers = know_two()
     rival = BrokerRegistration(address="d", number=0)
-    brokers.note(rival)
+    brokers.record_registration(rival)
     for each in ("b", "d"):
-        brokers.heard(each, 10.0)
+        brokers.record_heartbeat(each, 10.0)
     brokers.check_alive(10.1)
     assert brokers.rivals() == [rival]
-    brokers.note(attrs.evolve(rival, has_left=True))
-    brokers.heard("d", 10.2)
+    brokers.record_registration(attrs.evolve(rival, has_left=True))
+    brokers.record_heartbeat("d", 10.2)
     brokers.check_alive(10.2)
     assert brokers.rivals() == []
     assert brokers.alive == {"a", "b"}
@@ -91,22 +91,22 @@ def test_a_broker_that_has_left_is_no_rival_and_not_listed() -> None:
 def test_a_broker_that_cannot_write_is_replaceable_if_two_others_can() -> None:
     brokers = know_two()
     for each in ("b", "c"):
-        brokers.heard(each, 10.0)
+        brokers.record_heartbeat(each, 10.0)
     brokers.check_alive(10.1)
     assert brokers.is_replaceable(can_write=False)
     assert not brokers.is_replaceable(can_write=True)
-    brokers.note_storage("c", can_write=False)
+    brokers.record_storage("c", can_write=False)
     assert not brokers.is_replaceable(can_write=False), "with a full disk everywhere, leaders go on serving readers"
 
 
 def test_a_round_is_answered_when_replicas_know_what_it_says() -> None:
     """Until then they may vote for another leader, while the answer prolongs the lease of the one that asks."""
     brokers = know_two()
-    brokers.heard("b", 10.0)
+    brokers.record_heartbeat("b", 10.0)
     assert not brokers.may_answer("b", can_write=True)
     brokers.check_alive(10.1)
     assert brokers.may_answer("b", can_write=True)
-    brokers.note_storage("b", can_write=False)
+    brokers.record_storage("b", can_write=False)
     assert not brokers.may_answer("b", can_write=False)
     brokers.check_alive(10.2)
     assert brokers.may_answer("b", can_write=False)
@@ -118,9 +118,9 @@ def test_a_round_is_answered_when_replicas_know_what_it_says() -> None:
 def test_a_broker_is_replaceable_when_two_others_can_vote() -> None:
     brokers = know_two()
     for each in ("b", "c"):
-        brokers.heard(each, 10.0)
+        brokers.record_heartbeat(each, 10.0)
     brokers.check_alive(10.1)
     assert brokers.is_replaceable(can_write=False)
     assert not brokers.is_replaceable(can_write=True)
-    brokers.note_storage("c", can_write=False)
+    brokers.record_storage("c", can_write=False)
     assert not brokers.is_replaceable(can_write=False)

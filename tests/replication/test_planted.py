@@ -68,9 +68,13 @@ def test_the_simulation_finds_records_that_are_healed_twice(monkeypatch: pytest.
     """A leader that counts what it has healed itself does not see what a leader before it has healed."""
 
     def find_healed(self: KeptLog) -> set[str]:
-        chain = self.replica.table.chain(self.replica.branches.tip()) or ()
-        healed = [self.branches[tip.branch] for tip in chain if tip.branch == self.led and tip.branch in self.branches]
-        own = {each.branch for each in chain}
+        chain = self.replica.epoch_tree.chain(self.replica.local_epochs.log_end()) or ()
+        healed = [
+            self.branches[tip.leader_epoch]
+            for tip in chain
+            if tip.leader_epoch == self.led and tip.leader_epoch in self.branches
+        ]
+        own = {each.leader_epoch for each in chain}
         kept = [self.branches[branch] for branch in own if branch in self.branches and branch != self.led]
         counted = {each for start, ids in kept for each in ids if int(each.split(":")[0]) in {e.epoch for e in own}}
         return counted.union(*(ids for _, ids in healed))

@@ -27,7 +27,7 @@ SETTINGS = ReplicaSettings(election_timeout_s=0.5, preferred_leader_after_s=30.0
 def make_replica(broker: str, replicas: tuple[str, ...] = REPLICAS) -> Replica:
     replica = Replica("log", broker, REPLICAS.index(broker), replicas, SETTINGS)
     replica.restore([], [])
-    replica.restore_held({})
+    replica.restore_local({})
     return replica
 
 
@@ -56,7 +56,7 @@ def test_the_first_replica_leads_a_log_at_once() -> None:
 
 def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
     leader = make_replica("b0")
-    leader.restore_held({FIRST: 10})
+    leader.restore_local({FIRST: 10})
     assert [type(each) for each in leader.resume()] == [Lead]
     assert leader.acknowledged("b2", FIRST, 10) == [AdvanceHighWatermark(10)]
 
@@ -77,7 +77,7 @@ def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
         replica = make_replica(broker, (third, first, second))
         replica.set_alive(REPLICAS, 0.0)
         replica.receive(third, row)
-        replica.restore_held(held)
+        replica.restore_local(held)
         replica.set_alive(REPLICAS, 9.0)
         for now in (10 + each / 4 for each in range(100)):
             actions = replica.set_alive({first, second}, now)
@@ -85,7 +85,7 @@ def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
                 return now
         raise AssertionError("it has not claimed the log")
 
-    whole = {LeaderAndEpoch(0, third): 10, row.branch: 10}
+    whole = {LeaderAndEpoch(0, third): 10, row.leader_epoch: 10}
     assert claims_at(first, whole) < claims_at(second, whole)
     assert claims_at(second, whole) < claims_at(first, {LeaderAndEpoch(0, third): 5})
 
@@ -101,7 +101,7 @@ def test_a_new_replica_joins_until_it_has_all_before_the_branch_that_it_belongs_
     replica.set_alive(REPLICAS, 2.0)
     replica.stored(LeaderAndEpoch(0, "b0"), 10)
     assert replica.is_joining
-    replica.stored(row.branch, 10)
+    replica.stored(row.leader_epoch, 10)
     assert not replica.is_joining
 
 
@@ -154,7 +154,7 @@ def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
     [action] = actions
     assert isinstance(action, WriteControl)
     assert action.record == VoteRequest(
-        "log", LeaderAndEpoch(action.record.branch.epoch, others[0]), (preferred, *others)
+        "log", LeaderAndEpoch(action.record.leader_epoch.epoch, others[0]), (preferred, *others)
     )
 
 
@@ -169,7 +169,7 @@ class Group:
         self.listening = set(brokers)
         for name, replica in self.replicas.items():
             replica.restore([], [])
-            replica.restore_held({})
+            replica.restore_local({})
             self.act(name, replica.resume())
 
     def act(self, broker: str, actions: list[ReplicaAction]) -> None:
@@ -275,7 +275,7 @@ def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to
     group.vote_request("b1", "b1", "b2", "b3")
     led_epoch = group.replicas["b1"].led_epoch
     assert led_epoch is not None
-    assert group.replicas["b1"].table.rows[led_epoch].parent.end_offset == 5
+    assert group.replicas["b1"].epoch_tree.starts[led_epoch].parent.end_offset == 5
 
 
 def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have_them() -> None:
@@ -340,7 +340,7 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
     replica.set_alive(REPLICAS, 10.0)
     vote_request = VoteRequest("log", LeaderAndEpoch(1024, other), REPLICAS, is_transfer=True)
     replica.receive(other, vote_request)
-    replica.receive(leader, Vote("log", vote_request.branch, EpochEnd(LeaderAndEpoch(0, leader), 0), (REPLICAS,)))
+    replica.receive(leader, Vote("log", vote_request.leader_epoch, EpochEnd(LeaderAndEpoch(0, leader), 0), (REPLICAS,)))
     found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
     assert found[0] == 10.5
 
@@ -348,14 +348,16 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
 def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
-    before = EpochStart("log", LeaderAndEpoch(1024, leader), EpochEnd(replica.latest.branch, 0), REPLICAS)
+    before = EpochStart("log", LeaderAndEpoch(1024, leader), EpochEnd(replica.latest.leader_epoch, 0), REPLICAS)
     replica.receive(leader, before)
     (action,) = replica.set_alive((preferred, other), 10.0)
     assert isinstance(action, WriteControl)
     replica.written(action.record)
     replica.set_alive((preferred, other), 10.4)
-    branch = action.record.branch
-    (own,) = replica.receive(other, Vote("log", branch, EpochEnd(before.branch, 5), (REPLICAS,), before.branch))
+    branch = action.record.leader_epoch
+    (own,) = replica.receive(
+        other, Vote("log", branch, EpochEnd(before.leader_epoch, 5), (REPLICAS,), before.leader_epoch)
+    )
     assert isinstance(own, WriteControl)
     (row,) = replica.written(own.record)
     assert isinstance(row, WriteControl)
@@ -397,16 +399,16 @@ def test_the_branch_of_more_replicas_goes_on_when_two_sides_meet(cut_off: str, p
     group.store(branch, 9, *first_side)
     group.vote_request(claimer, *REPLICAS)
     latest = group.replicas[claimer].latest
-    assert latest.branch.leader == claimer
+    assert latest.leader_epoch.leader == claimer
     if parent == "the first":
         assert latest.parent == EpochEnd(FIRST, 5)
     else:
-        assert latest.branch == branch or latest.parent == EpochEnd(branch, 9)
+        assert latest.leader_epoch == branch or latest.parent == EpochEnd(branch, 9)
 
 
 def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> None:
     leader, alive = make_replica("b0"), ("b0", "b1", "b2", "b3")
-    leader.restore_held({FIRST: 10})
+    leader.restore_local({FIRST: 10})
     leader.resume()
     leader.set_alive(alive, 0.0)
     [write] = leader.change_replicas(alive)
@@ -415,7 +417,7 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     assert isinstance(vote_request, VoteRequest)
     assert (vote_request.replicas, vote_request.learners, vote_request.voters) == (alive, ("b3",), REPLICAS)
     assert leader.written(vote_request) == []
-    branch = vote_request.branch
+    branch = vote_request.leader_epoch
     assert leader.receive("b3", Vote("log", branch, EpochEnd(FIRST, 0), (REPLICAS,), FIRST)) == []
     *_, vote = leader.receive("b1", Vote("log", branch, EpochEnd(FIRST, 10), (REPLICAS,), FIRST))
     assert isinstance(vote, WriteControl)
@@ -439,7 +441,7 @@ def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
     learners = make_replica("b2")
     row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), EpochEnd(FIRST, 0), REPLICAS, ("b2",))
     learners.receive("b0", row)
-    learners.stored(row.branch, 5)
+    learners.stored(row.leader_epoch, 5)
     for now in range(60):
         assert not any(
             isinstance(each, WriteControl) and isinstance(each.record, VoteRequest)
@@ -459,7 +461,7 @@ def follow(leader: str, broker: str) -> Replica:
 def votes(actions: list[ReplicaAction]) -> list[LeaderAndEpoch]:
     """Return which branches a replica promises to follow."""
     records = [each.record for each in actions if isinstance(each, WriteControl)]
-    return [each.branch for each in records if isinstance(each, Vote)]
+    return [each.leader_epoch for each in records if isinstance(each, Vote)]
 
 
 def test_a_replica_that_follows_a_living_leader_refuses_those_that_do_not_hear_it() -> None:
@@ -467,11 +469,11 @@ def test_a_replica_that_follows_a_living_leader_refuses_those_that_do_not_hear_i
     assert votes(follow("b0", "b1").receive("b2", vote_request)) == []
     lonely = follow("b0", "b1")
     lonely.set_alive(("b1", "b2"), 5.0)
-    assert votes(lonely.receive("b2", vote_request)) == [vote_request.branch]
+    assert votes(lonely.receive("b2", vote_request)) == [vote_request.leader_epoch]
     behind = make_replica("b1")
     behind.receive("b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS))
     behind.set_alive(REPLICAS, 0.0)
-    assert votes(behind.receive("b2", vote_request)) == [vote_request.branch]
+    assert votes(behind.receive("b2", vote_request)) == [vote_request.leader_epoch]
 
 
 def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not() -> None:
@@ -480,8 +482,10 @@ def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not()
     leader.resume()
     leader.set_alive(REPLICAS, 0.0)
     assert leader.receive("b2", vote_request) == []
-    found = leader.receive("b1", Vote("log", vote_request.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,)))
-    assert votes(found) == [vote_request.branch], "others do not hear it either"
+    found = leader.receive(
+        "b1", Vote("log", vote_request.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,))
+    )
+    assert votes(found) == [vote_request.leader_epoch], "others do not hear it either"
     assert leader.led_epoch is None
 
 
@@ -494,7 +498,7 @@ def test_a_replica_that_copies_the_log_refuses_those_that_do_not_hear_its_leader
     vote_request = VoteRequest("log", LeaderAndEpoch(2048, "b2"), REPLICAS, ("b1",))
     assert votes(copying.receive("b2", vote_request)) == []
     copying.set_alive(("b1", "b2"), 5.0)
-    assert votes(copying.receive("b2", vote_request)) == [vote_request.branch]
+    assert votes(copying.receive("b2", vote_request)) == [vote_request.leader_epoch]
 
 
 def test_a_leader_refuses_a_broker_that_has_come_back_and_knows_no_later_branch_than_its_own() -> None:
@@ -514,17 +518,17 @@ def test_a_leader_promises_first_when_its_log_moves() -> None:
     assert votes(replica.receive("b2", vote_request)) == []
     (_, written) = leader.receive("b2", vote_request)
     assert isinstance(written, WriteControl)
-    assert votes([written]) == [vote_request.branch]
+    assert votes([written]) == [vote_request.leader_epoch]
     assert leader.led_epoch is None
-    assert votes(replica.receive("b0", written.record)) == [vote_request.branch]
+    assert votes(replica.receive("b0", written.record)) == [vote_request.leader_epoch]
 
 
 def test_a_refused_claim_is_followed_when_the_leader_follows_it() -> None:
     vote_request = VoteRequest("log", LeaderAndEpoch(1024, "b2"), REPLICAS)
     replica = follow("b0", "b1")
     assert votes(replica.receive("b2", vote_request)) == []
-    vote = Vote("log", vote_request.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
-    assert votes(replica.receive("b0", vote)) == [vote_request.branch]
+    vote = Vote("log", vote_request.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
+    assert votes(replica.receive("b0", vote)) == [vote_request.leader_epoch]
 
 
 def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
@@ -540,11 +544,11 @@ def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
 def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
     replica, vote_request = claim_after("b0", "b1")
     assert replica.written(vote_request.record) == []
-    assert replica.acknowledged_tip == EpochEnd(LeaderAndEpoch(0, "b0"), 10)
+    assert replica.acknowledged_log_end == EpochEnd(LeaderAndEpoch(0, "b0"), 10)
     replica.stored(LeaderAndEpoch(0, "b0"), 12)
-    assert replica.acknowledged_tip == EpochEnd(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
-    vote = Vote("log", vote_request.record.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 12), (REPLICAS,))
-    assert votes(replica.receive("b2", vote)) == [vote_request.record.branch]
+    assert replica.acknowledged_log_end == EpochEnd(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
+    vote = Vote("log", vote_request.record.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 12), (REPLICAS,))
+    assert votes(replica.receive("b2", vote)) == [vote_request.record.leader_epoch]
 
 
 def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
@@ -552,10 +556,12 @@ def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
     replica.written(vote_request.record)
     latest = LeaderAndEpoch(1024, "b0")
     replica.receive("b0", EpochStart("log", latest, EpochEnd(FIRST, 4), REPLICAS))
-    voted = replica.receive("b2", Vote("log", vote_request.record.branch, EpochEnd(latest, 5), (REPLICAS,), latest))
+    voted = replica.receive(
+        "b2", Vote("log", vote_request.record.leader_epoch, EpochEnd(latest, 5), (REPLICAS,), latest)
+    )
     (vote,) = [each for each in voted if isinstance(each, WriteControl)]
     rows = [each.record for each in replica.written(vote.record) if isinstance(each, WriteControl)]
-    assert rows == [EpochStart("log", vote_request.record.branch, EpochEnd(latest, 5), REPLICAS)]
+    assert rows == [EpochStart("log", vote_request.record.leader_epoch, EpochEnd(latest, 5), REPLICAS)]
 
 
 def test_a_promise_names_the_voters_of_every_branch_that_may_have_begun() -> None:
@@ -572,7 +578,7 @@ def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
     replica, vote_request = claim_after("b0", "b1")
     replica.written(vote_request.record)
     replica.set_alive(REPLICAS, 6.1)
-    vote = Vote("log", vote_request.record.branch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
+    vote = Vote("log", vote_request.record.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
     assert votes(replica.receive("b2", vote)) == []
 
 
@@ -583,7 +589,7 @@ def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_other
     def records_of(broker: str, held: dict[LeaderAndEpoch, int]) -> list[tuple[float, ControlRecord]]:
         """Return what a replica writes when the leader has begun a branch, and appends nothing."""
         replica = make_replica(broker, (last, stuck, other))
-        replica.restore_held(held)
+        replica.restore_local(held)
         replica.receive(stuck, row)
         found = []
         for now in (each / 4 for each in range(40)):
@@ -595,11 +601,11 @@ def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_other
 
     (_, resignation), *later = records_of(stuck, {LeaderAndEpoch(0, last): 4})
     assert isinstance(resignation, Vote)
-    assert resignation.branch > row.branch
+    assert resignation.leader_epoch > row.leader_epoch
     ((claimed_again_at, vote_request), *_) = later
     assert isinstance(vote_request, VoteRequest)
     replica = make_replica(other, (last, stuck, other))
-    replica.restore_held({LeaderAndEpoch(0, last): 10})
+    replica.restore_local({LeaderAndEpoch(0, last): 10})
     replica.receive(stuck, row)
     replica.set_alive(REPLICAS, 0.0)
     replica.receive(stuck, resignation)

@@ -38,7 +38,7 @@ class Kept:
         return self.store(index)
 
     def store_records(self) -> list[FetchRecords]:
-        return self.store(RecordBatch(self.log.own_partition(FIRST), 0, [b"x"] * RECORDS))
+        return self.store(RecordBatch(self.log.leader_partition(FIRST), 0, [b"x"] * RECORDS))
 
 
 def fetched(actions: Iterable[LogAction]) -> list[FetchRecords]:
@@ -47,21 +47,21 @@ def fetched(actions: Iterable[LogAction]) -> list[FetchRecords]:
 
 def test_a_replica_fetches_what_is_before_a_branch_that_begins() -> None:
     kept = Kept()
-    index, records = kept.log.index_partition(FIRST), kept.log.own_partition(FIRST)
-    assert fetched(kept.logs.note_control("b", kept.row)) == [FetchRecords(index)]
+    index, records = kept.log.index_partition(FIRST), kept.log.leader_partition(FIRST)
+    assert fetched(kept.logs.record_control("b", kept.row)) == [FetchRecords(index)]
     assert kept.store_index() == [FetchRecords(records, RECORDS)]
-    assert fetched(kept.logs.fetch_waited_for()) == [FetchRecords(records, RECORDS)]
+    assert fetched(kept.logs.repeat_fetches()) == [FetchRecords(records, RECORDS)]
     assert kept.store_records() == []
-    assert fetched(kept.logs.fetch_waited_for()) == []
+    assert fetched(kept.logs.repeat_fetches()) == []
 
 
 def test_records_that_are_on_their_way_are_fetched_only_after_a_while() -> None:
     kept = Kept()
     assert kept.store_index() == []
-    assert fetched(kept.logs.fetch_waited_for()) == [FetchRecords(kept.log.own_partition(FIRST), RECORDS)]
+    assert fetched(kept.logs.repeat_fetches()) == [FetchRecords(kept.log.leader_partition(FIRST), RECORDS)]
 
 
 def test_a_broker_that_does_not_keep_a_log_fetches_nothing_of_it() -> None:
     kept = Kept(("a", "b"))
-    assert fetched(kept.logs.note_control("b", kept.row)) == []
-    assert fetched(kept.logs.fetch_waited_for()) == []
+    assert fetched(kept.logs.record_control("b", kept.row)) == []
+    assert fetched(kept.logs.repeat_fetches()) == []

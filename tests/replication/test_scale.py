@@ -33,13 +33,13 @@ class Cluster:
         for number, name in enumerate(self.names):
             self.brokers[name] = brokers = Brokers(BrokerRegistration(address=name, number=number), ALIVE_S)
             for other in self.names:
-                brokers.note(BrokerRegistration(address=other))
+                brokers.record_registration(BrokerRegistration(address=other))
         for log in range(LOGS):
             replicas = tuple(self.names[(log * 3 + place) % count] for place in range(3))
             for number, name in enumerate(self.names):
                 replica = Replica(f"log/{log}", name, number, replicas, SETTINGS)
                 replica.restore([], [])
-                replica.restore_held({})
+                replica.restore_local({})
                 self.logs.setdefault(name, {})[f"log/{log}"] = replica
         for name, logs in self.logs.items():
             for log_name, replica in logs.items():
@@ -61,9 +61,9 @@ class Cluster:
             if isinstance(action, WriteControl):
                 self._write(broker, log, action)
             elif isinstance(action, Lead):
-                self._store(broker, log, action.row.branch, action.row.parent.end_offset)
+                self._store(broker, log, action.start.leader_epoch, action.start.parent.end_offset)
             elif isinstance(action, Acknowledge):
-                self._acknowledge(broker, log, action.branch, action.end_offset)
+                self._acknowledge(broker, log, action.leader_epoch, action.end_offset)
 
     def _write(self, broker: str, log: str, action: WriteControl) -> None:
         self.act(broker, log, self.logs[broker][log].written(action.record))
@@ -88,7 +88,7 @@ class Cluster:
         for _ in range(round(seconds / TICK_S)):
             self.now += TICK_S
             for name in sorted(self.up):
-                self.publish(name, lambda other, name=name: self.brokers[other].heard(name, self.now))  # type: ignore[misc]
+                self.publish(name, lambda other, name=name: self.brokers[other].record_heartbeat(name, self.now))  # type: ignore[misc]
             while self.queue:
                 found, self.queue = self.queue, []
                 for arrive in found:

@@ -147,7 +147,7 @@ class World:
             old = {branch for branch, at in history.begun_at.items() if at < self.now - age_s}
             for broker in self.brokers.values():
                 if broker.is_up:
-                    history.check_table(broker.name, broker.logs[log].replica.table, old)
+                    history.check_table(broker.name, broker.logs[log].replica.epoch_tree, old)
 
     def check_end(self) -> None:
         """Check all logs after everything has healed."""

@@ -30,8 +30,8 @@ class Leaderships:
                 if other is not web:
                     own = other.broker.node.brokers.own
                     address = own.address
-                    broker.brokers.note(attrs.evolve(own, number=other_number))
-                    broker.brokers.heard(address, float("inf"))
+                    broker.brokers.record_registration(attrs.evolve(own, number=other_number))
+                    broker.brokers.record_heartbeat(address, float("inf"))
             assert number >= 0
             broker.brokers.check_alive(trio.current_time())
 

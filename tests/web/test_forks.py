@@ -22,7 +22,7 @@ def make_rows(parents: list[tuple[int, int]]) -> list[EpochStart]:
     rows = [EpochStart("", BRANCHES[0], NO_EPOCH_END, ())]
     for branch, (parent, length) in zip(BRANCHES[1:], parents, strict=True):
         row = rows[parent % len(rows)]
-        rows.append(EpochStart("", branch, EpochEnd(row.branch, row.parent.end_offset + length), ()))
+        rows.append(EpochStart("", branch, EpochEnd(row.leader_epoch, row.parent.end_offset + length), ()))
     return rows
 
 

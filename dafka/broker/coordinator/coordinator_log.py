@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from dafka.batches import decode_records, encode_records, read_header
-from dafka.broker.core.coordination.state_records import SLOT_KIND, StateRecord, encode_state
+from dafka.broker.core.coordination.state_records import SHARD_KIND, StateRecord, encode_state
 from dafka.broker.core.log.log import Log
 from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.node import BrokerNode
@@ -93,7 +93,7 @@ class CoordinatorLog:
             StorageError: The storage fails.
         """
         if self._epoch or not self.is_settled:
-            mark = encode_state("", (SLOT_KIND, "leader"), {}, _SLOT_VERSION)
+            mark = encode_state("", (SHARD_KIND, "leader"), {}, _SLOT_VERSION)
             await self._wait(self._append([(mark.key, mark.value)]))
         offset, end, epoch = self._log.index.start_offset, self._log.high_watermark, 0
         while offset < end:
@@ -104,7 +104,7 @@ class CoordinatorLog:
                 header = read_header(data)
                 offset = header.base_offset + header.last_offset_delta + 1
                 if not header.is_control:
-                    for record in decode_records(self._log.own, data):
+                    for record in decode_records(self._log.leader_partition, data):
                         written = _epoch_of(record)
                         if written >= epoch:
                             epoch = written
@@ -155,7 +155,7 @@ class CoordinatorLog:
 
     def _append(self, records: Sequence[tuple[bytes, bytes | None]]) -> PendingAppend:
         batch = RecordBatch(
-            self._log.own,
+            self._log.leader_partition,
             0,
             [value for _, value in records],
             keys=[key for key, _ in records],

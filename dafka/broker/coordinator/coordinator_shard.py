@@ -17,7 +17,7 @@ import trio
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.core.coordination.effects import Action, Answer, Token, WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import (
-    SLOT_KIND,
+    SHARD_KIND,
     TRANSACTIONS_TOPIC,
     StateRecord,
     encode_state,
@@ -54,7 +54,7 @@ class CoordinatorError(DafkaError):
         self.problem = problem
 
 
-_IMPORTED = encode_state("", (SLOT_KIND, "imported"), {}, 1)
+_IMPORTED = encode_state("", (SHARD_KIND, "imported"), {}, 1)
 """Says that the state of a former version was imported, behind all of it."""
 
 

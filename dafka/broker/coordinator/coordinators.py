@@ -13,11 +13,11 @@ from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
     GROUPS_TOPIC,
     OFFSETS_TOPIC,
-    SLOTS,
+    SHARDS,
     TRANSACTIONS_TOPIC,
     StateRecord,
     name_in,
-    slot_of,
+    shard_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
@@ -46,12 +46,12 @@ class Coordinators:
     def __init__(self, broker: BrokerNode, make_slot: Callable[[Log], CoordinatorShard]) -> None:
         self._broker = broker
         self._make_slot = make_slot
-        self._slots: list[CoordinatorShard | None] = [None] * SLOTS
+        self._slots: list[CoordinatorShard | None] = [None] * SHARDS
 
     @property
     def has_all(self) -> bool:
         """Whether this broker serves all slots."""
-        return len(self.served()) == SLOTS
+        return len(self.served()) == SHARDS
 
     def find(self, name: str) -> CoordinatorShard:
         """Return the slot of a group or transactional id, which this broker serves.
@@ -65,7 +65,7 @@ class Coordinators:
         Raises:
             CoordinatorError: It does not.
         """
-        slot = self._slots[slot_of(name)]
+        slot = self._slots[shard_of(name)]
         if slot is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         if not slot.loaded.is_set():
@@ -136,7 +136,7 @@ class Coordinators:
 
     def log_of(self, name: str) -> Log | None:
         """Return the log of a group or transactional id; None if it is not known yet."""
-        return self._broker.order.find_log(COORDINATORS_TOPIC, slot_of(name))
+        return self._broker.order.find_log(COORDINATORS_TOPIC, shard_of(name))
 
     def broker_of(self, name: str) -> BrokerRegistration | None:
         """Return the broker that coordinates a group or transactional id; None if there is none at present."""
@@ -152,10 +152,10 @@ class Coordinators:
         Raises:
             StorageError: At the start, the storage fails, or a newer version of dafka has written the state.
         """
-        await self._broker.ensure_internal_topic(COORDINATORS_TOPIC, SLOTS)
+        await self._broker.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
         former = self._read_former()
         async with trio.open_nursery() as nursery:
-            for number in range(SLOTS):
+            for number in range(SHARDS):
                 await nursery.start(self._serve, number, former[number])
             if any(former) and self.has_all:
                 self._forget_former()
@@ -205,11 +205,11 @@ class Coordinators:
 
     def _read_former(self) -> list[dict[bytes, bytes]]:
         """Return the state that a lone broker of a former version has left, by slot."""
-        found: list[dict[bytes, bytes]] = [{} for _ in range(SLOTS)]
+        found: list[dict[bytes, bytes]] = [{} for _ in range(SHARDS)]
         for topic in _FORMER_TOPICS:
             for key, value in self._broker.state(topic).items():
                 name = name_in(StateRecord(topic, key, value))
-                for state in found if name is None else [found[slot_of(name)]]:
+                for state in found if name is None else [found[shard_of(name)]]:
                     state[key] = value
         return found
 

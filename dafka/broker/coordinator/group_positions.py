@@ -25,7 +25,7 @@ def name_branch(broker: BrokerNode, place: TopicPartition, offset: OffsetToCommi
     table = _find_table(broker, place)
     if table is None or table.latest is None or offset.leader_epoch >= 0:
         return offset
-    return offset._replace(leader_epoch=table.epoch_at(table.latest.branch, offset.offset))
+    return offset._replace(leader_epoch=table.epoch_at(table.latest.leader_epoch, offset.offset))
 
 
 def follow_branches(broker: BrokerNode, place: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
@@ -33,13 +33,13 @@ def follow_branches(broker: BrokerNode, place: TopicPartition, fetched: FetchedO
     table = _find_table(broker, place)
     if table is None or table.latest is None or fetched.leader_epoch < 0:
         return fetched
-    read = next((branch for branch in table.rows if branch.epoch == fetched.leader_epoch), None)
+    read = next((branch for branch in table.starts if branch.epoch == fetched.leader_epoch), None)
     if read is None:
         return fetched
-    fork = table.fork(EpochEnd(read, fetched.offset), EpochEnd(table.latest.branch, SEQUENCE_MAX))
+    fork = table.common_end(EpochEnd(read, fetched.offset), EpochEnd(table.latest.leader_epoch, SEQUENCE_MAX))
     if fork is None or fork.end_offset >= fetched.offset:
         return fetched
-    return fetched._replace(leader_epoch=max(fork.branch.epoch, 0), offset=fork.end_offset)
+    return fetched._replace(leader_epoch=max(fork.leader_epoch.epoch, 0), offset=fork.end_offset)
 
 
 def _find_table(broker: BrokerNode, place: TopicPartition) -> EpochTree | None:
@@ -48,4 +48,4 @@ def _find_table(broker: BrokerNode, place: TopicPartition) -> EpochTree | None:
     if topic is None or availability_of(topic) == MAJORITY:
         return None
     log = broker.replicator.logs.find(name_log(topic.topic_id, place.partition))
-    return None if log is None else log.replica.table
+    return None if log is None else log.replica.epoch_tree

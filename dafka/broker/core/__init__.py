@@ -1,1 +1,1 @@
-"""What a broker decides: no I/O, no clock. The simulation plays these modules."""
+"""The decisions of a broker, without I/O or a clock. The simulation runs these modules."""

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What a response says about a request. Names and numbers are Kafka's."""
+    """The result of a request. Names and numbers are Kafka's."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -1,4 +1,4 @@
-"""The addresses of the partitions that a broker writes for a log."""
+"""The addresses of the partitions that a leader writes for a log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 INDEX_TOPIC = "$logs"
-"""Where the indexes of logs are kept, a partition for each branch of a log."""
+"""The topic of the indexes of logs. It has a partition for each leader epoch of a log."""
 
 
-class BranchAddress(NamedTuple):
-    """The address of the two partitions that the leader of a branch writes: its index, and records of its clients.
+class EpochAddress(NamedTuple):
+    """The address of the two partitions of a leader epoch: its index, and the records that its leader's clients append.
 
     Attributes:
-        leader: The address of the broker.
+        leader: The address of the leader.
         topic_id: The topic's id.
         log: The number of the log.
-        epoch: The leader epoch of the branch.
+        epoch: The leader epoch.
     """
 
     leader: str
@@ -40,9 +40,9 @@ def name_log(topic_id: str, log: int) -> str:
 
 
 @lru_cache(maxsize=2**15)
-def parse_address(address: str) -> BranchAddress | None:
-    """Return what the address of a partition says; None if no broker has written the partition for a log."""
+def parse_address(address: str) -> EpochAddress | None:
+    """Parse the address of a partition; None if no broker has written the partition for a log."""
     parts = address.split("/")
     if len(parts) not in (3, 4) or not all(each.isascii() and each.isdigit() for each in parts[2:]):
         return None
-    return BranchAddress(parts[0], parts[1], int(parts[2]), int(parts[3]) if len(parts) == 4 else 0)
+    return EpochAddress(parts[0], parts[1], int(parts[2]), int(parts[3]) if len(parts) == 4 else 0)

@@ -163,7 +163,7 @@ async def unpacked(
         yield None
         return
     bytes_max = decompressed_bytes_max(broker, log)
-    decode = partial(decode_run, log.own, batches, is_kept=False)
+    decode = partial(decode_run, log.leader_partition, batches, is_kept=False)
     records = None
     with _refusing():
         try:
@@ -347,6 +347,6 @@ def _find_duplicate(broker: Broker, log: Log, position: int | None, header: Batc
                 await advanced.wait()
 
     def is_durable() -> bool:
-        return not log.healing if position is None else node.durable_end(log) > position
+        return not log.divergent if position is None else node.durable_end(log) > position
 
     return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)

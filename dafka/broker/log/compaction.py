@@ -186,7 +186,7 @@ class LogCompaction:
                 for log in self._broker.logs(name) if policy is not None else ():
                     assert policy is not None
                     if log.leadership.is_led or log.leadership.is_follower_readable:
-                        await compactor.attempt(log.own, partial(self.compact_log, log, policy))
+                        await compactor.attempt(log.leader_partition, partial(self.compact_log, log, policy))
             await trio.sleep(self._config.store.compaction_interval_ms / 1000)
 
     async def compact_log(self, log: Log, policy: CompactionPolicy) -> None:

@@ -84,7 +84,7 @@ class PendingAppend:
             The offset; None if this broker does not know that the log has the records.
         """
         log = self.log
-        if log.own == self.own:
+        if log.leader_partition == self.own:
             address, is_enough = LEADER, not all_replicas and self.durable.is_set()
         elif log.leadership.is_led:
             address, is_enough = self.own.address, False

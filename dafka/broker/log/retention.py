@@ -92,7 +92,7 @@ class LogRetention:
 
     async def _trim_indexes(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
         """Drop what other brokers have written again of their indexes of a log."""
-        for branch, sequence in log.held.needed_from().items():
+        for branch, sequence in log.local_log.needed_from().items():
             partition = log.index_partition(branch)
             is_own = owner_of(partition.address) == self._address
             if not is_own and sequence > self._stored.earliest.get(partition, 0):
@@ -101,9 +101,9 @@ class LogRetention:
 
     async def _trim_records(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
         """Delete the records before the start of a log that another broker leads."""
-        start = log.held.start_offset
+        start = log.local_log.start_offset
         is_trimmed = start <= self._trimmed.get(log.name, 0)
-        if is_trimmed or not log.replica.branches.is_complete(log.replica.latest.branch):
+        if is_trimmed or not log.replica.local_epochs.is_complete(log.replica.latest.leader_epoch):
             return
         for partition, sequence in (await self._find_starts(log)).items():
             if sequence > max(self._stored.earliest.get(partition, 0), moved.get(partition, 0)):
@@ -113,8 +113,8 @@ class LogRetention:
 
     async def _find_starts(self, log: ReplicatedLog) -> dict[Partition, int]:
         """Return the sequence of the first record of each partition that a log still has, or of the next one."""
-        branch = log.replica.latest.branch
-        state = Log(log.topic, log.number, log.own_partition(branch), log.index_partition(branch))
+        branch = log.replica.latest.leader_epoch
+        state = Log(log.topic, log.number, log.leader_partition(branch), log.index_partition(branch))
         await restore_log(self._storage, log, state, branch, _ignore, is_led=False)
         index, topic = state.index, self._order.topics.get(log.topic)
         found = {}

@@ -84,7 +84,7 @@ class Checkpoints:
             changes: list[tuple[bytes, bytes | None]] = [
                 (log.index_partition(branch).address.encode(), encode_checkpoint(checkpoint))
                 for log in self._logs
-                for branch, checkpoint in log.held.take_checkpoints(log.replica.latest.branch)
+                for branch, checkpoint in log.local_log.take_checkpoints(log.replica.latest.leader_epoch)
             ]
             if changes:
                 self._host.write_state(CHECKPOINTS_TOPIC, changes)

@@ -11,8 +11,8 @@ from dafka.broker.core.log.entries import (
     IndexRewriteEntry,
     ProducerEntry,
     RunEntry,
-    begins_again,
     decode_entries,
+    is_rewrite,
     names_offset,
 )
 from dafka.broker.core.log.log import LEADER, Log
@@ -56,15 +56,19 @@ async def restore_log(
     Raises:
         StorageError: The storage fails, or a newer version of dafka has written an index.
     """
-    rows = log.replica.table.rows
-    chain = (log.replica.table.chain(rows[branch].parent) or [])[::-1]
+    rows = log.replica.epoch_tree.starts
+    chain = (log.replica.epoch_tree.chain(rows[branch].parent) or [])[::-1]
     restore_producer(state, IndexRewriteEntry())
-    state.epochs = [(each.branch.epoch, rows[each.branch].parent.end_offset) for each in (*chain, EpochEnd(branch, 0))]
+    state.epochs = [
+        (each.leader_epoch.epoch, rows[each.leader_epoch].parent.end_offset) for each in (*chain, EpochEnd(branch, 0))
+    ]
     begun_in, sequence = _find_begin(log, [*chain, EpochEnd(branch, SEQUENCE_MAX)])
-    state.branch_count = len(chain) + 1 - begun_in
+    state.epoch_count = len(chain) + 1 - begun_in
     for each in chain[begun_in:]:
         sequences = (sequence, SEQUENCE_MAX)
-        await _restore_branch(storage, log, state, each.branch, restore_producer, each.end_offset, sequences=sequences)
+        await _restore_branch(
+            storage, log, state, each.leader_epoch, restore_producer, each.end_offset, sequences=sequences
+        )
         state.index.end_at(each.end_offset)
         sequence = 0  # the branches behind it are read from their beginnings on
     partition = log.index_partition(branch)
@@ -82,7 +86,7 @@ async def restore_log(
 def _find_begin(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, int]:
     """Return where the last index record that replaces all before is: which branch of a log, and its sequence there."""
     for number, each in reversed(list(enumerate(chain))):
-        restart = log.held.restart(each.branch)
+        restart = log.local_log.restart(each.leader_epoch)
         if restart is not None and restart.offset < each.end_offset:
             return number, restart.sequence
     return 0, 0
@@ -96,7 +100,7 @@ async def continue_log(
     restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Add to an index what this broker holds of a branch since it was restored; see `restore_log`."""
-    first, end = state.index_end, log.held.acknowledged_end(branch)
+    first, end = state.index_end, log.local_log.acknowledged_end(branch)
     await _restore_branch(storage, log, state, branch, restore_producer, sequences=(first, end))
 
 
@@ -112,19 +116,19 @@ async def _restore_branch(
     sequences: tuple[int, int] = (0, SEQUENCE_MAX),
 ) -> None:
     keeps_record_batches = isinstance(storage, KeepsRecordBatches)
-    address = log.own_partition(branch).address if own is None else own
+    address = log.leader_partition(branch).address if own is None else own
     is_read = False
     async for batch in read_index(storage, log.index_partition(branch), *sequences):
         for sequence, value in enumerate(batch.values, batch.first_sequence):
             is_whole = end_offset is not None and state.index.end_offset >= end_offset
-            is_read = is_read or (is_whole and begins_again(value or b""))
+            is_read = is_read or (is_whole and is_rewrite(value or b""))
             if is_read:  # the log diverges before the index was written again
                 break
             for entry in state.restore(
                 sequence,
                 value or b"",
                 keeps_record_batches=keeps_record_batches,
-                own=address,
+                leader_address=address,
                 end_offset=end_offset,
             ):
                 restore_producer(state, entry)
@@ -148,7 +152,7 @@ async def read_tail(
     Raises:
         StorageError: The storage fails, or a newer version of dafka has written an index.
     """
-    address = log.own_partition(branch).address
+    address = log.leader_partition(branch).address
     runs: dict[int, RunEntry] = {}
     batches: dict[int, BatchEntry] = {}
     async for batch in read_index(storage, log.index_partition(branch)):

@@ -143,28 +143,28 @@ class LedLogs:
         """
         async with self._locks[log.name]:
             while not self._holds(log, row):
-                if log.replica.led_epoch != row.branch or self._logs.find(log.name) is not log:
+                if log.replica.led_epoch != row.leader_epoch or self._logs.find(log.name) is not log:
                     return
-                self._act(self._logs.fetch_lacking([log]))
+                self._act(self._logs.fetch_missing([log]))
                 with trio.move_on_after(HELD_S):
                     await self._lacking.setdefault(log.name, trio.Event()).wait()
             state = self._order.find_log(log.topic, log.number, log.topic_id)
-            if state is None or log.replica.led_epoch != row.branch or self._order.leads(state):
+            if state is None or log.replica.led_epoch != row.leader_epoch or self._order.leads(state):
                 return
             try:
                 self._followed.pop(log.name, None)
-                self._order.begin_branch(state, row.branch.epoch)
-                await restore_log(self._host.storage, log, state, row.branch, self._restore_producer, is_led=True)
+                self._order.begin_epoch(state, row.leader_epoch.epoch)
+                await restore_log(self._host.storage, log, state, row.leader_epoch, self._restore_producer, is_led=True)
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
-            if log.replica.led_epoch != row.branch or state.is_gone:
+            if log.replica.led_epoch != row.leader_epoch or state.is_gone:
                 return
-            self._order.finish_branch(state, self._host.ends(state.topic), self._host.earliest(state.topic))
+            self._order.finish_epoch(state, self._host.ends(state.topic), self._host.earliest(state.topic))
             self._ready_from[log.name] = state.index.end_offset
             self._host.lead(state)
             self._host.wake()
-            if state.behind and self._nursery is not None:
+            if state.backfill and self._nursery is not None:
                 self._nursery.start_soon(self.catch_up, state)
             self._host.announce(state.index_partition)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
@@ -172,25 +172,25 @@ class LedLogs:
             self.merge_later([log])
 
     def _holds(self, log: ReplicatedLog, row: EpochStart) -> bool:
-        chain = log.replica.table.chain(row.parent)
+        chain = log.replica.epoch_tree.chain(row.parent)
         if chain is None:
             return False
-        ends = log.held.ends()
-        return all(ends.get(each.branch, 0) >= each.end_offset for each in chain)
+        ends = log.local_log.ends()
+        return all(ends.get(each.leader_epoch, 0) >= each.end_offset for each in chain)
 
     async def catch_up(self, state: Log) -> None:
         """Give offsets to records of producers that came before this broker led the log."""
         await self._host.wait_durable()  # some may be on their way to the storage
-        while state.behind and self._order.leads(state):
-            for address, scanned_until in list(state.behind.items()):
+        while state.backfill and self._order.leads(state):
+            for address, scanned_until in list(state.backfill.items()):
                 partition = Partition(state.topic, address)
                 end = self._host.durable_end_of(partition)
                 if scanned_until >= end:
-                    state.behind.pop(address, None)
+                    state.backfill.pop(address, None)
                     continue
                 batch = await self._host.storage.read(partition, scanned_until, PLACED_RECORDS)
                 if batch is None:
-                    state.behind[address] = end
+                    state.backfill[address] = end
                 elif self._order.leads(state):
                     await self._host.place(state, batch)
 
@@ -217,8 +217,8 @@ class LedLogs:
             await trio.lowlevel.checkpoint()
 
     async def _follow_log(self, log: ReplicatedLog, state: Log) -> None:
-        branch = log.replica.latest.branch
-        if log.replica.led_epoch is not None or not log.replica.branches.is_complete(branch):
+        branch = log.replica.latest.leader_epoch
+        if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(branch):
             return
         arguments = (self._host.storage, log, state, branch, self._restore_producer)
         try:
@@ -226,7 +226,7 @@ class LedLogs:
                 await continue_log(*arguments)
             else:
                 self._followed.pop(log.name, None)
-                self._order.begin_branch(state, branch.epoch)
+                self._order.begin_epoch(state, branch.epoch)
                 await restore_log(*arguments, is_led=False)
                 self._followed[log.name] = branch
         except StorageError as error:
@@ -258,12 +258,19 @@ class LedLogs:
         if led != leading:  # what was appended to another branch may not be in this one
             healed = {}
         self._healed[log.name] = leading, healed
-        ends = log.held.ends()
-        chain = {each.branch: each.end_offset for each in replica.table.chain(replica.table.rows[leading].parent) or ()}
+        ends = log.local_log.ends()
+        chain = {
+            each.leader_epoch: each.end_offset
+            for each in replica.epoch_tree.chain(replica.epoch_tree.starts[leading].parent) or ()
+        }
         for branch in sorted(ends):
-            if branch == leading or branch not in replica.table.rows or not self._has_ended(log, branch, leading):
+            if (
+                branch == leading
+                or branch not in replica.epoch_tree.starts
+                or not self._has_ended(log, branch, leading)
+            ):
                 continue
-            begin = chain.get(branch, replica.table.rows[branch].parent.end_offset)
+            begin = chain.get(branch, replica.epoch_tree.starts[branch].parent.end_offset)
             begin = max(begin, healed.get(branch, 0))
             if ends[branch] <= begin:
                 continue
@@ -280,7 +287,7 @@ class LedLogs:
 
     def _has_ended(self, log: ReplicatedLog, branch: LeaderAndEpoch, leading: LeaderAndEpoch) -> bool:
         """Return whether the leader of a branch appends to it no more, as far as this broker knows."""
-        return log.replica.has_promised(branch.leader, leading.epoch) or not self._brokers.is_alive(branch.leader)
+        return log.replica.has_voted(branch.leader, leading.epoch) or not self._brokers.is_alive(branch.leader)
 
     def _admit(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
         """Leave out batches that their producers have appended again."""

@@ -97,7 +97,7 @@ class Reassigner:
         names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
         brokers, now = self._brokers, trio.current_time()
         logs = [] if brokers.is_alone else [*self._place_all(), *self._place_unknown()]  # alone, it keeps them all
-        chosen = self._balancer.place(brokers.all(), brokers.alive, logs, names, count, now, brokers.unwritable)
+        chosen = self._balancer.place_logs(brokers.all(), brokers.alive, logs, names, count, now, brokers.unwritable)
         placed += [tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)]
         return tuple(placed)
 
@@ -251,7 +251,7 @@ class Reassigner:
         for log in list(self._logs):
             if self._host.address in log.replica.replicas or not self._indexes[log.name]:
                 continue
-            self._hear_acknowledgements(log.replica.latest.branch.leader)
+            self._hear_acknowledgements(log.replica.latest.leader_epoch.leader)
             if not log.replica.may_drop:
                 continue
             indexes = self._indexes.pop(log.name)

@@ -127,7 +127,7 @@ class ReplicaLoader:
         """
         led = state.index_partition if self._order.leads(state) else None
         row = log.replica.latest
-        latest = {log.index_partition(branch) for branch in (row.branch, row.parent.branch)}
+        latest = {log.index_partition(branch) for branch in (row.leader_epoch, row.parent.leader_epoch)}
         announces_all = log.replica.availability is Availability.BRANCH
         for partition, end in ends.items():
             if partition != led and self._host.is_own(partition):

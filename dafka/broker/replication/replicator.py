@@ -45,7 +45,7 @@ from dafka.broker.core.replication.replicated_logs import (
     LogAction,
     ReplicatedLog,
     ReplicatedLogs,
-    is_useless,
+    is_obsolete,
 )
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.replication.checkpoints import Checkpoints
@@ -185,7 +185,7 @@ class Replicator:
             return
         if writer == self._broker.address:
             self._own_control[record.log][key] = record
-        self.act(self.logs.note_control(writer, record))
+        self.act(self.logs.record_control(writer, record))
         log = self.logs.find(record.log)
         if log is not None:
             self.led_logs.note_held([log])
@@ -202,7 +202,7 @@ class Replicator:
                 )
             return
         was_alone = self.is_alone
-        self.brokers.note(broker)
+        self.brokers.record_registration(broker)
         if self._nursery is None and broker.number != own.number:  # whoever had that number before has left
             self.brokers.expect(broker.address, trio.current_time())
         has_racks = any(each.rack for each in self.brokers.all())
@@ -280,7 +280,7 @@ class Replicator:
                     self._order.catch_up(log, self._broker.ends(topic.name), self._broker.earliest(topic.name))
                     self._nursery.start_soon(self.led_logs.catch_up, log)
             else:
-                self._order.end_branch(log)
+                self._order.end_epoch(log)
                 log.leadership = LeaderAndIsr("", 0, is_led=False, replicas=replicas)
                 self._loader.put(log)
         if added and self._nursery is not None and not self.is_alone:
@@ -347,7 +347,7 @@ class Replicator:
             self._ask_round()
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
-            self.brokers.note_storage(self._broker.address, can_write=self._broker.can_write)
+            self.brokers.record_storage(self._broker.address, can_write=self._broker.can_write)
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
                 self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
                 self._refresh_all(self.logs)
@@ -359,7 +359,7 @@ class Replicator:
             await self._check_number()
             if now - fetched_at >= FETCH_AGAIN_S:
                 fetched_at = now
-                self.act(self.logs.fetch_waited_for())
+                self.act(self.logs.repeat_fetches())
             await trio.sleep(heartbeat_s)
 
     async def _look_around(self) -> None:
@@ -435,8 +435,8 @@ class Replicator:
         """
         now, own = trio.current_time(), self._broker.address
         for asker, (number, can_write) in rounds.items():
-            self.brokers.heard(asker, now)
-            self.brokers.note_storage(asker, can_write=can_write)
+            self.brokers.record_heartbeat(asker, now)
+            self.brokers.record_storage(asker, can_write=can_write)
             may_answer = self.brokers.may_answer(asker, can_write=can_write)
             if may_answer and not self._control and not self._writing:
                 ends = (self._broker.durable_end_of(Partition(topic, own)) for topic in (BRANCHES_TOPIC, TOPICS_TOPIC))
@@ -492,7 +492,7 @@ class Replicator:
         """Note signs of life of brokers."""
         now = trio.current_time()
         for broker in brokers:
-            self.brokers.heard(broker, now)
+            self.brokers.record_heartbeat(broker, now)
 
     def describe(self, **changes: Any) -> None:
         """Tell the other brokers what has changed about this one."""
@@ -597,7 +597,7 @@ class Replicator:
         """Note that the control records are durable."""
         written, self._writing = self._writing, []
         for record in written:
-            self.act(self.logs.note_control(self._broker.address, record))
+            self.act(self.logs.record_control(self._broker.address, record))
 
     def acknowledged(self, acknowledgements: Iterable[tuple[tuple[Partition, str], int]]) -> None:
         """Take in what other replicas acknowledge of indexes."""
@@ -619,7 +619,7 @@ class Replicator:
                 wanted[action.partition] = action.end_sequence
                 continue
             if isinstance(action, Acknowledge):
-                held[log.index_partition(action.branch)] = log.held.acknowledged_end(action.branch)
+                held[log.index_partition(action.leader_epoch)] = log.local_log.acknowledged_end(action.leader_epoch)
             else:
                 self._execute(log, action)
             self._refresh(log)
@@ -636,11 +636,11 @@ class Replicator:
         elif isinstance(action, AdvanceHighWatermark):
             self.led_logs.move_high_watermark(log, action.offset)
         elif isinstance(action, Lead) and self._nursery is not None:
-            self._nursery.start_soon(self.led_logs.lead, log, action.row)
+            self._nursery.start_soon(self.led_logs.lead, log, action.start)
         elif isinstance(action, StepDown):
             state = self._order.find_log(log.topic, log.number, log.topic_id)
             if state is not None:
-                self._order.end_branch(state)
+                self._order.end_epoch(state)
 
     def _write_control(self, record: ControlRecord) -> None:
         key = key_of(record)
@@ -650,8 +650,8 @@ class Replicator:
         changes: list[tuple[bytes, bytes | None]] = [(key.encode(), encode_control(record))]
         log = self.logs.find(record.log)
         if log is not None:
-            epoch = log.replica.latest.branch.epoch
-            for useless in [key for key, each in own.items() if is_useless(each, epoch)]:
+            epoch = log.replica.latest.leader_epoch.epoch
+            for useless in [key for key, each in own.items() if is_obsolete(each, epoch)]:
                 del own[useless]
                 changes.append((useless.encode(), None))
         self._broker.write_state(BRANCHES_TOPIC, changes)
@@ -667,7 +667,7 @@ class Replicator:
         if state is None:
             return
         replica = log.replica
-        branch = replica.latest.branch
+        branch = replica.latest.leader_epoch
         is_led = replica.led_epoch == branch and self._order.leads(state) and self.led_logs.is_ready(log)
         is_led = is_led and replica.may_serve
         leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
@@ -691,9 +691,9 @@ class Replicator:
             state.high_watermark = replica.high_watermark
             self._broker.watchers.notify(state)
         can_part = replica.availability is Availability.BRANCH
-        if can_part and (is_led or is_readable) and len(replica.table.rows) != self._row_counts.get(log.name):
-            self._row_counts[log.name] = len(replica.table.rows)
-            state.divergences = replica.table.divergences(EpochEnd(branch, SEQUENCE_MAX))
+        if can_part and (is_led or is_readable) and len(replica.epoch_tree.starts) != self._row_counts.get(log.name):
+            self._row_counts[log.name] = len(replica.epoch_tree.starts)
+            state.divergences = replica.epoch_tree.divergences(EpochEnd(branch, SEQUENCE_MAX))
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
                 self.led_logs.merge_later([log])

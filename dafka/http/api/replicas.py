@@ -138,11 +138,11 @@ def describe_epochs(node: BrokerNode, epoch_starts: Sequence[EpochStart]) -> lis
         had their own records; `latest` is the largest epoch.
     """
     parents = Counter(
-        epoch_start.parent.branch for epoch_start in epoch_starts if epoch_start.parent.branch != NO_EPOCH
+        epoch_start.parent.leader_epoch for epoch_start in epoch_starts if epoch_start.parent.leader_epoch != NO_EPOCH
     )
     found = []
     for epoch_start in epoch_starts:
-        old = epoch_start.parent.branch
+        old = epoch_start.parent.leader_epoch
         flags = []
         if old == NO_EPOCH:
             flags.append("first")
@@ -152,9 +152,9 @@ def describe_epochs(node: BrokerNode, epoch_starts: Sequence[EpochStart]) -> lis
             flags.append("latest")
         found.append(
             {
-                "epoch": epoch_start.branch.epoch,
-                "leader": number_of(node, epoch_start.branch.leader),
-                "leader_address": epoch_start.branch.leader,
+                "epoch": epoch_start.leader_epoch.epoch,
+                "leader": number_of(node, epoch_start.leader_epoch.leader),
+                "leader_address": epoch_start.leader_epoch.leader,
                 "old_epoch": None if old == NO_EPOCH else old.epoch,
                 "old_leader": None if old == NO_EPOCH else number_of(node, old.leader),
                 "old_leader_address": "" if old == NO_EPOCH else old.leader,

@@ -58,5 +58,5 @@ class DivergenceTracker:
     def _find_divergence(self, log: Log, first: EpochEnd, second: EpochEnd) -> int | None:
         tables = self._broker.branches(log.topic)
         table = EpochTree(tables[log.number] if log.number < len(tables) else ())
-        found = table.fork(first, second)
+        found = table.common_end(first, second)
         return None if found is None else found.end_offset

@@ -1,1 +1,1 @@
-"""What the coordinators of groups and of transactions share."""
+"""The common parts of the coordinators of groups and of transactions."""

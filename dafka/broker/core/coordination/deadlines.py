@@ -1,4 +1,4 @@
-"""Deadlines of many things, most of which are postponed again and again."""
+"""Deadlines of many keys, most of which are postponed again and again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 SUPERSEDED_MAX = 1000
-"""Entries of cancelled and postponed deadlines that the heap may have, besides as many as there are deadlines."""
+"""Obsolete entries that the heap can have, besides as many as there are deadlines."""
 
 
 class Deadlines(Generic[Key]):
-    """One deadline for each key. To postpone one takes constant time: its place in the heap is corrected later."""
+    """One deadline for each key. Postponing takes constant time: the heap is corrected later."""
 
     def __init__(self) -> None:
         self._deadlines: dict[Key, int] = {}
@@ -26,7 +26,7 @@ class Deadlines(Generic[Key]):
         return key in self._deadlines
 
     def set(self, key: Key, deadline_ms: int) -> None:
-        """Set the deadline of a key, in place of its former one."""
+        """Set the deadline of a key. It replaces the former one."""
         self._deadlines[key] = deadline_ms
         queued_ms = self._queued.get(key)
         if queued_ms is None or deadline_ms < queued_ms:
@@ -51,7 +51,7 @@ class Deadlines(Generic[Key]):
         return None
 
     def pop_due(self, now_ms: int) -> Key | None:
-        """Remove and return the key whose deadline is the earliest; None if no deadline has passed."""
+        """Remove and return the key with the earliest deadline; None if no deadline has passed."""
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or deadline_ms > now_ms:
             return None

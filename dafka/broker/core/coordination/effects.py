@@ -1,12 +1,12 @@
-"""Actions: the requests that a coordinator makes to its owner.
+"""The effects that a coordinator returns to its owner.
 
-Coordinators do no I/O. Their methods return a list of actions, to be carried out in order. An owner keeps two rules,
-and needs no locks then:
+Coordinators do no I/O. Their methods return a list of actions, which the owner executes in order. The owner needs no
+locks if it follows two rules:
 
-- What an action writes is durable before a later action is carried out. Consecutive `WriteState` may be one write, and
-  the actions of several calls may share a write, as long as their order stays.
-- What a method returns directly is sent to the client behind the answers of earlier calls. So no client learns of a
-  state that a crash can undo.
+- Whatever an action writes is durable before a later action is executed. Consecutive `WriteState` can become one write,
+  and the actions of several calls can share a write, as long as their order stays.
+- A direct result of a method is sent to the client after the responses to earlier calls. So no client learns of a state
+  that a crash can undo.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.topic_partition import TopicPartition
 
 Token: TypeAlias = Hashable
-"""Whatever the owner uses to recognize a request. Coordinators only return it."""
+"""A value with which the owner recognizes a request. Coordinators only return it."""
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class WriteState:
 
 @attrs.frozen
 class Answer:
-    """Answer a request with a result of the kind that its method documents."""
+    """Respond to a request with a result of the type that its method documents."""
 
     token: Token
     result: object
@@ -40,15 +40,15 @@ class Answer:
 
 @attrs.frozen
 class WriteMarkers:
-    """End a transaction: write a control batch to each log, and call `GroupCoordinator.end_transaction` for the groups.
+    """End a transaction: write a marker to each log, and call `GroupCoordinator.end_transaction` for the groups.
 
-    Call `TransactionCoordinator.markers_written` when all of that is durable. The same transaction may be ended again
-    after a crash; that changes nothing.
+    Call `TransactionCoordinator.markers_written` when all of that is durable. After a crash the same transaction can be
+    ended again, which changes nothing.
 
     Attributes:
-        transactional_id: The name of the producer whose transaction ends.
+        transactional_id: The transactional id of the producer.
         producer_id: The producer's id in the batches of the transaction.
-        producer_epoch: The epoch for the control batches.
+        producer_epoch: The epoch for the markers.
         is_commit: Whether the transaction is committed; otherwise it is aborted.
         partitions: The logs.
         groups: The groups for which the transaction has offsets.

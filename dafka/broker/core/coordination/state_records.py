@@ -1,12 +1,12 @@
-"""The records in which coordinators keep their state: JSON text, in the logs of the topic `$coordinators`.
+"""The state records of coordinators: JSON text, in the logs of the topic `$coordinators`.
 
-Each log is a slot: its leader coordinates the groups and transactional ids whose names belong there. One topic has the
-state of both, so that a broker that takes a slot over reads one log, and waits for one leader.
+Each log is a shard: its leader coordinates the groups and transactional ids that hash to it. One topic has the state of
+both, so that a broker that takes over a shard reads one log, and waits for one leader.
 
-A key is an array: the kind of the record, and what it describes, such as `["offset", "my-group", "orders", 0]`. It
-never has another form, or compaction would keep both. A value is an object with its own `version`; no value means that
-the thing is gone. Bytes are Base64. Later versions may add fields without a new version number if readers may ignore
-them.
+A key is an array: the kind of the record, and the object of its state, such as `["offset", "my-group", "orders", 0]`.
+Its form never changes, or compaction would retain both forms. A value is an object with its own `version`. No value
+means that the object no longer exists. Bytes are Base64. Later versions can add fields without a new version number if
+readers can ignore them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from dafka.protocol.format_errors import format_errors
 COORDINATORS_TOPIC = "$coordinators"
 """The topic of all state records."""
 
-SLOTS = 16
+SHARDS = 16
 """The number of its logs. It cannot change: it decides which log a name belongs to."""
 
 GROUPS_TOPIC = "$groups"
-"""Group membership. A lone broker of former versions kept it in a topic of this name."""
+"""Group membership. A lone broker of former versions stored it in a topic of this name."""
 
 OFFSETS_TOPIC = "$offsets"
 """Committed offsets, and those of open transactions; likewise."""
 
 TRANSACTIONS_TOPIC = "$transactions"
-"""Transactions, and which producer ids were given away; likewise."""
+"""Transactions, and the producer ids already assigned; likewise."""
 
-SLOT_KIND = "slot"
-"""The kind of records about the slot itself."""
+SHARD_KIND = "slot"
+"""The kind of records about the shard itself."""
 
 _TOPICS = {
     "group": GROUPS_TOPIC,
@@ -53,8 +53,8 @@ class StateRecord(NamedTuple):
 
     Attributes:
         topic: The kind of state.
-        key: What it describes.
-        value: The state; None if there is none any more, a tombstone.
+        key: The object that the state describes.
+        value: The state; None for a tombstone.
     """
 
     topic: str
@@ -62,13 +62,13 @@ class StateRecord(NamedTuple):
     value: bytes | None
 
 
-def slot_of(name: str) -> int:
-    """Return the slot of a group or transactional id."""
-    return log_of_key(name.encode("utf-8", "surrogatepass"), SLOTS)
+def shard_of(name: str) -> int:
+    """Return the shard of a group or transactional id."""
+    return log_of_key(name.encode("utf-8", "surrogatepass"), SHARDS)
 
 
 def read_state(key: bytes, value: bytes | None) -> StateRecord | None:
-    """Return a record of a slot; None if it is about the slot itself.
+    """Decode a record of a shard; None if it is about the shard itself.
 
     Args:
         key: The key of the record.
@@ -82,7 +82,7 @@ def read_state(key: bytes, value: bytes | None) -> StateRecord | None:
     """
     record = StateRecord(COORDINATORS_TOPIC, key, value)
     kind = decode_key(record)[0]
-    if kind == SLOT_KIND:
+    if kind == SHARD_KIND:
         return None
     if kind not in _TOPICS:
         raise StorageFormatError(f"{COORDINATORS_TOPIC}: the key {key!r} has an unknown kind")
@@ -96,16 +96,16 @@ def name_in(record: StateRecord) -> str | None:
 
 
 def encode_state(topic: str, key: tuple[str | int, ...], fields: Mapping[str, Any] | None, version: int) -> StateRecord:
-    """Return a record of a state, or its tombstone if the fields are None."""
+    """Return a state record; a tombstone if the fields are None."""
     value = None if fields is None else _encode({"version": version, **fields})
     return StateRecord(topic, _encode(key), value)
 
 
 def decode_key(record: StateRecord) -> list[Any]:
-    """Return the key of a record: its kind, and what the record describes.
+    """Return the key of a record: its kind, and the object that it describes.
 
     Args:
-        record: A record that `encode_state` or an earlier version of it has made.
+        record: A record made by `encode_state` or by an earlier version of it.
 
     Returns:
         The key. It has at least one element.
@@ -120,7 +120,7 @@ def decode_key(record: StateRecord) -> list[Any]:
 
 
 def decode_fields(record: StateRecord, version_max: int) -> dict[str, Any]:
-    """Return the fields of a record that is no tombstone.
+    """Return the fields of a record that is not a tombstone.
 
     Args:
         record: The record.
@@ -152,12 +152,12 @@ def field_errors(record: StateRecord) -> AbstractContextManager[None]:
 
 
 def encode_bytes(data: bytes) -> str:
-    """Return bytes as the text that stands for them in a field."""
+    """Return the text for bytes in a field."""
     return base64.b64encode(data).decode("ascii")
 
 
 def decode_bytes(text: str) -> bytes:
-    """Return the bytes that a field stands for."""
+    """Return the bytes of a text in a field."""
     return base64.b64decode(text, validate=True)
 
 

@@ -1,1 +1,1 @@
-"""The coordinator of groups: members, assignments and committed offsets."""
+"""The group coordinator: members, assignments and committed offsets."""

@@ -1,4 +1,4 @@
-"""The coordinator of groups: their members, their offsets, and what administrators do with them."""
+"""The group coordinator: the members and offsets of groups, and the requests of administrators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dafka.errors import StorageFormatError
 
 
 class OffsetToCommit(NamedTuple):
-    """An offset in a request to commit it. The id is that of the topic whose log it is for."""
+    """An offset in a commit request. The id is that of the topic of its log."""
 
     offset: int
     leader_epoch: int = -1
@@ -38,8 +38,9 @@ class CommitRequest:
         group_id: The group.
         generation_id: The generation of the member; -1 if the client is no member.
         member_id: The id of the member; empty if the client is no member.
-        group_instance_id: The name of a static member.
-        retention_ms: How long the offsets are kept; None or -1 if the broker decides (OffsetCommit 2 to 4 can say it).
+        group_instance_id: The group instance id of a static member.
+        retention_ms: How long the offsets are retained; None or -1 if the broker decides (OffsetCommit 2 to 4 can set
+            it).
         offsets: The offsets by log.
     """
 
@@ -52,7 +53,7 @@ class CommitRequest:
 
 
 class FetchedOffset(NamedTuple):
-    """What a group has committed for a log. The offset is -1 if it has not committed any."""
+    """The committed offset of a group for a log. The offset is -1 if there is none."""
 
     offset: int
     leader_epoch: int
@@ -63,20 +64,20 @@ class FetchedOffset(NamedTuple):
 
 @attrs.frozen
 class DeleteOffsetsResult:
-    """The answer to OffsetDelete."""
+    """The response to OffsetDelete."""
 
     error_code: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode] = attrs.field(factory=dict)
 
 
 class GroupCoordinator:
-    """The groups and committed offsets of one slot.
+    """The groups and committed offsets of one shard.
 
-    To restart: `restore` every record in its order, then `start`.
+    To restart: `restore` every record in order, then `start`.
 
     Args:
         settings: The limits.
-        make_id: Returns a text that no call has returned before, such as a UUID.
+        make_id: Returns a unique text, such as a UUID.
     """
 
     def __init__(self, settings: GroupSettings, make_id: Callable[[], str]) -> None:
@@ -86,7 +87,7 @@ class GroupCoordinator:
         self._next_check_ms: int | None = None
 
     def restore(self, record: StateRecord) -> None:
-        """Take over what a record says.
+        """Restore a record.
 
         Args:
             record: A record of `$groups` or `$offsets`.
@@ -123,47 +124,47 @@ class GroupCoordinator:
         return actions
 
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
-        """Let a member join a group. The answer is a `JoinResult`, often a later one."""
+        """Join a group. The result is a `JoinResult`, often a later one."""
         return self._membership.join_group(token, request, now_ms)
 
     def sync_group(self, token: Token, request: SyncRequest, now_ms: int) -> list[Action]:
-        """Tell a member its assignment. The answer is a `SyncResult`, often a later one."""
+        """Get a member's assignment. The result is a `SyncResult`, often a later one."""
         return self._membership.sync_group(token, request, now_ms)
 
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now_ms: int
     ) -> ErrorCode:
-        """Extend the session of a member; return the answer."""
+        """Extend the session of a member. Return the result."""
         return self._membership.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms)
 
     def leave_group(self, token: Token, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int) -> list[Action]:
-        """Remove members from a group. The answer is a `LeaveResult`."""
+        """Remove members from a group. The result is a `LeaveResult`."""
         return self._membership.leave_group(token, group_id, leaving, now_ms)
 
     def commit_offsets(self, token: Token, request: CommitRequest, now_ms: int) -> list[Action]:
-        """Commit offsets. The answer is a dict of `ErrorCode` by log."""
+        """Commit offsets. The result is a dict of `ErrorCode` by log."""
         return self._commit(token, request, None, now_ms)
 
     def commit_transaction_offsets(
         self, token: Token, request: CommitRequest, producer_id: int, now_ms: int
     ) -> list[Action]:
-        """Add offsets to the open transaction of a producer. They count when it is committed.
+        """Add offsets to the open transaction of a producer. They are committed with it.
 
-        The owner asks `TransactionCoordinator.check_group` first.
+        The caller calls `TransactionCoordinator.check_group` first.
 
         Args:
-            token: Stands for the request.
+            token: Identifies the request.
             request: The offsets.
             producer_id: The producer.
             now_ms: The time.
 
         Returns:
-            What to do. The answer is a dict of `ErrorCode` by log.
+            The actions. The result is a dict of `ErrorCode` by log.
         """
         return self._commit(token, request, producer_id, now_ms)
 
     def end_transaction(self, group_id: str, producer_id: int, is_commit: bool) -> list[Action]:
-        """Commit or forget the offsets that a producer's transaction has for a group."""
+        """Commit or discard the pending offsets of a producer's transaction for a group."""
         return write_state(self._offsets.end_transaction(group_id, producer_id, is_commit))
 
     def fetch_offsets(
@@ -173,11 +174,11 @@ class GroupCoordinator:
 
         Args:
             group_id: The group.
-            logs: The logs; None for all for which the group has offsets.
-            require_stable: Whether to refuse offsets that an open transaction may change.
+            logs: The logs; None for all logs with offsets of the group.
+            require_stable: Whether to refuse offsets that an open transaction can change.
 
         Returns:
-            For each log an offset. UNSTABLE_OFFSET_COMMIT asks the client to try again.
+            By log, an offset. UNSTABLE_OFFSET_COMMIT asks the client to retry.
         """
         unstable = self._offsets.unstable_logs(group_id) if require_stable else frozenset[TopicPartition]()
         committed = self._offsets.all_of(group_id)
@@ -188,12 +189,12 @@ class GroupCoordinator:
         """Delete committed offsets, except those of topics that the group reads.
 
         Args:
-            token: Stands for the request.
+            token: Identifies the request.
             group_id: The group.
             logs: The logs.
 
         Returns:
-            What to do. The answer is a `DeleteOffsetsResult`.
+            The actions. The result is a `DeleteOffsetsResult`.
         """
         group = self._membership.groups.get(group_id)
         if group is None:
@@ -218,8 +219,8 @@ class GroupCoordinator:
         """Return the groups, without their members.
 
         Args:
-            states: Only groups in these states, under Kafka's names in any case; all groups if there are none.
-            types: Only groups of these types; all groups if there are none. The only type that exists is `classic`.
+            states: Only groups in these states, with Kafka's names in any case; all groups if there are none.
+            types: Only groups of these types; all groups if there are none. The only existing type is `classic`.
 
         Returns:
             The groups.
@@ -234,14 +235,14 @@ class GroupCoordinator:
         ]
 
     def describe_group(self, group_id: str) -> DescribedGroup:
-        """Return everything about a group."""
+        """Return the description of a group."""
         group = self._membership.groups.get(group_id)
         if group is None:
             return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
         return group.describe()
 
     def delete_groups(self, token: Token, group_ids: Iterable[str]) -> list[Action]:
-        """Delete groups that have no members. The answer is a dict of `ErrorCode` by group."""
+        """Delete groups without members. The result is a dict of `ErrorCode` by group."""
         errors, records = dict[str, ErrorCode](), list[StateRecord]()
         for group_id in group_ids:
             group = self._membership.groups.get(group_id)
@@ -280,7 +281,7 @@ class GroupCoordinator:
         return [*write_state(records), Answer(token, errors)]
 
     def _check_commit(self, request: CommitRequest, is_transactional: bool, now_ms: int) -> ErrorCode:
-        """Return what is wrong with a commit. A member's commit counts as a heartbeat."""
+        """Return the error of a commit, or NONE. A member's commit counts as a heartbeat."""
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._membership.groups.get(request.group_id)
@@ -296,12 +297,12 @@ class GroupCoordinator:
         error = group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
         if error:
             return error
-        self._membership.note_activity(group, request.member_id, now_ms)
+        self._membership.record_activity(group, request.member_id, now_ms)
         is_assigning = group.state is GroupState.COMPLETING_REBALANCE and not is_transactional
         return ErrorCode.REBALANCE_IN_PROGRESS if is_assigning else ErrorCode.NONE
 
     def _expire_offsets(self, now_ms: int) -> list[StateRecord]:
-        """Delete offsets that have expired, and groups of which nothing is left."""
+        """Delete expired offsets, and groups that have nothing left."""
         records = list[StateRecord]()
         for group in list(self._membership.groups.values()):
             is_empty = group.state is GroupState.EMPTY

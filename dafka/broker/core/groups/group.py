@@ -1,4 +1,4 @@
-"""One group: its members, their votes, and the requests that wait."""
+"""One group: its members, their votes for assignors, and the waiting requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_topic
 
 
 class GroupState(Enum):
-    """The states of a group, under Kafka's names."""
+    """The states of a group, with Kafka's names."""
 
     EMPTY = "Empty"
-    """It has no members. It may have offsets."""
+    """It has no members. It can have offsets."""
 
     PREPARING_REBALANCE = "PreparingRebalance"
     """It waits until all members have joined again."""
@@ -37,14 +37,14 @@ class Member:
     """A member of a group.
 
     Attributes:
-        member_id: The id that the coordinator gave it.
-        group_instance_id: The name of a static member; None if it is dynamic.
-        client_id: The name that the client gives itself.
-        client_host: Where the client is.
+        member_id: The id that the coordinator has assigned.
+        group_instance_id: The group instance id of a static member; None if it is dynamic.
+        client_id: The client id.
+        client_host: The host of the client.
         session_timeout_ms: How long it stays in the group without a heartbeat.
         rebalance_timeout_ms: How long a rebalance waits for it.
-        protocols: The assignors that it supports, the preferred one first, and the metadata for each.
-        assignment: What the leader assigned to it.
+        protocols: The assignors that it supports, the preferred one first, each with its metadata.
+        assignment: The assignment from the leader.
     """
 
     member_id: str
@@ -58,7 +58,7 @@ class Member:
 
     @classmethod
     def from_request(cls, request: JoinRequest, member_id: str) -> Member:
-        """Return a member that has yet to join its first generation."""
+        """Return a member that has not joined a generation yet."""
         return cls(
             member_id,
             request.group_instance_id,
@@ -70,16 +70,16 @@ class Member:
         )
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """Return the member's metadata for an assignor; nothing if it does not support it."""
+        """Return the member's metadata for an assignor; empty if it does not support the assignor."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the member's favorite among assignors that all members support."""
+        """Return the member's preferred assignor among those that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
 class Group:
-    """One group. It keeps its parts consistent; `Membership` decides what happens when.
+    """One group. It keeps its own state consistent; `Membership` decides when it changes.
 
     Args:
         group_id: The name of the group.
@@ -88,15 +88,15 @@ class Group:
     Attributes:
         group_id: The name of the group.
         state: The state. Change it with `enter`.
-        state_since_ms: When the group entered that state.
+        state_since_ms: When the group entered this state.
         generation_id: Counts the rebalances.
-        protocol_type: What kind of group it is; None if it never had members.
+        protocol_type: The type of the group; None if it never had members.
         protocol_name: The assignor of this generation.
         leader: The id of the member that assigns.
         members: The members by id.
-        pending: The ids of new members that were given their id, and have not joined with it yet.
-        joining: The JoinGroup requests that wait, by member.
-        syncing: The SyncGroup requests that wait, by member.
+        pending: The ids of new members that have not joined with their id yet.
+        joining: The waiting JoinGroup requests, by member.
+        syncing: The waiting SyncGroup requests, by member.
         unsynced: The members that have joined this generation and have not asked for their assignment yet.
         newcomers: The members that wait for their first generation.
     """
@@ -125,12 +125,12 @@ class Group:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether the rebalance waits for nobody."""
+        """Whether the rebalance waits for no member."""
         return len(self.joining) == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits for members: the longest time that one of them asks for."""
+        """How long a rebalance waits for members: the longest rebalance timeout of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def enter(self, state: GroupState, now_ms: int) -> None:
@@ -142,8 +142,8 @@ class Group:
         """Return the member id of a static member; None if there is no such member."""
         return None if group_instance_id is None else self._static.get(group_instance_id)
 
-    def has_room_for(self, member_id: str, size_max: int) -> bool:
-        """Return whether a member is in the group or may join it."""
+    def has_capacity_for(self, member_id: str, size_max: int) -> bool:
+        """Return whether a member is in the group or can join it."""
         return (
             member_id in self.members or member_id in self.pending or len(self.members) + len(self.pending) < size_max
         )
@@ -158,7 +158,7 @@ class Group:
         return protocol_type == self.protocol_type and any(self._supporters[name] == count for name, _ in protocols)
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Return what is wrong with a request of this member, whatever its generation is."""
+        """Return the error of a request of this member in any generation, or NONE."""
         if group_instance_id is not None:
             current_id = self._static.get(group_instance_id)
             if current_id is None:
@@ -168,7 +168,7 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def check_generation(self, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
-        """Return what is wrong with a request of this member in this generation."""
+        """Return the error of a request of this member in this generation, or NONE."""
         error = self.check_member(member_id, group_instance_id)
         if error is ErrorCode.NONE and generation_id != self.generation_id:
             return ErrorCode.ILLEGAL_GENERATION
@@ -188,7 +188,7 @@ class Group:
             self.leader = member.member_id
 
     def update(self, member_id: str, request: JoinRequest) -> None:
-        """Take over what a member says about itself when it joins again."""
+        """Update a member that joins again."""
         member = self.members[member_id]
         self._supporters.subtract({name for name, _ in member.protocols})
         member.protocols = request.protocols
@@ -198,7 +198,7 @@ class Group:
         self._supporters.update({name for name, _ in member.protocols})
 
     def replace_static(self, old_id: str, new_id: str) -> None:
-        """Give a static member another id, because its client has restarted. It keeps its assignment."""
+        """Assign another id to a static member whose client has restarted. It keeps its assignment."""
         member = self.members[old_id]
         assert member.group_instance_id is not None
         member.member_id = new_id
@@ -212,7 +212,7 @@ class Group:
             self.leader = new_id
 
     def remove(self, member_id: str) -> None:
-        """Remove a member. Its waiting requests must have been answered."""
+        """Remove a member. Its waiting requests must have got a response."""
         member = self.members.pop(member_id)
         self._supporters.subtract({name for name, _ in member.protocols})
         if member.group_instance_id is not None:
@@ -223,18 +223,18 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def elect_leader(self) -> None:
-        """Let a member lead that takes part in the rebalance. There must be one."""
+        """Elect a leader among the members that have joined. There must be one."""
         if self.leader not in self.joining:
             self.leader = next(member_id for member_id in self.members if member_id in self.joining)
 
     def select_protocol(self) -> str:
-        """Return the assignor with most votes among those that all members support."""
+        """Return the assignor with the most votes among those that all members support."""
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def begin_generation(self, now_ms: int) -> None:
-        """Enter the next generation with the members that are in the group."""
+        """Enter the next generation with the current members."""
         self.generation_id = self.generation_id + 1 if self.generation_id < 2**31 - 1 else 1
         self.newcomers.clear()
         if self.members:
@@ -247,18 +247,18 @@ class Group:
             self.enter(GroupState.EMPTY, now_ms)
 
     def assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
-        """Take over the leader's assignments. Members that it left out get an empty one."""
+        """Set the leader's assignments. Members without one get an empty assignment."""
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.enter(GroupState.STABLE, now_ms)
 
     def clear_assignments(self) -> None:
-        """Forget the assignments, because the generation ends before all members have learned them."""
+        """Clear the assignments, because the generation ends before all members have got them."""
         for member in self.members.values():
             member.assignment = b""
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics that a group of consumers reads; None if that is not known."""
+        """Return the topics that a group of consumers reads; None if they are unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         topics = frozenset[str]()
@@ -271,14 +271,14 @@ class Group:
         return topics
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Return the members as the leader sees them."""
+        """Return the members for the response to the leader."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata_for(self.protocol_name))
             for member in self.members.values()
         )
 
     def join_result(self, member_id: str) -> JoinResult:
-        """Return the answer to a member that has joined this generation."""
+        """Return the result for a member that has joined this generation."""
         is_leader = member_id == self.leader
         return JoinResult(
             ErrorCode.NONE,
@@ -291,7 +291,7 @@ class Group:
         )
 
     def describe(self) -> DescribedGroup:
-        """Return the answer to DescribeGroups."""
+        """Return the description for DescribeGroups."""
         is_stable = self.state is GroupState.STABLE
         members = tuple(
             DescribedMember(

@@ -1,4 +1,4 @@
-"""Who is in which group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, Kafka's classic protocol."""
+"""The members of groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, Kafka's classic protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Membership:
 
     Args:
         settings: The limits.
-        make_id: Returns a text that no call has returned before, such as a UUID.
+        make_id: Returns a unique text, such as a UUID.
     """
 
     def __init__(self, settings: GroupSettings, make_id: Callable[[], str]) -> None:
@@ -41,7 +41,7 @@ class Membership:
         return self._groups
 
     def next_deadline_ms(self) -> int | None:
-        """Return when to call `advance`; None if nothing waits for time to pass."""
+        """Return when to call `advance`; None if there is no deadline."""
         return self._rebalancer.next_deadline_ms()
 
     def advance(self, now_ms: int) -> list[Action]:
@@ -50,49 +50,49 @@ class Membership:
         return self._rebalancer.take_actions()
 
     def restore(self, group_id: str, group: Group | None) -> None:
-        """Take over a group from its record; forget it if there is none any more."""
+        """Restore a group from its record, or forget it if the record is a tombstone."""
         if group is None:
             self._groups.pop(group_id, None)
         else:
             self._groups[group_id] = group
 
     def start(self, now_ms: int) -> None:
-        """Let the sessions of restored members begin. Call it once, after the last record was restored."""
+        """Begin the sessions of restored members. Call it once, after the last record was restored."""
         for group in self._groups.values():
             self._rebalancer.restart(group, now_ms)
 
     def add_group(self, group_id: str, now_ms: int) -> Group | None:
-        """Return a group, which is created if it does not exist; None if there are too many groups."""
+        """Return a group, and create it if it does not exist; None if there are too many groups."""
         group = self._groups.get(group_id)
         if group is None and len(self._groups) < self._settings.groups_max:
             group = self._groups[group_id] = Group(group_id, now_ms)
         return group
 
     def discard_group(self, group_id: str) -> None:
-        """Forget a group that is unused."""
+        """Forget an unused group."""
         assert self._groups[group_id].is_unused
         del self._groups[group_id]
 
-    def note_activity(self, group: Group, member_id: str, now_ms: int) -> None:
-        """Note that a member has sent something that counts as a heartbeat."""
-        self._rebalancer.note_activity(group, member_id, now_ms)
+    def record_activity(self, group: Group, member_id: str, now_ms: int) -> None:
+        """Extend the session of a member whose request counts as a heartbeat."""
+        self._rebalancer.record_activity(group, member_id, now_ms)
 
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
-        """Let a member join. The answer is a `JoinResult`, often a later one.
+        """Join a group. The result is a `JoinResult`, often a later one.
 
         Args:
-            token: Stands for the request.
-            request: What the member says.
+            token: Identifies the request.
+            request: The request.
             now_ms: The time.
 
         Returns:
-            What to do.
+            The actions.
         """
         error = self._check_join(request)
         group = None if error else self._group_to_join(request, now_ms)
         if group is None:
             error = error or (ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.GROUP_MAX_SIZE_REACHED)
-        elif not group.has_room_for(request.member_id, self._settings.group_max_size):
+        elif not group.has_capacity_for(request.member_id, self._settings.group_max_size):
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
         elif not group.supports(request.protocol_type, request.protocols):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -105,15 +105,15 @@ class Membership:
         return self._rebalancer.take_actions()
 
     def sync_group(self, token: Token, request: SyncRequest, now_ms: int) -> list[Action]:
-        """Tell a member its assignment. The answer is a `SyncResult`; it waits for the leader's request.
+        """Get a member's assignment. The result is a `SyncResult`; it waits for the leader's request.
 
         Args:
-            token: Stands for the request.
-            request: What the member says.
+            token: Identifies the request.
+            request: The request.
             now_ms: The time.
 
         Returns:
-            What to do.
+            The actions.
         """
         group = self._groups.get(request.group_id)
         error = self._check_sync(group, request)
@@ -136,11 +136,11 @@ class Membership:
             group_id: The group.
             generation_id: The generation that the member has joined.
             member_id: The id of the member.
-            group_instance_id: The name of a static member.
+            group_instance_id: The group instance id of a static member.
             now_ms: The time.
 
         Returns:
-            The answer. REBALANCE_IN_PROGRESS asks the member to join again.
+            The result. REBALANCE_IN_PROGRESS asks the member to join again.
         """
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -150,21 +150,21 @@ class Membership:
         error = group.check_generation(member_id, group_instance_id, generation_id)
         if error:
             return error
-        self.note_activity(group, member_id, now_ms)
+        self.record_activity(group, member_id, now_ms)
         is_rebalancing = group.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
 
     def leave_group(self, token: Token, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int) -> list[Action]:
-        """Remove members from a group. The answer is a `LeaveResult`.
+        """Remove members from a group. The result is a `LeaveResult`.
 
         Args:
-            token: Stands for the request.
+            token: Identifies the request.
             group_id: The group.
             leaving: The members.
             now_ms: The time.
 
         Returns:
-            What to do.
+            The actions.
         """
         if not group_id:
             return [Answer(token, LeaveResult(ErrorCode.INVALID_GROUP_ID))]
@@ -172,7 +172,7 @@ class Membership:
         size = len(group.members) if group else 0
         left = tuple(LeftMember(*each, self._leave(group, each)) for each in leaving)
         if group is not None:
-            self._rebalancer.note_removal(group, size, now_ms)
+            self._rebalancer.on_removal(group, size, now_ms)
         self._rebalancer.answer(token, LeaveResult(ErrorCode.NONE, left))
         return self._rebalancer.take_actions()
 
@@ -207,7 +207,7 @@ class Membership:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
 
     def _join_unknown(self, group: Group, token: Token, request: JoinRequest, now_ms: int) -> None:
-        """Let a client join that has no member id yet."""
+        """Join a client that has no member id yet."""
         member_id = f"{request.group_instance_id or request.client_id}-{self._make_id()}"
         static_id = group.static_member_id(request.group_instance_id)
         if static_id is not None:
@@ -220,7 +220,7 @@ class Membership:
             self._rebalancer.add_member(group, token, member, request.protocol_type, now_ms)
 
     def _join_known(self, group: Group, token: Token, request: JoinRequest, now_ms: int) -> ErrorCode:
-        """Let a client join that has a member id; return what is wrong with it."""
+        """Join a client that has a member id. Return its error, or NONE."""
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
             member = Member.from_request(request, member_id)
@@ -234,8 +234,8 @@ class Membership:
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and member_id != group.leader)
         )
-        if is_answered_before:  # the client has lost the answer
-            self.note_activity(group, member_id, now_ms)
+        if is_answered_before:  # the client has lost the response
+            self.record_activity(group, member_id, now_ms)
             self._rebalancer.answer(token, group.join_result(member_id))
         else:
             group.update(member_id, request)
@@ -245,7 +245,7 @@ class Membership:
     def _rejoin_static(
         self, group: Group, token: Token, request: JoinRequest, old_id: str, member_id: str, now_ms: int
     ) -> None:
-        """Let a static member join whose client has restarted."""
+        """Join a static member whose client has restarted."""
         old_leader, topics = group.leader, self._topics(group, old_id)
         self._rebalancer.replace_static(group, old_id, member_id, now_ms)
         group.update(member_id, request)
@@ -257,7 +257,7 @@ class Membership:
         if not keeps_assignment:
             self._rebalancer.rejoin_member(group, token, member_id, now_ms)
             return
-        self.note_activity(group, member_id, now_ms)
+        self.record_activity(group, member_id, now_ms)
         self._rebalancer.write(group)
         is_leader = member_id == group.leader
         result = JoinResult(
@@ -266,7 +266,7 @@ class Membership:
             group.generation_id,
             group.protocol_type,
             group.protocol_name,
-            # A client that cannot skip the assignment must not believe that it leads.
+            # A client that cannot skip the assignment must not consider itself the leader.
             (group.leader if request.supports_skipping_assignment else old_leader) or "",
             skip_assignment=is_leader and request.supports_skipping_assignment,
             members=group.joined_members() if is_leader and request.supports_skipping_assignment else (),
@@ -274,7 +274,7 @@ class Membership:
         self._rebalancer.answer(token, result)
 
     def _topics(self, group: Group, member_id: str) -> frozenset[str] | None:
-        """Return the topics that a member reads, if that can be known."""
+        """Return the topics that a member reads; None if they are unknown."""
         if group.protocol_type != CONSUMER_PROTOCOL:
             return None
         return read_topics(group.members[member_id].metadata_for(group.protocol_name))

@@ -1,4 +1,4 @@
-"""Which offsets groups have committed, and which those are that open transactions will commit."""
+"""The committed offsets of groups, and the pending offsets of open transactions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 
 
 class CommittedOffsets:
-    """The offsets of all groups. Methods that change something return the records to write."""
+    """The offsets of all groups. Methods that change them return the records to write."""
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -20,19 +20,19 @@ class CommittedOffsets:
         self._order = 0
 
     def __contains__(self, group_id: str) -> bool:
-        """Return whether a group has offsets, or an open transaction has some for it."""
+        """Return whether a group has committed or pending offsets."""
         return group_id in self._committed or group_id in self._pending
 
     def group_ids(self) -> set[str]:
-        """Return the groups that have offsets, or for which open transactions have some."""
+        """Return the groups with committed or pending offsets."""
         return self._committed.keys() | self._pending.keys()
 
     def get(self, group_id: str, log: TopicPartition) -> CommittedOffset | None:
-        """Return the offset that a group has committed for a log; None if it has not."""
+        """Return the committed offset of a group for a log; None if there is none."""
         return self._committed.get(group_id, {}).get(log)
 
     def all_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return all offsets that a group has committed."""
+        """Return all committed offsets of a group."""
         return dict(self._committed.get(group_id, {}))
 
     def is_unstable(self, group_id: str, log: TopicPartition) -> bool:
@@ -56,7 +56,7 @@ class CommittedOffsets:
         return records
 
     def end_transaction(self, group_id: str, producer_id: int, is_commit: bool) -> list[StateRecord]:
-        """Commit or forget the offsets that a producer's transaction has for a group.
+        """Commit or discard the pending offsets of a producer's transaction for a group.
 
         Args:
             group_id: The group.
@@ -64,7 +64,7 @@ class CommittedOffsets:
             is_commit: Whether the transaction is committed.
 
         Returns:
-            The records to write. There are none if the transaction has no offsets (any more).
+            The records to write. There are none if the transaction has no offsets any more.
         """
         records = []
         for log, offset in dict(self._pending.get(group_id, {}).get(producer_id, {})).items():
@@ -82,15 +82,15 @@ class CommittedOffsets:
         return [self._remove(OffsetKey(group_id, log)) for log in logs if log in committed]
 
     def delete_group(self, group_id: str) -> list[StateRecord]:
-        """Delete everything about a group."""
+        """Delete all offsets of a group."""
         return [self._remove(key) for key in list(self._keys(group_id))]
 
     def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[StateRecord]:
-        """Delete the offsets of topics that are deleted.
+        """Delete the offsets of deleted topics.
 
         Args:
             topic_ids: The ids of the topics.
-            name: The name of a topic of which offsets without an id are deleted, too.
+            name: The name of a topic whose offsets without an id are deleted, too.
 
         Returns:
             The records to write.
@@ -117,10 +117,10 @@ class CommittedOffsets:
         Args:
             group_id: The group.
             now_ms: The time.
-            retention_ms: How long offsets are kept.
-            unused_since_ms: When the group became empty: its offsets are kept for that long after it. None: each offset
-                is kept for that long after it was committed.
-            subscribed_topics: Topics whose offsets are kept.
+            retention_ms: How long offsets are retained.
+            unused_since_ms: When the group became empty: its offsets are retained for `retention_ms` from then. None:
+                each offset is retained for `retention_ms` from its commit.
+            subscribed_topics: Topics whose offsets are retained.
 
         Returns:
             The records to write.
@@ -138,7 +138,7 @@ class CommittedOffsets:
         return self.delete(group_id, expired)
 
     def restore(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
-        """Take over an offset from its record; forget it if there is none any more."""
+        """Restore an offset from its record, or forget it if the record is a tombstone."""
         if committed is None:
             self._remove(key)
         else:

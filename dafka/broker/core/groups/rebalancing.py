@@ -1,10 +1,10 @@
-"""The course of rebalances: which requests wait, what they are answered, and what time does to groups.
+"""Runs rebalances: the waiting requests, their responses, and the timeouts.
 
 A rebalance has two phases. In the first one all members join again. Their requests wait until the last one has joined,
-or until the rebalance timeout has passed: a member that is missing then is removed, unless it is a static member within
-its session. In the second one the leader assigns, and everybody else's SyncGroup waits for that.
+or until the rebalance timeout has passed. A member that is still missing is removed, unless it is a static member
+within its session. In the second phase the leader assigns, and the SyncGroup requests of all others wait for it.
 
-Each member has a deadline, that of its session. It stands still while a request of the member waits.
+Each member has a deadline, that of its session. It is suspended while a request of the member waits.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dafka.broker.core.groups.results import JoinResult, SyncResult
 from dafka.broker.core.groups.settings import GroupSettings
 
 JOIN_WAIT_MS_MIN = 1_000
-"""How long to wait at least, each time, when only static members are left and none of them has joined again."""
+"""The minimum wait, each time, if only static members are left and none of them has joined again."""
 
 _Timer: TypeAlias = tuple[str, str, str]
-"""What a deadline is for: `session`, `join` or `sync`; the group; the member, if it is a session."""
+"""The purpose of a deadline: `session`, `join` or `sync`; the group; the member, for a session."""
 
 
 class Rebalancer:
@@ -42,7 +42,7 @@ class Rebalancer:
         self._actions: list[Action] = []
 
     def next_deadline_ms(self) -> int | None:
-        """Return when to call `expire`; None if nothing waits for time to pass."""
+        """Return when to call `expire`; None if there is no deadline."""
         return self._deadlines.next_deadline_ms()
 
     def expire(self, groups: Mapping[str, Group], now_ms: int) -> None:
@@ -58,32 +58,32 @@ class Rebalancer:
                 self._expire_sync(group, now_ms)
 
     def take_actions(self) -> list[Action]:
-        """Return what is to be done since the last call."""
+        """Return the actions since the last call."""
         actions, self._actions = self._actions, []
         return actions
 
     def answer(self, token: Token, result: object) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         self._actions.append(Answer(token, result))
 
     def write(self, group: Group) -> None:
-        """Write the present state of a group."""
+        """Write the current state of a group."""
         self._actions.append(WriteState((encode_group(group),)))
 
     def restart(self, group: Group, now_ms: int) -> None:
-        """Let the sessions of a restored group begin."""
+        """Begin the sessions of a restored group."""
         for member in group.members.values():
             self._begin_session(group, member, now_ms)
         if group.unsynced:
             self._set_deadline("sync", group, now_ms + group.rebalance_timeout_ms)
 
-    def note_activity(self, group: Group, member_id: str, now_ms: int) -> None:
-        """Note that a member has sent something that counts as a heartbeat."""
+    def record_activity(self, group: Group, member_id: str, now_ms: int) -> None:
+        """Extend the session of a member whose request counts as a heartbeat."""
         if member_id not in group.joining and member_id not in group.syncing:
             self._begin_session(group, group.members[member_id], now_ms)
 
     def expect_member(self, group: Group, member_id: str, session_timeout_ms: int, now_ms: int) -> None:
-        """Wait for a new member to join with the id that it was given."""
+        """Wait for a new member to join with its new id."""
         group.pending.add(member_id)
         self._set_deadline("session", group, now_ms + session_timeout_ms, member_id)
 
@@ -95,20 +95,20 @@ class Rebalancer:
         self.rebalance(group, now_ms)
 
     def rejoin_member(self, group: Group, token: Token, member_id: str, now_ms: int) -> None:
-        """Begin a rebalance, or go on with it, because a member joins again. The request waits for its end."""
+        """Begin or continue a rebalance, because a member joins again. The request waits for its end."""
         self._await_join(group, member_id, token, now_ms)
         self.rebalance(group, now_ms)
 
     def await_sync(self, group: Group, token: Token, member_id: str) -> None:
-        """Let a SyncGroup wait."""
+        """Make a SyncGroup request wait."""
         group.unsynced.discard(member_id)
         if not group.unsynced:
             self._deadlines.cancel(("sync", group.group_id, ""))
-        self._hold_request(group.syncing, member_id, token, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        self._make_wait(group.syncing, member_id, token, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         self._deadlines.cancel(("session", group.group_id, member_id))
 
     def answer_syncs(self, group: Group, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Answer the SyncGroups that wait: with the assignments, unless there is an error."""
+        """Respond to the waiting SyncGroup requests: with the assignments, unless there is an error."""
         for member_id, token in group.syncing.items():
             member = group.members[member_id]
             result = SyncResult(error)
@@ -119,7 +119,7 @@ class Rebalancer:
         group.syncing.clear()
 
     def remove_id(self, group: Group, member_id: str) -> None:
-        """Remove a member, or one that was expected, and answer its requests. Call `note_removal` then."""
+        """Remove a member or an expected one, and respond to its requests. The caller must call `on_removal` next."""
         self._deadlines.cancel(("session", group.group_id, member_id))
         if member_id in group.pending:
             group.pending.remove(member_id)
@@ -127,22 +127,22 @@ class Rebalancer:
             self._refuse_waiting(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group.remove(member_id)
 
-    def note_removal(self, group: Group, size: int, now_ms: int) -> None:
-        """Go on without those who were removed or are no longer expected. The group had `size` members before."""
+    def on_removal(self, group: Group, size: int, now_ms: int) -> None:
+        """Continue after members or expected ones were removed. The group had `size` members before."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self._try_complete_join(group, now_ms)
         elif len(group.members) < size:
             self.rebalance(group, now_ms)
 
     def replace_static(self, group: Group, old_id: str, new_id: str, now_ms: int) -> None:
-        """Give a static member another id, because its client has restarted, and fence the former one."""
+        """Assign another id to a static member whose client has restarted, and fence the former id."""
         self._refuse_waiting(group, old_id, ErrorCode.FENCED_INSTANCE_ID)
         self._deadlines.cancel(("session", group.group_id, old_id))
         group.replace_static(old_id, new_id)
         self._begin_session(group, group.members[new_id], now_ms)
 
     def rebalance(self, group: Group, now_ms: int) -> None:
-        """Begin a rebalance, or go on with it if this was the last member that it waited for."""
+        """Begin a rebalance, or complete its first phase if no member is missing any more."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self._try_complete_join(group, now_ms)
             return
@@ -167,7 +167,7 @@ class Rebalancer:
             self._complete_join(group, now_ms)
 
     def _complete_join(self, group: Group, now_ms: int) -> None:
-        """Begin the next generation with the members that have joined, and with static members whose session lasts."""
+        """Begin the next generation with the members that have joined, and with static members within their session."""
         for member in list(group.members.values()):
             if member.member_id not in group.joining and member.group_instance_id is None:
                 self.remove_id(group, member.member_id)
@@ -201,23 +201,23 @@ class Rebalancer:
         size = len(group.members)
         for member_id in list(group.unsynced):
             self.remove_id(group, member_id)
-        self.note_removal(group, size, now_ms)
+        self.on_removal(group, size, now_ms)
 
     def _expire_session(self, group: Group, member_id: str, now_ms: int) -> None:
         size = len(group.members)
         self.remove_id(group, member_id)
-        self.note_removal(group, size, now_ms)
+        self.on_removal(group, size, now_ms)
 
     def _await_join(self, group: Group, member_id: str, token: Token, now_ms: int) -> None:
-        self._hold_request(group.joining, member_id, token, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
+        self._make_wait(group.joining, member_id, token, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         if member_id in group.newcomers:
             deadline_ms = now_ms + self._settings.new_member_join_timeout_ms
             self._set_deadline("session", group, deadline_ms, member_id)
         else:
             self._deadlines.cancel(("session", group.group_id, member_id))
 
-    def _hold_request(self, waiting: dict[str, Token], member_id: str, token: Token, result: object) -> None:
-        """Let a request wait. One that the client has given up, because it sends another, is answered."""
+    def _make_wait(self, waiting: dict[str, Token], member_id: str, token: Token, result: object) -> None:
+        """Make a request wait. Respond to the previous one, which the client has given up."""
         if member_id in waiting:
             self.answer(waiting[member_id], result)
         waiting[member_id] = token

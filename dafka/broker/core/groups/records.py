@@ -1,4 +1,4 @@
-"""The records of groups and of committed offsets.
+"""The state records of groups and committed offsets.
 
 | topic | key | value |
 | --- | --- | --- |
@@ -7,7 +7,7 @@
 | `$offsets` | `["pending-offset", group_id, topic, partition, producer_id]` | an offset of an open transaction |
 
 A group is written when a generation begins, when its leader has assigned, and when a static member has restarted. A
-rebalance that waits for members is not written: after a restart the group is in the state before it.
+rebalance that waits for members is not written: after a restart the group is in its previous state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OFFSET_VERSION = 1
 """The version of an offset's value."""
 
 STORED_STATES = {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
-"""The states of groups that are written."""
+"""The states in which groups are written."""
 
 
 @attrs.frozen(kw_only=True)
@@ -47,13 +47,13 @@ class CommittedOffset:
 
     Attributes:
         offset: The offset of the next record to read.
-        leader_epoch: The leader epoch of the last record that was read; -1 if the client does not say.
-        metadata: Whatever the client wants to keep with it.
+        leader_epoch: The leader epoch of the last record that was read; -1 if the client does not provide it.
+        metadata: Data that the client stores with the offset.
         commit_timestamp_ms: When it was committed.
-        expire_timestamp_ms: When it expires, if the client said so (OffsetCommit up to version 4).
-        order: Where the commit stands among all commits: a later one has a larger number.
-        topic_id: The id of the topic. The offset counts for no other topic of that name. Empty if a former version of
-            dafka has written it.
+        expire_timestamp_ms: When it expires, if the client has set that (OffsetCommit up to version 4).
+        order: The position of the commit among all commits: a later one has a larger number.
+        topic_id: The id of the topic. The offset does not apply to another topic of that name. Empty if a former
+            version of dafka has written it.
     """
 
     offset: int
@@ -66,7 +66,7 @@ class CommittedOffset:
 
 
 class OffsetKey(NamedTuple):
-    """What an offset's record describes. With a producer id it is an offset of that producer's open transaction."""
+    """The key of an offset's record. With a producer id it is an offset of that producer's open transaction."""
 
     group_id: str
     log: TopicPartition
@@ -74,7 +74,7 @@ class OffsetKey(NamedTuple):
 
 
 def encode_group(group: Group) -> StateRecord:
-    """Return the record of a group in its present state, which must be one of `STORED_STATES`."""
+    """Return the record of a group in its current state, which must be one of `STORED_STATES`."""
     assert group.state in STORED_STATES
     fields = {
         "state": group.state.value,
@@ -89,18 +89,18 @@ def encode_group(group: Group) -> StateRecord:
 
 
 def encode_group_tombstone(group_id: str) -> StateRecord:
-    """Return the record that says that a group is gone."""
+    """Return the tombstone of a group."""
     return encode_state(GROUPS_TOPIC, ("group", group_id), None, GROUP_VERSION)
 
 
 def decode_group(record: StateRecord) -> tuple[str, Group | None]:
-    """Return the group that a record describes, and its name. A tombstone has no group.
+    """Decode the record of a group.
 
     Args:
         record: A record of `$groups`.
 
     Returns:
-        The name of the group, and the group.
+        The name of the group, and the group; None for a tombstone.
 
     Raises:
         StorageFormatError: The record is malformed, or a newer version of dafka has written it.
@@ -132,7 +132,7 @@ def decode_group(record: StateRecord) -> tuple[str, Group | None]:
 
 
 def encode_offset(key: OffsetKey, committed: CommittedOffset | None) -> StateRecord:
-    """Return the record of an offset; its tombstone if it is None."""
+    """Return the record of an offset; a tombstone if it is None."""
     parts: tuple[str | int, ...] = ("offset", key.group_id, *key.log)
     if key.producer_id is not None:
         parts = ("pending-offset", key.group_id, *key.log, key.producer_id)
@@ -141,13 +141,13 @@ def encode_offset(key: OffsetKey, committed: CommittedOffset | None) -> StateRec
 
 
 def decode_offset(record: StateRecord) -> tuple[OffsetKey, CommittedOffset | None]:
-    """Return the offset that a record describes; a tombstone has none.
+    """Decode the record of an offset.
 
     Args:
         record: A record of `$offsets`.
 
     Returns:
-        What it describes, and the offset.
+        The key, and the offset; None for a tombstone.
 
     Raises:
         StorageFormatError: The record is malformed, or a newer version of dafka has written it.

@@ -1,4 +1,4 @@
-"""What members ask for, and what they are answered. The fields have the names of Kafka's protocol."""
+"""The requests of group members, and their results. The fields have the names of Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dafka.broker.core.error_codes import ErrorCode
 
 @attrs.frozen(kw_only=True)
 class JoinRequest:
-    """A member that wants to join a group, or to join it again.
+    """A request to join a group, or to join it again.
 
     Attributes:
         group_id: The group.
-        member_id: The id that the coordinator gave the member; empty if it has none yet.
-        group_instance_id: The name of a static member; None if it is dynamic.
-        client_id: The name that the client gives itself.
-        client_host: Where the client is.
+        member_id: The id that the coordinator has assigned to the member; empty if it has none yet.
+        group_instance_id: The group instance id of a static member; None if it is dynamic.
+        client_id: The client id.
+        client_host: The host of the client.
         session_timeout_ms: How long the member stays in the group without a heartbeat.
         rebalance_timeout_ms: How long a rebalance waits for the member to join again.
-        protocol_type: What kind of group it is, such as `consumer`.
-        protocols: The assignors that the member supports, the preferred one first, each with the metadata for it.
-        requires_known_member_id: Whether a new dynamic member gets its id first, and joins with it then (JoinGroup
+        protocol_type: The type of the group, such as `consumer`.
+        protocols: The assignors that the member supports, the preferred one first, each with its metadata.
+        requires_known_member_id: Whether a new dynamic member first gets its id, and then joins with it (JoinGroup
             version 4 and later).
-        supports_skipping_assignment: Whether the leader can be asked not to assign (JoinGroup version 9 and later).
+        supports_skipping_assignment: Whether the leader can skip the assignment (JoinGroup version 9 and later).
     """
 
     group_id: str
@@ -42,7 +42,7 @@ class JoinRequest:
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader of its group sees it."""
+    """A member in the response to the leader of its group."""
 
     member_id: str
     group_instance_id: str | None
@@ -51,17 +51,17 @@ class JoinedMember(NamedTuple):
 
 @attrs.frozen
 class JoinResult:
-    """The answer to JoinGroup.
+    """The response to JoinGroup.
 
     Attributes:
-        error_code: What went wrong.
+        error_code: The error.
         member_id: The id of the member.
         generation_id: The generation that it has joined.
-        protocol_type: What kind of group it is.
-        protocol_name: The assignor that won the vote.
+        protocol_type: The type of the group.
+        protocol_name: The selected assignor.
         leader: The member that assigns.
-        skip_assignment: Whether the leader must not assign, because everybody's assignment stays.
-        members: All members, if the answer is for the leader; otherwise none.
+        skip_assignment: Whether the leader must not assign, because all assignments stay.
+        members: All members, if the response is for the leader; otherwise none.
     """
 
     error_code: ErrorCode
@@ -76,16 +76,16 @@ class JoinResult:
 
 @attrs.frozen(kw_only=True)
 class SyncRequest:
-    """A member that asks for its assignment.
+    """A request of a member for its assignment.
 
     Attributes:
         group_id: The group.
         generation_id: The generation that the member has joined.
         member_id: The id of the member.
-        group_instance_id: The name of a static member.
-        protocol_type: What kind of group it is; None if the client does not say.
-        protocol_name: The assignor; None if the client does not say.
-        assignments: If the leader asks: what it assigns, by member id.
+        group_instance_id: The group instance id of a static member.
+        protocol_type: The type of the group; None if the client does not provide it.
+        protocol_name: The assignor; None if the client does not provide it.
+        assignments: If the leader sends the request: its assignments, by member id.
     """
 
     group_id: str
@@ -99,7 +99,7 @@ class SyncRequest:
 
 @attrs.frozen
 class SyncResult:
-    """The answer to SyncGroup."""
+    """The response to SyncGroup."""
 
     error_code: ErrorCode
     protocol_type: str | None = None
@@ -108,14 +108,14 @@ class SyncResult:
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves. Without a member id it is the static member of that name, removed by an administrator."""
+    """A member that leaves. Without a member id, an administrator removes a static member."""
 
     member_id: str
     group_instance_id: str | None = None
 
 
 class LeftMember(NamedTuple):
-    """What became of a member that was to leave."""
+    """The result for a member in a LeaveGroup request."""
 
     member_id: str
     group_instance_id: str | None
@@ -124,7 +124,7 @@ class LeftMember(NamedTuple):
 
 @attrs.frozen
 class LeaveResult:
-    """The answer to LeaveGroup."""
+    """The response to LeaveGroup."""
 
     error_code: ErrorCode
     members: tuple[LeftMember, ...] = ()
@@ -132,7 +132,7 @@ class LeaveResult:
 
 @attrs.frozen
 class DescribedMember:
-    """A member in the answer to DescribeGroups."""
+    """A member in the response to DescribeGroups."""
 
     member_id: str
     group_instance_id: str | None
@@ -144,13 +144,13 @@ class DescribedMember:
 
 @attrs.frozen
 class DescribedGroup:
-    """A group in the answers to DescribeGroups and ListGroups. A group that does not exist is `Dead`.
+    """A group in the responses to DescribeGroups and ListGroups. A group that does not exist is `Dead`.
 
     Attributes:
         group_id: The group.
-        error_code: GROUP_ID_NOT_FOUND if there is no such group. DescribeGroups before version 6 has NONE there.
-        state: The state under Kafka's name.
-        protocol_type: What kind of group it is; empty if it never had members.
+        error_code: GROUP_ID_NOT_FOUND if there is no such group. DescribeGroups before version 6 has NONE instead.
+        state: The state, with Kafka's name.
+        protocol_type: The type of the group; empty if it never had members.
         protocol: The assignor, while the group is stable; otherwise empty.
         generation_id: The current generation.
         members: The members. Only those of a stable group have metadata and assignments.

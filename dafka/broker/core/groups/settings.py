@@ -1,4 +1,4 @@
-"""The limits of groups. Names and defaults are those of Kafka's broker settings, without their dots."""
+"""The limits of groups. Names and defaults are those of Kafka's broker settings, without dots."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ class GroupSettings:
     """The limits of groups.
 
     Attributes:
-        group_min_session_timeout_ms: The shortest session timeout that a member may ask for.
-        group_max_session_timeout_ms: The longest one.
-        group_initial_rebalance_delay_ms: How long an empty group waits for further members after the first one.
-        group_max_size: The number of members that a group may have.
-        groups_max: The number of groups. Requests that would create another one are refused. Kafka has no such limit.
-        new_member_join_timeout_ms: How long a new member may wait for its first generation. Its client may be gone, and
-            it sends no heartbeats yet.
+        group_min_session_timeout_ms: The shortest session timeout of a member.
+        group_max_session_timeout_ms: The longest session timeout of a member.
+        group_initial_rebalance_delay_ms: How long an empty group waits for more members after the first one.
+        group_max_size: The maximum number of members of a group.
+        groups_max: The maximum number of groups. Requests that would create another one fail. Kafka has no such limit.
+        new_member_join_timeout_ms: How long a new member waits for its first generation. Its client can be gone, and it
+            sends no heartbeats yet.
         offset_metadata_max_bytes: The longest metadata of a committed offset.
-        offsets_retention_ms: How long offsets are kept after the group became empty, or stopped reading their topic.
+        offsets_retention_ms: How long offsets are retained after the group became empty, or stopped reading their
+            topic.
         offsets_retention_check_interval_ms: How often expired offsets are removed.
     """
 

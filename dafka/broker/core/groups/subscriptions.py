@@ -1,4 +1,4 @@
-"""Which topics a consumer reads, and which logs it is assigned: Kafka's formats of both."""
+"""Kafka's formats of a consumer's subscription and assignment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _COUNT = struct.Struct(">i")
 
 
 def read_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics that a consumer's metadata names; None if they do not follow Kafka's format.
+    """Return the topics in a consumer's metadata; None if it does not follow Kafka's format.
 
     The format begins with a version (16 bits), the number of topics (32 bits) and, for each topic, the length of its
-    name (16 bits) and the name. What follows depends on the version and is not read.
+    name (16 bits) and the name. The rest depends on the version and is not read.
     """
     try:
         count, position = _read_count(metadata)
@@ -30,7 +30,7 @@ def read_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def read_assignment(assignment: bytes) -> dict[str, list[int]] | None:
-    """Return the logs that a consumer is assigned, by topic; None if they do not follow Kafka's format.
+    """Return the logs in a consumer's assignment, by topic; None if it does not follow Kafka's format.
 
     The format is that of `read_topics`, with the number of logs (32 bits) and their numbers (32 bits each) after each
     name.
@@ -55,7 +55,7 @@ def read_assignment(assignment: bytes) -> dict[str, list[int]] | None:
 
 
 def _read_count(data: bytes) -> tuple[int, int]:
-    """Return the number of topics, and the position behind it. Raises `ValueError` or `struct.error`."""
+    """Return the number of topics, and the position after it. Raises `ValueError` or `struct.error`."""
     version, count = _VERSION_AND_COUNT.unpack_from(data)
     position = _VERSION_AND_COUNT.size
     if version < 0 or not 0 <= count <= (len(data) - position) // _LENGTH.size:
@@ -64,7 +64,7 @@ def _read_count(data: bytes) -> tuple[int, int]:
 
 
 def _read_name(data: bytes, position: int) -> tuple[str, int]:
-    """Return a name, and the position behind it. Raises `ValueError` or `struct.error`."""
+    """Return a name, and the position after it. Raises `ValueError` or `struct.error`."""
     (length,) = _LENGTH.unpack_from(data, position)
     position += _LENGTH.size
     if not 0 <= length <= len(data) - position:

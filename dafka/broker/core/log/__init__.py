@@ -1,1 +1,1 @@
-"""One log: which record has which offset, and the producers and transactions in it."""
+"""One log: the offsets of its records, its producers and its transactions."""

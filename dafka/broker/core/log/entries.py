@@ -1,8 +1,8 @@
-"""The entries of a log's index, and the records that they are kept in.
+"""The entries of a log's index, and the format of index records.
 
-The value of an index record is a version (1), and entries one after the other. An entry is its kind, and numbers in
-Kafka's form of variable length. Entries follow the order of the log. Each run entry says at which offset a run begins;
-an open one reaches up to the next run, or to the end of its partition.
+The value of an index record is a version (1), followed by entries. An entry is its kind, followed by numbers in Kafka's
+varint format. Entries are in log order. Each run entry gives the offset at which a run begins. An open run ends at the
+next run, or at the end of its partition.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ TRANSACTIONAL = 1
 """The flag of a `BatchEntry` whose records are part of a transaction."""
 
 _NONE = -1
-"""What is written for a number that is None."""
+"""The number that is written for None."""
 
 CONTROL = "\ud800"
-"""The address that stands for the ends of transactions, which are in the index alone. No node can have this address."""
+"""The address of transaction markers, which are stored only in the index. No node can have this address."""
 
 _POSITIONS = 2**62
 
-_RUN, _BATCH, _START, _END, _MARKER, _RESTART, _BRANCH = 1, 2, 3, 4, 5, 6, 7
+_RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START = 1, 2, 3, 4, 5, 6, 7
 
 
 class RunEntry(NamedTuple):
-    """A run of a partition's records begins in the log.
+    """The start of a run of a partition's records in the log.
 
     Attributes:
         offset: The offset of its first record.
-        address: The address of the partition; empty for the broker's own partition of the log.
+        address: The address of the partition; empty for the leader partition.
         first_sequence: The sequence of its first record.
         record_count: The number of its records; 0 if the run is open.
     """
@@ -48,7 +48,7 @@ class RunEntry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """A batch of a producer that has a producer id, in the broker's own partition. Names are those of its header.
+    """A batch of a producer with a producer id, in the leader partition. Names are those of its header.
 
     Attributes:
         sequence: The sequence of its first record in the partition; the position of an offset (`position_of`) if the
@@ -56,8 +56,8 @@ class BatchEntry(NamedTuple):
         record_count: The number of its records.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
-        base_sequence: The producer's own number of the first record; None if the entry only says which records are part
-            of a transaction.
+        base_sequence: The producer's own sequence of the first record; None if the entry only marks records of a
+            transaction.
         flags: 1 if the batch is transactional.
         timestamp_ms: When it was appended.
     """
@@ -72,12 +72,12 @@ class BatchEntry(NamedTuple):
 
 
 class MarkerEntry(NamedTuple):
-    """The end of a transaction. It has an offset, and no record in a partition.
+    """A transaction marker. It has an offset, but no record in a partition.
 
     Attributes:
         offset: Its offset.
-        position: The sequence of the next record in the broker's own partition; the position of an offset
-            (`position_of`) if another broker has appended it.
+        position: The sequence of the next record in the leader partition; the position of an offset (`position_of`) if
+            another broker has appended the marker.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
         is_commit: 1 if the transaction is committed, 0 if it is aborted.
@@ -96,20 +96,20 @@ class MarkerEntry(NamedTuple):
 
 
 class IndexRewriteEntry(NamedTuple):
-    """The index begins again: the entries that follow replace all before."""
+    """The start of a rewritten index: the following entries replace all earlier ones."""
 
 
 class LogStartEntry(NamedTuple):
-    """The records before an offset are deleted."""
+    """The new start of a log: the records before an offset are deleted."""
 
     offset: int
 
 
 class EpochStartEntry(NamedTuple):
-    """A leader begins its branch: the first entry of an index, unless the branch is the first one of its log.
+    """The start of a leader epoch: the first entry of an index, except in the first epoch of its log.
 
     Attributes:
-        offset: The offset at which the branch begins. What another index has from there on does not belong to the log.
+        offset: The offset at which the epoch begins. Entries of other indexes from there on do not belong to the log.
         epoch: The leader epoch.
     """
 
@@ -118,7 +118,7 @@ class EpochStartEntry(NamedTuple):
 
 
 class DroppedEntry(NamedTuple):
-    """The records of a partition before a sequence were in the log once, and no run says so any more."""
+    """The end of a partition whose runs have all been dropped: records before a sequence were in the log."""
 
     address: str
     sequence: int
@@ -129,38 +129,38 @@ Entry: TypeAlias = (
 )
 
 ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | IndexRewriteEntry
-"""The entries that say what producers with an id have done."""
+"""The entries about idempotent and transactional producers."""
 
 _NUMBERS: dict[type[Entry], int] = {
     BatchEntry: _BATCH,
-    EpochStartEntry: _BRANCH,
+    EpochStartEntry: _EPOCH_START,
     MarkerEntry: _MARKER,
-    IndexRewriteEntry: _RESTART,
-    LogStartEntry: _START,
+    IndexRewriteEntry: _INDEX_REWRITE,
+    LogStartEntry: _LOG_START,
 }
-"""The kinds of entries that are numbers alone."""
+"""The kinds of entries that consist only of numbers."""
 
 _OPTIONAL: dict[type[Entry], int] = {
     BatchEntry: BatchEntry._fields.index("base_sequence"),
     MarkerEntry: MarkerEntry._fields.index("first_sequence"),
 }
-"""Which of these numbers may be None."""
+"""The numbers that can be None."""
 
 _ENTRY_OF: dict[int, type[Entry]] = {kind: entry for entry, kind in _NUMBERS.items()}
 
 
 def position_of(offset: int) -> int:
-    """Return the position of an offset. Sequences of the broker's own partition are positions, too."""
+    """Return the position of an offset. Sequences of the leader partition are positions, too."""
     return offset - _POSITIONS
 
 
 def names_offset(position: int) -> bool:
-    """Return whether a position is that of an offset, and not a sequence of the broker's own partition."""
+    """Return whether a position is that of an offset, and not a sequence of the leader partition."""
     return position < 0
 
 
 def offset_of(position: int) -> int:
-    """Return the offset that has a position."""
+    """Return the offset at a position."""
     return position + _POSITIONS
 
 
@@ -174,23 +174,23 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
             parts += (write_varint(entry.first_sequence), write_varint(entry.record_count))
         elif isinstance(entry, DroppedEntry):
             address = encode_text(entry.address)
-            parts += (write_varint(_END), write_varint(len(address)), address, write_varint(entry.sequence))
+            parts += (write_varint(_DROPPED), write_varint(len(address)), address, write_varint(entry.sequence))
         else:
             parts.append(write_varint(_NUMBERS[type(entry)]))
             parts += (write_varint(_NONE if each is None else each) for each in entry)
     return b"".join(parts)
 
 
-def begins_again(value: bytes) -> bool:
-    """Return whether an index record, and those that follow it, replace all before."""
-    return value.startswith(_BEGINS_AGAIN)
+def is_rewrite(value: bytes) -> bool:
+    """Return whether an index record starts a rewritten index."""
+    return value.startswith(_IS_REWRITE)
 
 
 def decode_entries(value: bytes) -> list[Entry]:
     """Return the entries of an index record.
 
     Args:
-        value: What `encode_entries` or an earlier version of it has returned.
+        value: A value returned by `encode_entries` or by an earlier version of it.
 
     Returns:
         The entries.
@@ -214,14 +214,14 @@ def decode_entries(value: bytes) -> list[Entry]:
     return entries
 
 
-_BEGINS_AGAIN = encode_entries([IndexRewriteEntry()])
+_IS_REWRITE = encode_entries([IndexRewriteEntry()])
 
 
 def _read_entry(reader: _Reader) -> Entry:
     kind = reader.number()
     if kind == _RUN:
         return RunEntry(reader.number(), reader.text(), reader.number(), reader.number())
-    if kind == _END:
+    if kind == _DROPPED:
         return DroppedEntry(reader.text(), reader.number())
     entry = _ENTRY_OF.get(kind)
     if entry is None:

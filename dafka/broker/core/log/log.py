@@ -1,4 +1,4 @@
-"""One log of a broker: its index, and what is to be written of it."""
+"""One log of a broker: its index, its transactions, and its unwritten index entries."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.records import Partition
 
 LEADER = ""
-"""The address that stands for the broker's own partition in the index of a log."""
+"""The address of the leader partition in the index of a log: the partition of the leader's own clients."""
 
 FORMER_ENDS_MAX = 16
-"""Of how many branches that a broker has led it remembers which records have an offset."""
+"""For how many leader epochs a broker remembers which records of its leader partition have an offset."""
 
 
 @attrs.define(eq=False)
@@ -44,39 +44,39 @@ class Log:
     Attributes:
         topic: The name of its topic.
         number: The number of the log in the topic.
-        own: The partition of the records that the broker's clients append.
+        leader_partition: The partition of the records that clients append through this broker.
         index_partition: The partition of the index.
-        index: The order of the records.
+        index: The offsets of the records.
         high_watermark: The offset after the last durable record.
-        producers: The batches of producers that matter after a restart.
-        transactions: The transactions, as far as they are durable here.
-        transaction_runs: Which records belong to transactions; empty if the storage keeps that with the records.
-        index_first: The sequence of the first index record that matters.
-        index_trimmed: The sequence up to which index records were dropped.
+        producers: The batches of producers that are needed after a restart.
+        transactions: The transactions that are durable here.
+        transaction_runs: The records of transactions; empty if the storage stores record batches.
+        index_first: The sequence of the first index record that is needed.
+        index_trimmed: The sequence before which index records were deleted.
         index_end: The sequence of the next index record.
-        entry_count: The number of entries from that first record on.
-        branch_count: The number of branches whose indexes have these records.
-        unwritten: Entries that are written with the next records.
-        markers: Ends of transactions that get their offsets with the next records.
-        leadership: Who leads the log.
-        epochs: The leader epochs of the log with their first offsets, in their order.
-        divergences: By each known epoch that is no ancestor of the log, the epoch and the end offset of what both
-            share. None if clients read only what all epochs have.
-        is_replicated: Whether other brokers keep the log, too, or did. They acknowledge index records, so that each
-            append has one, and the high watermark follows what they acknowledge.
-        healing: Runs and batches of other branches that get their offsets with the next records.
-        withdrawn: Ranges of sequences of the own partition whose records get no offset: their clients were told so.
-        former_ends: By the address of each own partition of an earlier branch that this broker has led, the sequence
+        entry_count: The number of entries since the first needed index record.
+        epoch_count: The number of leader epochs whose indexes contain these entries.
+        unwritten: Entries that will be written with the next records.
+        markers: Transaction markers that get their offsets with the next records.
+        leadership: The leader and the replicas of the log.
+        epochs: The leader epochs of the log with their start offsets, in order.
+        divergences: By each known leader epoch that this log does not contain, the epoch and the end offset of the part
+            that both share. None if clients read only records that all epochs share.
+        is_replicated: Whether other brokers replicate the log, or did. Their acknowledgements name index records, so
+            each append writes one, and the high watermark follows the acknowledgements.
+        divergent: Runs and batches of divergent epochs that get their offsets with the next records.
+        withdrawn: Ranges of sequences of the leader partition whose records get no offset. Their clients know that.
+        former_ends: By address of the leader partition of each earlier epoch that this broker has led, the sequence
             after its last record with an offset. Only the latest ones are remembered.
-        behind: The addresses of producers' partitions of which records before those that come get their offsets
-            first, each with the sequence up to which they have been looked at.
-        is_gone: Whether the log is none of its broker's any more: its topic was deleted, or gave way to another one of
-            that name. Nothing further happens to it.
+        backfill: Producer partitions with stored records that have no offset yet, and the next sequence to scan. These
+            records get their offsets before new ones.
+        is_gone: Whether its topic was deleted or replaced by another one with the same name. Nothing else happens to
+            it.
     """
 
     topic: str
     number: int
-    own: Partition
+    leader_partition: Partition
     index_partition: Partition
     index: LogIndex = attrs.field(factory=LogIndex)
     high_watermark: int = 0
@@ -87,30 +87,30 @@ class Log:
     index_trimmed: int = 0
     index_end: int = 0
     entry_count: int = 0
-    branch_count: int = 1
+    epoch_count: int = 1
     unwritten: list[Entry] = attrs.field(factory=list)
     markers: list[MarkerEntry] = attrs.field(factory=list)
     leadership: LeaderAndIsr = attrs.field(factory=lambda: LeaderAndIsr(""))
     epochs: list[tuple[int, int]] = attrs.field(factory=lambda: [(0, 0)])
     divergences: Mapping[int, tuple[int, int]] | None = None
     is_replicated: bool = False
-    healing: list[RunEntry | BatchEntry] = attrs.field(factory=list)
-    behind: dict[str, int] = attrs.field(factory=dict)
+    divergent: list[RunEntry | BatchEntry] = attrs.field(factory=list)
+    backfill: dict[str, int] = attrs.field(factory=dict)
     withdrawn: list[tuple[int, int]] = attrs.field(factory=list)
     former_ends: dict[str, int] = attrs.field(factory=dict)
     is_gone: bool = False
     _early_runs: deque[tuple[BatchEntry, str]] = attrs.field(factory=deque)
 
-    def begin_branch(self, own: Partition, index_partition: Partition) -> None:
-        """Forget the index, to restore that of all branches up to the one with these partitions."""
-        self.former_ends[self.own.address] = self.index.end_sequence(LEADER)
+    def begin_epoch(self, leader_partition: Partition, index_partition: Partition) -> None:
+        """Forget the index, to restore that of all epochs up to the one with these partitions."""
+        self.former_ends[self.leader_partition.address] = self.index.end_sequence(LEADER)
         if len(self.former_ends) > FORMER_ENDS_MAX:
             del self.former_ends[next(iter(self.former_ends))]
-        self.own, self.index_partition = own, index_partition
+        self.leader_partition, self.index_partition = leader_partition, index_partition
         self._forget_entries()
         self.index_first = self.index_trimmed = self.index_end = self.entry_count = 0
-        self.branch_count = 1
-        self.unwritten, self.markers, self.healing, self.behind = [], [], [], {}
+        self.epoch_count = 1
+        self.unwritten, self.markers, self.divergent, self.backfill = [], [], [], {}
         self.withdrawn = []
         self.is_replicated = True
 
@@ -121,41 +121,41 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset up to which readers get records that want committed ones only."""
+        """The last stable offset: the end of what readers of committed records get."""
         return self.transactions.last_stable_offset(self.high_watermark)
 
     @property
     def is_end_known(self) -> bool:
-        """Whether all that was acknowledged to clients of former leaders is below `high_watermark`.
+        """Whether everything that was acknowledged to clients of former leaders is below `high_watermark`.
 
-        A new leader does not know at first which records enough replicas have. Whether there is another leader by now
-        is for `Broker.holds_lease` to tell.
+        A new leader does not know at first which records enough replicas have. This does not tell whether there is
+        another leader already; see `Broker.holds_lease`.
         """
         return self.high_watermark >= self.epochs[-1][1]
 
     def find_offset(self, position: int) -> int:
-        """Return the offset of the record at a position, or of the next one of the broker's own partition."""
+        """Return the offset of the record at a position, or of the next record of the leader partition."""
         return offset_of(position) if names_offset(position) else self.index.find_from(LEADER, position)
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch in which an offset was given."""
+        """Return the leader epoch of an offset."""
         return self.epochs[max(bisect_right(self.epochs, offset, key=lambda each: each[1]) - 1, 0)][0]
 
     def knows_epoch(self, epoch: int) -> bool:
-        """Return whether `end_of_epoch` can tell: it cannot if an epoch is that of a branch which is not known yet."""
+        """Return whether `end_of_epoch` knows the end of an epoch. It does not if the epoch's start is unknown."""
         if self.divergences is None or epoch <= self.epochs[0][0] or epoch in self.divergences:
             return True
         return any(each == epoch for each, _ in self.epochs)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
-        """Return where the records of a leader epoch end, as Kafka's OffsetForLeaderEpoch has it.
+        """Return the end of a leader epoch, as Kafka's OffsetForLeaderEpoch defines it.
 
         Args:
             epoch: The epoch.
 
         Returns:
-            The largest epoch of the log that is not larger, and the offset after its last record. If the log parts from
-            the branch of the epoch, what they share. None if there is no such epoch.
+            The largest epoch of the log that is not larger, and the offset after its last record. If the log has
+            diverged from the epoch, the end of the part that both share. None if there is no such epoch.
         """
         if self.divergences and epoch in self.divergences:
             return self.divergences[epoch]
@@ -167,14 +167,14 @@ class Log:
 
     def address_of(self, partition: Partition) -> str:
         """Return the address of a partition in the index."""
-        return LEADER if partition == self.own else partition.address
+        return LEADER if partition == self.leader_partition else partition.address
 
     def partition_of(self, address: str) -> Partition:
-        """Return the partition that has an address in the index."""
-        return self.own if address == LEADER else Partition(self.topic, address)
+        """Return the partition of an address in the index."""
+        return self.leader_partition if address == LEADER else Partition(self.topic, address)
 
     def add_producer_entry(self, entry: Entry, *, keeps_record_batches: bool) -> None:
-        """Note what a producer has done, when it is durable."""
+        """Apply an entry about a producer, once it is durable."""
         if isinstance(entry, MarkerEntry):
             self.producers.end_transaction(entry)
             first = self._first_offset(entry, LEADER)
@@ -193,30 +193,30 @@ class Log:
         value: bytes,
         *,
         keeps_record_batches: bool,
-        own: str = LEADER,
+        leader_address: str = LEADER,
         end_offset: int | None = None,
     ) -> list[ProducerEntry]:
-        """Take over an index record; see `LogOrder.restore`.
+        """Restore an index record; see `OffsetAssigner.restore`.
 
         Args:
             sequence: The sequence of the record in the index.
             value: The value of the record.
-            keeps_record_batches: Whether the storage keeps record batches as they came.
-            own: The address that the own partition of the index's writer has in this index.
-            end_offset: The offset at which the branch ends in this log; None if it does not.
+            keeps_record_batches: Whether the storage stores record batches unchanged.
+            leader_address: The address in this index of the leader partition of the index's writer.
+            end_offset: The offset at which the epoch ends in this log; None if it does not end.
 
         Returns:
-            What the record says of producers with an id.
+            The entries of the record about idempotent and transactional producers.
         """
         found: list[ProducerEntry] = []
         for each in decode_entries(value):
             self.entry_count += 1
             if isinstance(each, BatchEntry) and each.base_sequence is None:
                 if not keeps_record_batches:
-                    self._early_runs.append((each, own))
+                    self._early_runs.append((each, leader_address))
                 continue
-            self._place_early_runs(end_offset)
-            entry = each if own == LEADER else self._move_entry(each, own)
+            self._add_early_runs(end_offset)
+            entry = each if leader_address == LEADER else self._move_entry(each, leader_address)
             if entry is None or (end_offset is not None and _begins_at(entry) >= end_offset):
                 continue
             if isinstance(entry, IndexRewriteEntry):
@@ -230,7 +230,7 @@ class Log:
                 found.append(entry)
             else:
                 self._restore_offsets(entry)
-        self._place_early_runs(end_offset)
+        self._add_early_runs(end_offset)
         if end_offset is not None:
             self.index.end_at(end_offset)
         self.index_end = sequence + 1
@@ -246,58 +246,58 @@ class Log:
         else:
             self.index.end_at(entry.offset)
 
-    def _move_entry(self, entry: Entry, own: str) -> Entry | None:
-        """Return an entry of another broker's index as one of this index; None if it says nothing here."""
+    def _move_entry(self, entry: Entry, leader_address: str) -> Entry | None:
+        """Convert an entry of another broker's index to one of this index; None if it has no meaning here."""
         if isinstance(entry, RunEntry) and entry.address == LEADER:
-            return entry._replace(address=own)
+            return entry._replace(address=leader_address)
         if isinstance(entry, DroppedEntry) and entry.address == LEADER:
-            return entry._replace(address=own)
+            return entry._replace(address=leader_address)
         if isinstance(entry, BatchEntry):
-            offset = self._offset_of(entry, own)
+            offset = self._offset_of(entry, leader_address)
             return None if offset is None else entry._replace(sequence=position_of(offset))
         if isinstance(entry, MarkerEntry):
-            first = self._first_offset(entry, own)
+            first = self._first_offset(entry, leader_address)
             return entry._replace(
                 position=position_of(entry.offset), first_sequence=None if first is None else position_of(first)
             )
         return entry
 
-    def _offset_of(self, entry: BatchEntry, own: str) -> int | None:
-        """Return the offset of a batch in an index whose writer's own partition has an address; None if it is gone."""
+    def _offset_of(self, entry: BatchEntry, leader_address: str) -> int | None:
+        """Return the offset of a batch, given the address of its writer's leader partition; None if it is gone."""
         if names_offset(entry.sequence):
             return offset_of(entry.sequence)
-        return self.index.find_written(own, entry.sequence)
+        return self.index.find_written(leader_address, entry.sequence)
 
-    def _offset_from(self, position: int, own: str) -> int:
-        """Return the offset at a position, or of the next record of the partition if that one is gone."""
+    def _offset_from(self, position: int, leader_address: str) -> int:
+        """Return the offset at a position, or of the next record of the partition if that record is gone."""
         if names_offset(position):
             return offset_of(position)
-        found = self.index.find_written(own, position)
-        return self.index.find_from(own, position) if found is None else found
+        found = self.index.find_written(leader_address, position)
+        return self.index.find_from(leader_address, position) if found is None else found
 
-    def _first_offset(self, marker: MarkerEntry, own: str) -> int | None:
-        return None if marker.first_sequence is None else self._offset_from(marker.first_sequence, own)
+    def _first_offset(self, marker: MarkerEntry, leader_address: str) -> int | None:
+        return None if marker.first_sequence is None else self._offset_from(marker.first_sequence, leader_address)
 
-    def _place_early_runs(self, end_offset: int | None) -> None:
-        """Note which records belong to transactions, as soon as the index has these records.
+    def _add_early_runs(self, end_offset: int | None) -> None:
+        """Add the records of transactions that come before their runs, as soon as the index has these runs.
 
-        Former versions have written that before the runs that the records are in.
+        Former versions have written them in that order.
         """
         while self._early_runs:
-            entry, own = self._early_runs[0]
-            offset = self._offset_of(entry, own)
-            if offset is None and self.index.end_sequence(own) <= entry.sequence:
+            entry, leader_address = self._early_runs[0]
+            offset = self._offset_of(entry, leader_address)
+            if offset is None and self.index.end_sequence(leader_address) <= entry.sequence:
                 return
             self._early_runs.popleft()
             if offset is not None and (end_offset is None or offset < end_offset):
                 self.transaction_runs.add(offset, entry)
 
     def needed_entries(self) -> int:
-        """Return about how many entries the index has if it is rewritten."""
+        """Return about how many entries the index has after a rewrite."""
         return len(self.index) + self.index.marker_count + len(self.producers) + len(self.transaction_runs)
 
     def rewrite(self, added: Iterable[BatchEntry], now_ms: int) -> list[Entry]:
-        """Return entries that replace all before them, with batches that are appended now."""
+        """Return entries that replace all earlier ones, including batches that are appended now."""
         self.producers.expire(now_ms)
         batches = [*self.producers.entries(), *added]
         written: list[Entry] = [IndexRewriteEntry(), *self.transaction_runs.entries()]
@@ -313,7 +313,7 @@ class Log:
 
 
 def _begins_at(entry: Entry) -> int:
-    """Return the offset of what an entry of another broker's index is about; 0 if it has none."""
+    """Return the offset that an entry of another broker's index refers to; 0 if it has none."""
     if isinstance(entry, RunEntry | MarkerEntry):
         return entry.offset
     return offset_of(entry.sequence) if isinstance(entry, BatchEntry) else 0

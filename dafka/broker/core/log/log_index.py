@@ -1,7 +1,7 @@
-"""The index of one log: which run of which partition stands at which offset.
+"""The index of one log: which run of which partition is at which offset.
 
-A run is a range of offsets whose records are consecutive in one partition, so that offset and sequence have a constant
-difference in it. Runs have no gaps between them. Adjacent runs that continue each other are one run.
+A run is a range of offsets whose records are consecutive in one partition, so offset and sequence have a constant
+difference. There are no gaps between runs. Adjacent runs that continue each other are one run.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dafka.broker.core.log.entries import CONTROL, DroppedEntry, Entry, LogStart
 
 
 class Location(NamedTuple):
-    """Where the record at an offset is.
+    """The location of the record at an offset.
 
     Attributes:
-        address: The address of its partition; empty for the broker's own partition of the log.
+        address: The address of its partition; empty for the leader partition.
         sequence: Its sequence there.
-        record_count: The number of records from it on to the end of its run.
+        record_count: The number of records from this one to the end of its run.
     """
 
     address: str
@@ -32,10 +32,10 @@ class LogIndex:
     """The runs of one log. The last run ends at `end_offset`.
 
     Attributes:
-        start_offset: The offset of the first record that the log still has.
+        start_offset: The log start offset.
         end_offset: The offset of the next record.
-        dropped_ends: By the address of a partition of which no run is left, the sequence after its last record that was
-            in the log.
+        dropped_ends: By address of a partition without remaining runs, the sequence after its last record that was in
+            the log.
     """
 
     def __init__(self) -> None:
@@ -58,42 +58,42 @@ class LogIndex:
         return len(self._offsets)
 
     def addresses(self) -> list[str]:
-        """Return the addresses of the partitions that have records in the log."""
+        """Return the addresses of the partitions with records in the log."""
         return [each for each, number in self._numbers.items() if self._runs_of[number] and each != CONTROL]
 
     @property
     def marker_count(self) -> int:
-        """The number of ends of transactions in the log."""
+        """The number of transaction markers in the log."""
         return len(self._markers)
 
     def append_marker(self, marker: MarkerEntry) -> MarkerEntry:
-        """Add the end of a transaction at the end. Return it with its offset, to be written."""
+        """Append a transaction marker. Return it with its offset, to be written."""
         marker = marker._replace(offset=self.end_offset)
         self.append(CONTROL, self._markers_dropped + len(self._markers), 1, is_open=False)
         self._markers.append(marker)
         return marker
 
     def restore_marker(self, marker: MarkerEntry) -> None:
-        """Take over the end of a transaction."""
+        """Restore a transaction marker."""
         self.restore(RunEntry(marker.offset, CONTROL, self._markers_dropped + len(self._markers), 1))
         self._markers.append(marker)
 
     def markers(self, location: Location, count: int) -> list[MarkerEntry]:
-        """Return ends of transactions from a location on."""
+        """Return transaction markers, starting at a location."""
         first = location.sequence - self._markers_dropped
         return self._markers[first : first + count]
 
     def append(self, address: str, first_sequence: int, count: int, *, is_open: bool) -> RunEntry | None:
-        """Add records at the end.
+        """Append records.
 
         Args:
-            address: The address of their partition; empty for the broker's own.
+            address: The address of their partition; empty for the leader partition.
             first_sequence: The sequence of the first record.
             count: The number of records, at least one.
-            is_open: Whether all records that follow in this partition are added to this log, too, until others are.
+            is_open: Whether later records of the partition continue the run without entries of their own.
 
         Returns:
-            The entry to write; None if the records continue an open run, which needs none.
+            The entry to write; None if the records continue an open run.
         """
         offset = self.end_offset
         continues = self._is_continued(address, first_sequence)
@@ -106,7 +106,7 @@ class LogIndex:
         return RunEntry(offset, address, first_sequence, 0 if is_open else count)
 
     def restore(self, entry: RunEntry) -> None:
-        """Take over an entry. `end_offset` is that of the last run without the records of an open one."""
+        """Restore a run. `end_offset` becomes the end of this run, without the records of an open one."""
         if not len(self) and not self.end_offset:
             self.start_offset = entry.offset
         self.end_offset = entry.offset
@@ -122,7 +122,7 @@ class LogIndex:
         return self._last_address(), self._sequences[-1] + self.end_offset - self._offsets[-1]
 
     def close_run(self) -> RunEntry | None:
-        """End the last run. Return the entry to write if it was open and has records."""
+        """Close the last run. Return the entry to write if it was open and has records."""
         if not self._is_last_open:
             return None
         self._is_last_open = False
@@ -130,15 +130,15 @@ class LogIndex:
         return RunEntry(self._offsets[-1], self._last_address(), self._sequences[-1], count) if count else None
 
     def extend_open_run(self, count: int) -> None:
-        """Add records to the last run, which is open: after a restart, those that its partition has."""
+        """Add records to the open last run: after a restart, those that its partition has."""
         self.end_offset += count
 
     def mark(self) -> tuple[int, bool]:
-        """Return the present state, for `undo_to`."""
+        """Return the current state, for `undo_to`."""
         return self.end_offset, self._is_last_open
 
     def undo_to(self, mark: tuple[int, bool]) -> None:
-        """Undo every `append` since `mark` returned this."""
+        """Undo every `append` since `mark` returned this state."""
         self.end_offset, self._is_last_open = mark
         while self._offsets and self._offsets[-1] >= self.end_offset:
             self._offsets.pop()
@@ -148,13 +148,13 @@ class LogIndex:
             self._markers.pop()
 
     def end_at(self, offset: int) -> None:
-        """Forget everything from an offset on."""
+        """Truncate the index to an offset."""
         if offset < self.end_offset:
             self.undo_to((max(offset, 0), False))
             self.start_offset = min(self.start_offset, self.end_offset)
 
     def locate(self, offset: int) -> Location | None:
-        """Return where the record at an offset is; None if the log has no such record."""
+        """Return the location of the record at an offset; None if the log has no such record."""
         if not self.start_offset <= offset < self.end_offset:
             return None
         number = bisect_right(self._offsets, offset) - 1
@@ -172,9 +172,9 @@ class LogIndex:
         return offset if offset < end else None
 
     def find_written(self, address: str, sequence: int) -> int | None:
-        """Return the offset of a record of which an entry says something: it is in the log, if its run still is.
+        """Return the offset of a record that an entry refers to; None if its run is gone.
 
-        While an index is read, nobody knows yet how far an open run reaches.
+        While an index is being restored, the end of its open run is not known yet.
         """
         position = self._run_before(address, sequence)
         if position is not None and self._is_last_open and position + 1 == len(self._offsets):
@@ -182,7 +182,7 @@ class LogIndex:
         return self.find(address, sequence)
 
     def find_from(self, address: str, sequence: int) -> int:
-        """Return the offset of the first record of a partition from a sequence on; the end offset if there is none."""
+        """Return the offset of a partition's first record from a sequence on; the end offset if there is none."""
         found = self.find(address, sequence)
         if found is not None:
             return found
@@ -192,7 +192,7 @@ class LogIndex:
         return self._offsets[runs[index] - self._dropped] if index < len(runs) else self.end_offset
 
     def placed(self, address: str, first_sequence: int, end_sequence: int, end_offset: int) -> list[RunEntry]:
-        """Return where the records of a partition in a range of sequences are, those before an offset.
+        """Return the runs of a partition's records in a range of sequences, up to an offset.
 
         Args:
             address: The address of the partition.
@@ -201,7 +201,7 @@ class LogIndex:
             end_offset: The offset after the last record that counts.
 
         Returns:
-            Their runs; fewer if the log lacks some.
+            Their runs; fewer if some of the records are not in the log.
         """
         found: list[RunEntry] = []
         sequence = first_sequence
@@ -218,7 +218,7 @@ class LogIndex:
         return found
 
     def sequence_from(self, address: str, offset: int) -> int | None:
-        """Return the sequence of the first record of a partition at an offset or later; None if there is none."""
+        """Return the sequence of a partition's first record at an offset or later; None if there is none."""
         number = self._numbers.get(address)
         runs = () if number is None else self._runs_of[number]
         index = bisect_right(runs, offset, key=lambda run: self._offsets[run - self._dropped]) - 1
@@ -241,7 +241,7 @@ class LogIndex:
         return self._sequences[position] + end - self._offsets[position]
 
     def entries(self) -> list[Entry]:
-        """Return entries from which `restore` and `restore_marker` make the same index."""
+        """Return entries from which `restore` and `restore_marker` rebuild this index."""
         found: list[Entry] = [DroppedEntry(address, end) for address, end in self.dropped_ends.items()]
         markers = iter(self._markers)
         for position, offset in enumerate(self._offsets):
@@ -256,11 +256,11 @@ class LogIndex:
         return [*found, LogStartEntry(self.start_offset)]
 
     def drop_before(self, offset: int) -> None:
-        """Note that the log has no records before an offset any more."""
+        """Delete the records before an offset."""
         self.start_offset = max(self.start_offset, min(offset, self.end_offset))
         count = bisect_left(self._offsets, self.start_offset)
         if count == len(self._offsets) or self._offsets[count] > self.start_offset:
-            count -= 1  # the run with the first record, or the last one, which may be continued
+            count -= 1  # keep the run with the first record, or the last run, which can be continued
         if count <= 0:
             return
         for owner in set(self._owners[:count]):
@@ -295,14 +295,14 @@ class LogIndex:
             self._runs_of.append(array("q"))
         runs = self._runs_of[number]
         if runs and self._sequences[runs[-1] - self._dropped] >= first_sequence:
-            del runs[:]  # the partition has begun again; its former records are found by offset alone
+            del runs[:]  # the partition starts again; its former records are found only by offset
         runs.append(self._dropped + len(self._offsets))
         self._offsets.append(offset)
         self._sequences.append(first_sequence)
         self._owners.append(number)
 
     def _run_before(self, address: str, sequence: int) -> int | None:
-        """Return the position of a partition's last run that begins at a sequence or before it."""
+        """Return the position of a partition's last run that begins at a sequence or earlier."""
         number = self._numbers.get(address)
         if number is None:
             return None

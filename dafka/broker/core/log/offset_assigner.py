@@ -1,7 +1,7 @@
-"""The order of all logs of a broker: a sans-I/O machine between what arrives and what is stored.
+"""Assigns offsets to the records of all logs of a broker. It is sans-I/O.
 
-The records of one append to the storage get their offsets by `plan`, which returns the index records to append with
-them. `commit` or `undo` says what became of the append. So a record is durable exactly when its offset is.
+`plan` assigns offsets to the records of one append to the storage, and returns the index records that belong to the
+same append. `commit` or `undo` follows with the result. So a record is durable exactly when its offset is.
 """
 
 from __future__ import annotations
@@ -27,51 +27,51 @@ from dafka.broker.core.log.entries import (
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.partitioner import place_records
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.partition_address import INDEX_TOPIC, BranchAddress, parse_address
+from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, parse_address
 from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition, RecordBatch
 
 REWRITE_ENTRIES = 2000
-"""Entries of no use that an index may have, besides as many as there are of use, until it is rewritten."""
+"""Obsolete entries that an index can have, besides as many as there are useful ones, until it is rewritten."""
 
-REWRITE_BRANCHES = 8
-"""Branches over which an index may be spread until it is rewritten: a new leader reads a partition for each."""
+REWRITE_EPOCHS = 8
+"""Leader epochs over which an index can spread until it is rewritten: a new leader reads a partition for each."""
 
 RECORD_ENTRIES = 10_000
-"""The entries in one index record, if there are that many."""
+"""The maximum number of entries in one index record."""
 
 
-def own_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
+def leader_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
     """Return the partition of the records that a broker's clients append to a log in a leader epoch."""
-    return Partition(topic.name, str(BranchAddress(identity, topic.topic_id, log, epoch)))
+    return Partition(topic.name, str(EpochAddress(identity, topic.topic_id, log, epoch)))
 
 
 def index_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
-    """Return the partition in which a broker keeps the index of a log in a leader epoch."""
-    return Partition(INDEX_TOPIC, str(BranchAddress(identity, topic.topic_id, log, epoch)))
+    """Return the partition in which a broker stores the index of a log in a leader epoch."""
+    return Partition(INDEX_TOPIC, str(EpochAddress(identity, topic.topic_id, log, epoch)))
 
 
 @attrs.define(eq=False)
 class LogOffsetPlan:
-    """What one append changes in one log.
+    """The changes of one append to one log.
 
     Attributes:
         log: The log.
         mark: The state of its index before.
-        unwritten: The number of entries that waited to be written.
-        markers: The number of ends of transactions that have their offsets.
-        healed: The number of runs and batches of other branches that have their offsets.
-        scanned_until: What changes in `behind`.
+        unwritten: The number of unwritten entries that it writes.
+        markers: The number of transaction markers that get offsets.
+        merged: The number of divergent runs and batches that get offsets.
+        scanned_until: The changes of `backfill`.
         added: Its new entries.
-        written: The entries to write; others than `added` if the index is rewritten.
-        is_rewrite: Whether they replace all before them.
+        written: The entries to write; different from `added` if the index is rewritten.
+        is_rewrite: Whether they replace all earlier ones.
     """
 
     log: Log
     mark: tuple[int, bool]
     unwritten: int
     markers: int
-    healed: int
+    merged: int
     added: list[Entry]
     written: list[Entry]
     is_rewrite: bool
@@ -83,7 +83,7 @@ class OffsetPlan:
     """The offsets of the records of one append.
 
     Attributes:
-        index_records: What is to be appended with them.
+        index_records: The index records to append with them.
         logs: The logs that change.
         plans: How they change.
     """
@@ -94,19 +94,19 @@ class OffsetPlan:
 
 
 class OffsetAssigner:
-    """The logs of a broker.
+    """The logs of a broker, and the assignment of offsets in them.
 
     To restart: `add_topic` every topic, `restore` every index record in its order, then `finish_restoring`.
 
     Args:
         identity: The address of the broker's storage.
-        keeps_record_batches: Whether the storage keeps record batches as they came.
-        rewrite_entries: Entries of no use that an index may have, besides as many as there are of use.
+        keeps_record_batches: Whether the storage stores record batches unchanged.
+        rewrite_entries: Obsolete entries that an index can have, besides as many as there are useful ones.
 
     Attributes:
         topics: The topics by name.
-        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
-            It is 0 for all others.
+        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic; 0 for
+            all others.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class OffsetAssigner:
         self._keeps_record_batches = keeps_record_batches
         self._rewrite_entries = rewrite_entries
         self._logs: dict[str, list[Log]] = {}
-        self._own: dict[Partition, Log] = {}
+        self._led: dict[Partition, Log] = {}
         self._unwritten: dict[Log, None] = {}
 
     def all_logs(self) -> list[Log]:
@@ -126,7 +126,7 @@ class OffsetAssigner:
         return [log for logs in self._logs.values() for log in logs]
 
     def has_unwritten(self) -> bool:
-        """Return whether there is something to write without further records."""
+        """Return whether there are entries to write without new records."""
         return bool(self._unwritten)
 
     def logs(self, topic: str) -> Sequence[Log]:
@@ -139,7 +139,7 @@ class OffsetAssigner:
         Args:
             topic: The name of its topic.
             number: The number of the log.
-            topic_id: The id of the topic; None for whichever has the name at present.
+            topic_id: The id of the topic; None for the one that has the name at present.
 
         Returns:
             The log; None if there is no such log.
@@ -148,60 +148,60 @@ class OffsetAssigner:
         is_other = topic_id is not None and logs and self.topics[topic].topic_id != topic_id
         return None if is_other or not 0 <= number < len(logs) else logs[number]
 
-    def is_own(self, partition: Partition) -> bool:
-        """Return whether a partition is the broker's own in one of its logs."""
-        return partition in self._own
+    def is_leader_partition(self, partition: Partition) -> bool:
+        """Return whether a partition is the leader partition of one of the broker's logs."""
+        return partition in self._led
 
     def add_topic(self, topic: Topic) -> None:
-        """Add a topic, or change one: it may get further logs and other settings."""
+        """Add a topic, or change one: it can get more logs and other settings."""
         self.topics[topic.name] = topic
         logs = self._logs.setdefault(topic.name, [])
         if 0 < len(logs) < topic.log_count:
             self._close_runs(logs)
         for number in range(len(logs), topic.log_count):
-            own = own_partition(self._identity, topic, number)
+            own = leader_partition(self._identity, topic, number)
             logs.append(Log(topic.name, number, own, index_partition(self._identity, topic, number)))
-            self._own[own] = logs[-1]
+            self._led[own] = logs[-1]
 
-    def begin_branch(self, log: Log, epoch: int) -> None:
-        """Begin to lead a log in a leader epoch, or to read it; restore its index afterward.
+    def begin_epoch(self, log: Log, epoch: int) -> None:
+        """Begin to lead a log in a leader epoch, or to read it. The caller must restore its index next.
 
         Args:
             log: The log.
             epoch: The leader epoch.
         """
         topic = self.topics[log.topic]
-        self._own.pop(log.own, None)
+        self._led.pop(log.leader_partition, None)
         self._unwritten.pop(log, None)
-        own = own_partition(self._identity, topic, log.number, epoch)
-        log.begin_branch(own, index_partition(self._identity, topic, log.number, epoch))
+        own = leader_partition(self._identity, topic, log.number, epoch)
+        log.begin_epoch(own, index_partition(self._identity, topic, log.number, epoch))
 
-    def end_branch(self, log: Log) -> None:
-        """Give no more records their offsets in a log: another broker leads it."""
-        self._own.pop(log.own, None)
+    def end_epoch(self, log: Log) -> None:
+        """Stop assigning offsets in a log: another broker leads it."""
+        self._led.pop(log.leader_partition, None)
         self._unwritten.pop(log, None)
-        log.unwritten, log.markers, log.healing, log.behind = [], [], [], {}
+        log.unwritten, log.markers, log.divergent, log.backfill = [], [], [], {}
 
     def replicate(self, log: Log) -> None:
-        """Have each append write what other brokers must know of it."""
+        """Make each append to a log write an index record, for its other replicas."""
         if not log.is_replicated:
             log.is_replicated = True
             self._close_run(log)
 
-    def withdraw(self, log: Log, own: Partition, first_sequence: int, end_sequence: int) -> bool:
-        """Give no offsets to records that clients of this broker have appended, unless they have them.
+    def withdraw(self, log: Log, leader_partition: Partition, first_sequence: int, end_sequence: int) -> bool:
+        """Withdraw records that clients of this broker have appended, unless they have offsets.
 
         Args:
             log: The log.
-            own: The broker's own partition of the log that the records are in.
+            leader_partition: The partition of the records.
             first_sequence: The sequence of the first record.
             end_sequence: The sequence after the last one.
 
         Returns:
-            Whether they get none: they never become part of the log.
+            Whether they are withdrawn: they never become part of the log.
         """
-        if log.own != own:
-            end = log.former_ends.get(own.address)
+        if log.leader_partition != leader_partition:
+            end = log.former_ends.get(leader_partition.address)
             return end is not None and first_sequence >= end
         if (first_sequence, end_sequence) in log.withdrawn:
             return True
@@ -211,28 +211,28 @@ class OffsetAssigner:
         return True
 
     def merge_divergent(self, log: Log, entries: Iterable[RunEntry | BatchEntry]) -> None:
-        """Append what another branch has, and this one lacks, with the next records.
+        """Merge the records of a divergent epoch: append those that this log does not have, with the next records.
 
         Args:
             log: The log.
             entries: Runs with their addresses, each followed by its batches.
         """
-        log.healing += entries
-        if log.healing:
+        log.divergent += entries
+        if log.divergent:
             self._unwritten[log] = None
 
     def remove_topic(self, name: str) -> list[Log]:
-        """Remove a topic. Return its logs, whose partitions the owner deletes."""
+        """Remove a topic. Return its logs, whose partitions the caller deletes."""
         del self.topics[name]
         logs = self._logs.pop(name)
         for log in logs:
-            self._own.pop(log.own, None)
+            self._led.pop(log.leader_partition, None)
             self._unwritten.pop(log, None)
             log.is_gone = True
         return logs
 
     def restore(self, log: Log, sequence: int, value: bytes) -> list[ProducerEntry]:
-        """Take over an index record.
+        """Restore an index record.
 
         Args:
             log: The log.
@@ -240,7 +240,7 @@ class OffsetAssigner:
             value: The value of the record.
 
         Returns:
-            What the record says of producers with an id. A `RestartEntry` undoes all before.
+            The entries of the record about producers with an id. An `IndexRewriteEntry` undoes all earlier ones.
 
         Raises:
             StorageFormatError: The record is malformed, or a newer version of dafka has written it.
@@ -250,7 +250,7 @@ class OffsetAssigner:
     def finish_restoring(
         self, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]
     ) -> list[tuple[Partition, int]]:
-        """Note the ends of the stored partitions, in all logs that are not replicated.
+        """Set the ends of the stored partitions, in all logs that are not replicated.
 
         Args:
             ends: By partition, the sequence after its last record.
@@ -267,14 +267,14 @@ class OffsetAssigner:
                 self._close_runs(logs)
         rest = []
         for partition, end in ends.items():
-            if partition in self._own or self.is_producer_partition(partition):
-                ordered = max(self.ordered_end(partition), self._first_native(partition, earliest))
+            if partition in self._led or self.is_producer_partition(partition):
+                ordered = max(self.ordered_end(partition), self._producer_start(partition, earliest))
                 if end > ordered:
                     rest.append((partition, ordered))
         return rest
 
-    def finish_branch(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
-        """Begin to give records their offsets in a log whose index was restored.
+    def finish_epoch(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
+        """Begin to assign offsets in a log whose index was restored.
 
         Args:
             log: The log.
@@ -287,10 +287,10 @@ class OffsetAssigner:
         if epoch and not log.index_end:
             self._write_later(log, [EpochStartEntry(start_offset, epoch)])
         self.catch_up(log, ends, earliest)
-        self._own[log.own] = log
+        self._led[log.leader_partition] = log
 
     def catch_up(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
-        """Note the stored records of producers that have no offset in a log yet, so that they get theirs first.
+        """Find the stored records of producer partitions that have no offset in a log yet: they get theirs first.
 
         Args:
             log: The log.
@@ -299,15 +299,17 @@ class OffsetAssigner:
         """
         for partition, end in ends.items():
             if self.is_producer_partition(partition):
-                scanned_until = max(log.index.end_sequence(partition.address), self._first_native(partition, earliest))
+                scanned_until = max(
+                    log.index.end_sequence(partition.address), self._producer_start(partition, earliest)
+                )
                 if end > scanned_until:
-                    log.behind[partition.address] = scanned_until
+                    log.backfill[partition.address] = scanned_until
 
-    def _first_native(self, partition: Partition, earliest: Mapping[Partition, int]) -> int:
+    def _producer_start(self, partition: Partition, earliest: Mapping[Partition, int]) -> int:
         return max(earliest.get(partition, 0), self.producer_starts.get(partition, 0))
 
     def _close_run(self, log: Log) -> None:
-        """End an open run, so that other brokers know its records."""
+        """Close an open run, so that other brokers know its records."""
         entry = log.index.close_run()
         self._write_later(log, [] if entry is None else [entry])
 
@@ -325,14 +327,14 @@ class OffsetAssigner:
         return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=0)
 
     def _logs_with(self, partition: Partition) -> Sequence[Log]:
-        """Return the logs that can have records of a partition: the log of a broker's partition is in its address."""
+        """Return the logs that can have records of a partition. The address of a broker's partition names its log."""
         logs = self._logs.get(partition.topic, ())
         found = parse_address(partition.address)
         return logs if found is None else logs[found.log : found.log + 1]
 
     def leads(self, log: Log) -> bool:
-        """Return whether records get their offsets in a log: this broker leads it."""
-        return self._own.get(log.own) is log
+        """Return whether this broker leads a log, so that it assigns offsets in it."""
+        return self._led.get(log.leader_partition) is log
 
     def plan(
         self,
@@ -340,36 +342,36 @@ class OffsetAssigner:
         now_ms: int,
         earlier: Iterable[tuple[Log, RecordBatch]] = (),
     ) -> OffsetPlan:
-        """Give records their offsets.
+        """Assign offsets to records.
 
         Args:
-            batches: The records of one append. Those of other topics are ignored.
+            batches: The records of one append. Records of other topics are ignored.
             now_ms: The time.
-            earlier: Records that are durable already, each with a log that lacks them.
+            earlier: Records that are already durable, each with a log that does not have them yet.
 
         Returns:
-            The plan, for `commit` or `undo`. No other plan may be made before.
+            The plan, for `commit` or `undo`. The caller must not make another plan before.
         """
         plans: dict[Log, LogOffsetPlan] = {}
         for log in self._unwritten:
             plan = self._plan_of(log, plans)
             plan.added.extend(log.unwritten)
-            self._place_markers(plan, log.index.end_sequence(LEADER))
-            self._place_healed(plan)
+            self._assign_markers(plan, log.index.end_sequence(LEADER))
+            self._assign_divergent(plan)
         for log, batch in earlier:
             if self.leads(log):
-                self._place_native(batch, [log], plans)
+                self._assign_producer_partition(batch, [log], plans)
         for batch in batches:
-            own = self._own.get(batch.partition)
-            if own is not None:
+            led_log = self._led.get(batch.partition)
+            if led_log is not None:
                 if len(batch):
                     entries = _producer_entries(batch, now_ms)
-                    for first, end in _without(own.withdrawn, batch.first_sequence, batch.end_sequence):
-                        self._place_own(self._plan_of(own, plans), first, end, entries)
-                    self._place_markers(self._plan_of(own, plans), batch.end_sequence)
+                    for first, end in _without(led_log.withdrawn, batch.first_sequence, batch.end_sequence):
+                        self._assign_leader_partition(self._plan_of(led_log, plans), first, end, entries)
+                    self._assign_markers(self._plan_of(led_log, plans), batch.end_sequence)
             elif len(batch) and self.is_producer_partition(batch.partition):
                 led = [log for log in self._logs[batch.partition.topic] if self.leads(log)]
-                self._place_native(batch, led, plans)
+                self._assign_producer_partition(batch, led, plans)
         made = [self._finish_plan(plan, now_ms) for plan in plans.values()]
         records = [
             RecordBatch(
@@ -384,47 +386,49 @@ class OffsetAssigner:
         return OffsetPlan(records, list(plans), made)
 
     def commit(self, plan: OffsetPlan) -> None:
-        """Note that the records of a plan, and its index records, are durable."""
+        """Apply a plan, whose records and index records are durable now."""
         for each in plan.plans:
             log = each.log
             del log.unwritten[: each.unwritten]
             del log.markers[: each.markers]
-            del log.healing[: each.healed]
-            log.behind.update((address, end) for address, end in each.scanned_until.items() if address in log.behind)
-            if not log.unwritten and not log.markers and not log.healing:
+            del log.divergent[: each.merged]
+            log.backfill.update(
+                (address, end) for address, end in each.scanned_until.items() if address in log.backfill
+            )
+            if not log.unwritten and not log.markers and not log.divergent:
                 self._unwritten.pop(log, None)
             for entry in each.added:
                 log.add_producer_entry(entry, keeps_record_batches=self._keeps_record_batches)
             if each.is_rewrite:
-                log.index_first, log.entry_count, log.branch_count = log.index_end, 0, 1
+                log.index_first, log.entry_count, log.epoch_count = log.index_end, 0, 1
             log.entry_count += len(each.written)
             log.index_end += _record_count(each.written)
             if not log.is_replicated:
                 log.high_watermark = log.index.end_offset
 
     def undo(self, plan: OffsetPlan) -> None:
-        """Note that the append of a plan has failed, and that nothing of it is durable."""
+        """Undo a plan whose append has failed. Nothing of it is durable."""
         for each in plan.plans:
             each.log.index.undo_to(each.mark)
 
     def append_marker(self, log: Log, marker: MarkerEntry) -> None:
-        """End a transaction in a log. It gets its offset with the next append, behind the records before its position.
+        """Append a transaction marker. It gets its offset with the next append, after the records before its position.
 
         Args:
             log: The log.
-            marker: The end. Its offset does not matter yet.
+            marker: The marker. Its offset does not matter yet.
         """
         log.markers.append(marker)
         self._unwritten[log] = None
 
     def first_needed(self, partition: Partition) -> int:
-        """Return the sequence of a partition's first record that a log still has; its end in the logs if none has."""
+        """Return the sequence of a partition's first record that a log still has, or its end in the logs."""
         logs = self._logs_with(partition)
         found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
         return min((each for each in found if each is not None), default=self.ordered_end(partition))
 
     def delete_before(self, log: Log, offset: int) -> None:
-        """Delete the records of a log before an offset. What remains of it is written with the next records."""
+        """Delete the records of a log before an offset. The new start is written with the next records."""
         log.index.drop_before(min(offset, log.high_watermark))
         log.transactions.drop_before(log.index.start_offset)
         self._write_later(log, [LogStartEntry(log.index.start_offset)])
@@ -454,7 +458,7 @@ class OffsetAssigner:
         log.transaction_runs.drop_before(log.index.start_offset)
 
     def _close_runs(self, logs: list[Log]) -> None:
-        """End the open runs of native partitions, whose further records may belong to other logs."""
+        """Close the open runs of producer partitions, whose next records can belong to other logs."""
         for log in logs:
             last = log.index.open_run()
             entry = log.index.close_run() if last is not None and last[0] != LEADER else None
@@ -467,13 +471,15 @@ class OffsetAssigner:
         return plan
 
     def is_producer_partition(self, partition: Partition) -> bool:
-        """Return whether a partition's records are given offsets as they come: no broker has written them for a log."""
+        """Return whether a partition is a producer partition: its records come without an assignment to a log."""
         if partition.topic not in self.topics or is_internal_topic(partition.topic):
             return False
         return parse_address(partition.address) is None
 
-    def _place_native(self, batch: RecordBatch, led: Sequence[Log], plans: dict[Log, LogOffsetPlan]) -> None:
-        """Place records of a producer's partition that belong to some logs, which this broker leads."""
+    def _assign_producer_partition(
+        self, batch: RecordBatch, led: Sequence[Log], plans: dict[Log, LogOffsetPlan]
+    ) -> None:
+        """Assign offsets to records of a producer partition in some logs that this broker leads."""
         if not led:
             return
         address, log_count = batch.partition.address, len(self._logs[batch.partition.topic])
@@ -483,55 +489,55 @@ class OffsetAssigner:
             if log is None:
                 continue
             plan = self._plan_of(log, plans)
-            if batch.first_sequence > plan.scanned_until.get(address, log.behind.get(address, batch.first_sequence)):
-                continue  # those before come first
+            if batch.first_sequence > plan.scanned_until.get(address, log.backfill.get(address, batch.first_sequence)):
+                continue  # earlier records come first
             known = log.index.end_sequence(address) if log.is_replicated else 0
             known = max(known, self.producer_starts.get(batch.partition, 0))
             first, end = max(first_sequence, known), first_sequence + count
             if end > first:
-                self._place(plan, address, first, end - first, is_open=log_count == 1)
+                self._assign(plan, address, first, end - first, is_open=log_count == 1)
         for log in led:
-            if address in log.behind:
+            if address in log.backfill:
                 plan = self._plan_of(log, plans)
-                scanned_until = plan.scanned_until.get(address, log.behind[address])
+                scanned_until = plan.scanned_until.get(address, log.backfill[address])
                 if batch.first_sequence <= scanned_until:
                     plan.scanned_until[address] = max(scanned_until, batch.end_sequence)
 
-    def _place_healed(self, plan: LogOffsetPlan) -> None:
-        """Place what another branch has: of its runs the records that the log lacks, with their batches."""
+    def _assign_divergent(self, plan: LogOffsetPlan) -> None:
+        """Assign offsets to the records of divergent epochs that the log does not have, with their batches."""
         log, offset, first = plan.log, 0, 0
-        for entry in log.healing[plan.healed :]:
+        for entry in log.divergent[plan.merged :]:
             if isinstance(entry, RunEntry):
                 end = entry.first_sequence + entry.record_count
                 first, offset = max(entry.first_sequence, log.index.end_sequence(entry.address)), log.index.end_offset
                 if end > first:
-                    self._place(plan, entry.address, first, end - first, is_open=False)
+                    self._assign(plan, entry.address, first, end - first, is_open=False)
             elif entry.sequence >= first:
                 position = position_of(offset + entry.sequence - first)
-                plan.added.append(entry._replace(sequence=position, flags=0))  # its markers are in the other branch
-            plan.healed += 1
+                plan.added.append(entry._replace(sequence=position, flags=0))  # its markers stay in the other epoch
+            plan.merged += 1
 
-    def _place(self, plan: LogOffsetPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
+    def _assign(self, plan: LogOffsetPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
         is_open = is_open and not plan.log.is_replicated
         entry = plan.log.index.append(address, first_sequence, count, is_open=is_open)
         if entry is not None:
             plan.added.append(entry)
 
-    def _place_own(
+    def _assign_leader_partition(
         self, plan: LogOffsetPlan, first_sequence: int, end_sequence: int, entries: Sequence[BatchEntry]
     ) -> None:
-        """Place records of a broker's own partition, and the ends of transactions behind the batches that they end."""
-        self._place_markers(plan, first_sequence)
+        """Assign offsets to records of the leader partition, and to the markers of transactions that end there."""
+        self._assign_markers(plan, first_sequence)
         while first_sequence < end_sequence:
             waiting = plan.log.markers[plan.markers :]
             end = min(waiting[0].position, end_sequence) if waiting else end_sequence
-            self._place(plan, LEADER, first_sequence, end - first_sequence, is_open=True)
+            self._assign(plan, LEADER, first_sequence, end - first_sequence, is_open=True)
             plan.added.extend(entry for entry in entries if first_sequence <= entry.sequence < end)
-            self._place_markers(plan, end)
+            self._assign_markers(plan, end)
             first_sequence = end
 
-    def _place_markers(self, plan: LogOffsetPlan, end_sequence: int) -> None:
-        """Place the ends of transactions up to a sequence of the broker's own partition."""
+    def _assign_markers(self, plan: LogOffsetPlan, end_sequence: int) -> None:
+        """Assign offsets to transaction markers up to a sequence of the leader partition."""
         for marker in plan.log.markers[plan.markers :]:
             if marker.position > end_sequence:
                 break
@@ -539,11 +545,11 @@ class OffsetAssigner:
             plan.markers += 1
 
     def _finish_plan(self, plan: LogOffsetPlan, now_ms: int) -> LogOffsetPlan:
-        """Decide what to write."""
+        """Decide which entries to write."""
         log = plan.log
         needed = log.needed_entries()
-        is_small = log.entry_count <= 2 * needed + self._rewrite_entries and log.branch_count <= REWRITE_BRANCHES
-        if not plan.added or not log.index_end or is_small:  # an index says first where its branch begins
+        is_small = log.entry_count <= 2 * needed + self._rewrite_entries and log.epoch_count <= REWRITE_EPOCHS
+        if not plan.added or not log.index_end or is_small:  # an index first names the start of its epoch
             return attrs.evolve(plan, written=plan.added)
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
         return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)
@@ -555,7 +561,7 @@ class OffsetAssigner:
 
 
 def _without(withdrawn: Sequence[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield what is left of a range of sequences without those that are withdrawn."""
+    """Yield the parts of a range of sequences that are not withdrawn."""
     for gone, gone_end in sorted(withdrawn):
         if first < gone < end:
             yield first, gone
@@ -566,7 +572,7 @@ def _without(withdrawn: Sequence[tuple[int, int]], first: int, end: int) -> Iter
 
 
 def _producer_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
-    """Return what must be known of the producers of batches after a restart."""
+    """Return the entries about producers that are needed after a restart."""
     headers = map(read_header, batch.encoded)
     return [
         BatchEntry(

@@ -1,7 +1,7 @@
-"""The transactions in one log, by offsets: which are open, which were aborted, and up to where all are decided.
+"""The transactions of one log by offset: open ones, aborted ones, and the last stable offset.
 
-Only what is durable counts here, since readers see nothing else. Offsets are those of the log, whichever leader has
-appended the records or the marker, so they have the same meaning in all its branches.
+Only durable transactions count here, because readers see nothing else. Offsets have the same meaning in all leader
+epochs, whichever leader has appended the records or the marker.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records readers skip that ask for committed records only.
+    """An aborted transaction. Readers of committed records skip its records.
 
     Attributes:
         producer_id: The producer.
         first_offset: The offset of its first record in the log.
-        last_offset: The offset of the marker that ends it.
+        last_offset: The offset of its marker.
     """
 
     producer_id: int
@@ -26,7 +26,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class OpenTransactions:
-    """The transactions in one log. They begin and end in the order of their offsets."""
+    """The transactions of one log. They begin and end in offset order."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
@@ -35,17 +35,17 @@ class OpenTransactions:
         self._later_firsts: list[int] = []
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Note records of a transaction. Later records of the same transaction change nothing."""
+        """Begin a transaction. Later records of the same transaction change nothing."""
         self._open.setdefault(producer_id, first_offset)
 
     def end(self, producer_id: int, offset: int, first_offset: int | None, *, is_commit: bool) -> None:
-        """Note the marker that ends a transaction.
+        """End a transaction.
 
         Args:
             producer_id: The producer.
             offset: The offset of the marker.
-            first_offset: The offset of the first record, as far as the marker says it; None if it does not. If no
-                record was noted either, the transaction has none in this log.
+            first_offset: The offset of its first record, as given by the marker; None if the marker does not have it.
+                If the transaction was not begun either, it has no record in this log.
             is_commit: Whether the transaction is committed; otherwise it is aborted.
         """
         begun = self._open.pop(producer_id, None)
@@ -62,10 +62,10 @@ class OpenTransactions:
             self._later_firsts.append(offset + 1)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset up to which all transactions are decided, by markers below the high watermark.
+        """Return the last stable offset: all earlier transactions have ended with a marker below the high watermark.
 
         Args:
-            high_watermark: The offset up to which readers may read. It never goes back.
+            high_watermark: The high watermark. It never goes back.
 
         Returns:
             The last stable offset.
@@ -76,14 +76,14 @@ class OpenTransactions:
         return min(high_watermark, undecided, *(first for _, first in self._ended))
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that have records in a range of offsets.
+        """Return the aborted transactions with records in a range of offsets.
 
         Args:
             first_offset: The first offset of the range.
             end_offset: The offset after its last one.
 
         Returns:
-            The transactions, in the order of their first offsets: clients of Kafka take the next one from the front.
+            The transactions, in the order of their first offsets, as clients of Kafka expect them.
         """
         found = list[AbortedTransaction]()
         for number in range(bisect_left(self._aborted, first_offset, key=_last_offset), len(self._aborted)):
@@ -94,7 +94,7 @@ class OpenTransactions:
         return sorted(found, key=lambda each: each.first_offset)
 
     def drop_before(self, log_start_offset: int) -> None:
-        """Forget aborted transactions of which the log has no record any more."""
+        """Forget aborted transactions that have no records in the log any more."""
         count = bisect_left(self._aborted, log_start_offset, key=_last_offset)
         del self._aborted[:count], self._later_firsts[:count]
 

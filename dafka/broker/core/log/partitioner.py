@@ -1,4 +1,4 @@
-"""The log of a record: the same log for the same key, as Kafka's default partitioner chooses it."""
+"""Chooses the log of a record: the same log for the same key, as Kafka's default partitioner does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Return the MurmurHash2 of bytes, with the seed that Kafka uses, as a number of 32 bits without sign."""
+    """Return the MurmurHash2 of bytes, with Kafka's seed, as an unsigned number of 32 bits."""
     size = len(data)
     found = _SEED ^ size
     whole = size & ~3
@@ -32,7 +32,7 @@ def log_of_key(key: bytes, log_count: int) -> int:
 
 
 def log_of_address(address: str, log_count: int) -> int:
-    """Return the log of the records without a key in the partition with an address."""
+    """Return the log of the records without a key of a partition, given its address."""
     return log_of_key(address.encode("utf-8", "surrogateescape"), log_count)
 
 

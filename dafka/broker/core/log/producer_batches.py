@@ -1,4 +1,4 @@
-"""The batches of producers with an id, as far as a broker must know of them after a restart."""
+"""The batches of idempotent and transactional producers that a broker needs after a restart."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry, position_of
 
 BATCHES_REMEMBERED = 5
-"""The batches that a producer may have under way, of which any may arrive again."""
+"""The maximum number of batches in flight of a producer. Any of them can arrive again."""
 
 PRODUCER_EXPIRY_MS = 24 * 60 * 60 * 1000
-"""How long a producer that sends nothing is remembered."""
+"""How long an inactive producer is remembered."""
 
 
 class ProducerBatches:
     """The last batches of each producer in one log, and its open transactions.
 
-    Only batches of open transactions are marked as transactional: the marker that ends one may be dropped before them.
+    Only batches of open transactions are marked as transactional: the marker that ends one can be dropped before them.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class ProducerBatches:
         return self._count + len(self._open)
 
     def add(self, entry: BatchEntry) -> None:
-        """Note a batch that is in the log."""
+        """Add a batch of the log."""
         recent = self._recent.pop(entry.producer_id, None)
         if recent is None:
             recent = deque(maxlen=BATCHES_REMEMBERED)
@@ -51,7 +51,7 @@ class ProducerBatches:
         return next(found, None)
 
     def end_transaction(self, marker: MarkerEntry) -> None:
-        """Note the end of a producer's transaction."""
+        """End a producer's transaction."""
         self._open.pop(marker.producer_id, None)
         recent = self._recent.get(marker.producer_id, ())
         for number, each in enumerate(recent):
@@ -59,7 +59,7 @@ class ProducerBatches:
                 self._recent[marker.producer_id][number] = each._replace(flags=each.flags & ~TRANSACTIONAL)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers without a transaction that have sent nothing for a day."""
+        """Forget producers without an open transaction that have sent nothing for a day."""
         for producer_id, recent in list(self._recent.items()):
             if recent[-1].timestamp_ms > now_ms - PRODUCER_EXPIRY_MS:
                 return
@@ -68,14 +68,14 @@ class ProducerBatches:
                 del self._recent[producer_id]
 
     def entries(self) -> list[BatchEntry]:
-        """Return the batches that matter, in their order in the log."""
+        """Return the remembered batches, in log order."""
         found = {entry.sequence: entry for recent in self._recent.values() for entry in recent}
         found.update((entry.sequence, entry) for entry in self._open.values())
         return [found[sequence] for sequence in sorted(found)]
 
 
 class TransactionRuns:
-    """Which records of a log belong to a transaction, by offsets, for storages that keep no record batches."""
+    """The ranges of offsets that belong to transactions, for storages that do not store record batches."""
 
     def __init__(self) -> None:
         self._firsts = array("q")
@@ -87,7 +87,7 @@ class TransactionRuns:
         return len(self._firsts)
 
     def add(self, offset: int, entry: BatchEntry) -> None:
-        """Note a batch of a transaction at an offset. What is known of its records stays."""
+        """Add a batch of a transaction at an offset. Ranges that are already known stay."""
         if self._ends and offset < self._ends[-1]:
             return
         end = offset + entry.record_count
@@ -121,7 +121,7 @@ class TransactionRuns:
             number += 1
 
     def entries(self) -> list[BatchEntry]:
-        """Return entries from which `add` restores this. They say nothing of the producers' own numbers."""
+        """Return entries from which `add` restores these ranges. They have no producer sequences."""
         columns = zip(self._firsts, self._ends, self._producers, self._epochs, strict=True)
         return [
             BatchEntry(position_of(first), end - first, producer, epoch, None, TRANSACTIONAL, 0)

@@ -1,12 +1,12 @@
-"""The producers of one log: which batches they have appended, so that a repeated one is recognized.
+"""The producers of one log, and the batches that they have appended, to recognize duplicates.
 
-A producer numbers its records in each log with sequences, from 0 for each of its epochs. After 2^31 - 1 comes 0 again.
-A batch is accepted if it follows the one before. A batch that arrives again, because the producer has lost the answer,
-gets the same answer again, if it is one of the last five.
+A producer numbers its records in each log with sequences, from 0 in each of its epochs. After 2^31 - 1 it continues at
+0. A batch is accepted if it follows the previous one. A batch that arrives again, because the producer has lost the
+response, gets the same response again, if it is one of the last five.
 
-Where logs have several replicas, a batch may come to a new leader before those that it follows. Its producer is asked
-to send it again. With the availability "branch", these may have gone to the other side of a split. If they do not come,
-what follows is then accepted here, too (`LogProducers.is_lasting_gap`).
+If a log has several replicas, a batch can reach a new leader before earlier ones. The producer is asked to send it
+again. With the availability "branch", the earlier ones can be on the other side of a network partition. If they do not
+come, the batch is accepted without them (`LogProducers.is_lasting_gap`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dafka.broker.core.log.sequence_ranges import SEQUENCES, SequenceRanges
 from dafka.broker.core.log.transaction_markers import Marker
 
 GAP_WAIT_MS = 1000
-"""How long a producer is asked to send a batch again that follows records which have not come. They come in this time
-if the producer sends them again, or if they are on the other side of a split, and both sides have met."""
+"""How long a producer must retry a batch whose predecessors are missing. They come in this time if the producer sends
+them again, or if they are on the other side of a network partition that has ended."""
 
 
 class Producer(NamedTuple):
-    """A producer as it is named in requests."""
+    """A producer as requests name it."""
 
     producer_id: int
     producer_epoch: int
@@ -37,12 +37,12 @@ class Producer(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class ProducerStateSettings:
-    """The limits of what a log remembers of producers.
+    """The limits on the producers that a log remembers.
 
     Attributes:
-        producer_id_expiration_ms: How long a log remembers the sequences of a producer that sends nothing.
-        producers_max: The number of producers that a log remembers. Beyond it the log forgets those that have sent
-            nothing for the longest time, and have no open transaction there. Kafka has no such limit.
+        producer_id_expiration_ms: How long a log remembers the sequences of an inactive producer.
+        producers_max: The number of producers that a log remembers. Above it, the log forgets the longest inactive ones
+            without an open transaction. Kafka has no such limit.
     """
 
     producer_id_expiration_ms: int = PRODUCER_EXPIRY_MS
@@ -51,13 +51,13 @@ class ProducerStateSettings:
 
 @attrs.frozen
 class AppendedBatch:
-    """A batch that a log has.
+    """A batch in a log.
 
     Attributes:
         base_sequence: The sequence of its first record.
         count: The number of its records.
-        base_offset: The offset of its first record; None if the batch came from another branch of the log, whose
-            records have no offsets in this one yet.
+        base_offset: The offset of its first record; None if the batch came from a divergent leader epoch, whose records
+            have no offsets in this log yet.
         timestamp_ms: When it was appended.
     """
 
@@ -69,11 +69,11 @@ class AppendedBatch:
 
 @attrs.frozen
 class BatchCheck:
-    """Whether a batch is to be appended.
+    """The decision whether to append a batch.
 
     Attributes:
-        error_code: NONE if it is to be appended, or was appended before; otherwise the answer.
-        duplicate_of: The batch as it was appended before, if it was. The answer has its offset.
+        error_code: NONE if it must be appended, or was appended before; otherwise the error.
+        duplicate_of: The batch as it was appended before, if it was. The response has its offset.
     """
 
     error_code: ErrorCode
@@ -82,12 +82,12 @@ class BatchCheck:
 
 @attrs.frozen
 class Gap:
-    """Records that a producer has sent elsewhere, as it seems.
+    """Missing records of a producer, which it has probably sent to another leader.
 
     Attributes:
         producer_epoch: The producer's epoch.
-        base_sequence: The sequence of the first record behind them.
-        noticed_ms: When that one came for the first time.
+        base_sequence: The sequence of the first record after them.
+        noticed_ms: When that record came for the first time.
     """
 
     producer_epoch: int
@@ -97,16 +97,16 @@ class Gap:
 
 @attrs.define
 class ProducerState:
-    """What a log knows about a producer.
+    """The state of a producer in a log.
 
     Attributes:
         producer_epoch: The producer's latest epoch.
         last_timestamp_ms: When it last appended something.
-        last_sequence: The sequence of its last record; -1 if 0 comes next, None if any sequence may come next.
-        appended: The sequences that are known to have been appended in this epoch.
+        last_sequence: The sequence of its last record; -1 if 0 comes next, None if any sequence can come next.
+        appended: The sequences of this epoch that are known to be in the log.
         batches: Its last batches of this epoch.
-        gap: What is missing before the batch that it sends now; None if nothing is.
-        former: The epoch before, and the sequences that are known to have been appended in it.
+        gap: The gap before the batch that it currently sends; None if there is none.
+        former: The previous epoch, and its sequences that are known to be in the log.
     """
 
     producer_epoch: int
@@ -129,7 +129,7 @@ class ProducerState:
         return self.last_sequence is None or base_sequence == (self.last_sequence + 1) % SEQUENCES
 
     def is_older(self, base_sequence: int, count: int) -> bool:
-        """Return whether a batch was appended whose offset is not remembered."""
+        """Return whether a batch was appended before, but its offset is not remembered."""
         if not self.appended.covers(base_sequence, count):
             return False
         first = self.appended.position_of(base_sequence)
@@ -137,20 +137,20 @@ class ProducerState:
         return not any(each < first + count and first < each + length for each, length in remembered)
 
     def check_epoch(self, header: BatchHeader) -> ErrorCode:
-        """Return what is wrong with a batch of another epoch. A later one begins with sequence 0."""
+        """Return the error of a batch of another epoch, or NONE. A later epoch begins with sequence 0."""
         if header.producer_epoch < self.producer_epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if header.base_sequence else ErrorCode.NONE
 
     def check_sequence(self, header: BatchHeader) -> ErrorCode:
-        """Return what is wrong with a batch of this epoch that is not one of the remembered ones."""
+        """Return the error of a batch of this epoch that is not a remembered one, or NONE."""
         if self.is_next(header.base_sequence):
             return ErrorCode.NONE
         is_older = self.is_older(header.base_sequence, header.count)
         return ErrorCode.DUPLICATE_SEQUENCE_NUMBER if is_older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def enter_epoch(self, producer_epoch: int) -> None:
-        """Enter an epoch, in which sequences begin again."""
+        """Enter an epoch, in which sequences start again."""
         self.former = self.producer_epoch, self.appended
         self.producer_epoch = producer_epoch
         self.last_sequence = -1
@@ -158,7 +158,7 @@ class ProducerState:
         self.batches.clear()
 
     def add_batch(self, batch: AppendedBatch) -> None:
-        """Note an appended batch of this epoch."""
+        """Add an appended batch of this epoch."""
         self.gap = None
         self.last_timestamp_ms = batch.timestamp_ms
         if self.appended.add(batch.base_sequence, batch.count):
@@ -169,11 +169,11 @@ class ProducerState:
 class LogProducers:
     """The producers of one log, and their open transactions.
 
-    The owner checks a batch, appends it to the log and notes it here in one step, so that the next batch is checked
-    against it. A duplicate of a batch that is not durable yet is answered when it is.
+    The caller checks a batch, appends it to the log and adds it here in one step, so that the next batch is checked
+    against it. The response to a duplicate of a batch that is not durable yet waits until it is.
 
-    After a restart the owner adds again what it has kept: the last batches of each producer, the first one of each open
-    transaction, and all markers.
+    After a restart the caller adds again what it has stored: the last batches of each producer, the first batch of each
+    open transaction, and all markers.
 
     Args:
         settings: The limits.
@@ -189,22 +189,22 @@ class LogProducers:
 
     @property
     def producers(self) -> dict[int, ProducerState]:
-        """The producers by id, those that were quiet for the longest time first."""
+        """The producers by id, the longest inactive ones first."""
         return self._producers
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        """The offset of the first record of each transaction that no marker has ended, by producer."""
+        """The offset of the first record of each open transaction, by producer."""
         return self._open
 
     def check_batch(self, header: BatchHeader) -> BatchCheck:
-        """Return whether a batch of a client is to be appended.
+        """Decide whether to append a batch of a client.
 
         Args:
             header: The header of the batch. Its offset does not matter.
 
         Returns:
-            The result. Batches without a producer id are always appended.
+            The decision. Batches without a producer id are always appended.
         """
         error = _check_header(header)
         state = self._producers.get(header.producer_id)
@@ -219,17 +219,17 @@ class LogProducers:
         return BatchCheck(error, duplicate)
 
     def is_lasting_gap(self, header: BatchHeader, now_ms: int) -> bool:
-        """Return whether records before a batch are missing for good; `check_batch` has found that they are missing.
+        """Return whether the records before a batch are missing for good, after `check_batch` has found a gap.
 
-        The producer sends the earliest batch again that was not acknowledged. If that is this batch again, all before
-        it were acknowledged: by the other side of a split, whose records come when both sides have met.
+        The producer resends the earliest batch that was not acknowledged. If that is this batch, all earlier ones were
+        acknowledged on the other side of a network partition. Their records come when both sides meet.
 
         Args:
             header: The header of the batch.
             now_ms: The time.
 
         Returns:
-            Whether they will not come. If they may, the producer shall try again.
+            Whether they will not come. Otherwise the producer must retry.
         """
         state = self._producers[header.producer_id]
         gap, found = state.gap, Gap(header.producer_epoch, header.base_sequence, now_ms)
@@ -242,7 +242,7 @@ class LogProducers:
         return not ahead and not 0 <= now_ms - gap.noticed_ms < GAP_WAIT_MS
 
     def has_appended(self, header: BatchHeader) -> bool:
-        """Return whether a batch of this or the former epoch of its producer is known to have been appended."""
+        """Return whether a batch of this or the previous epoch of its producer is known to be in the log."""
         state = self._producers.get(header.producer_id)
         if state is None:
             return False
@@ -251,12 +251,12 @@ class LogProducers:
         return appended is not None and appended.covers(header.base_sequence, header.count)
 
     def add_batch(self, header: BatchHeader, now_ms: int, *, has_offset: bool = True) -> None:
-        """Note a batch that is appended, or that was found in the log, except control batches.
+        """Add a batch that is appended, or that was found in the log, except control batches.
 
         Args:
             header: Its header, with its offset in the log.
-            now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
-            has_offset: Whether it has an offset in the log already.
+            now_ms: The time; for a batch that was found in the log, about when it was appended.
+            has_offset: Whether it already has an offset in the log.
         """
         known = self._producers.get(header.producer_id)
         if header.producer_id < 0 or (known is not None and header.producer_epoch < known.producer_epoch):
@@ -270,11 +270,11 @@ class LogProducers:
             self._forget_quietest()
 
     def add_marker(self, marker: Marker, now_ms: int) -> None:
-        """Note a control batch that is appended, or that was found in the log.
+        """Add a transaction marker that is appended, or that was found in the log.
 
         Args:
-            marker: What it says.
-            now_ms: The time; for a batch that was found in the log, when it was appended, or about that.
+            marker: The marker.
+            now_ms: The time; for a marker that was found in the log, about when it was appended.
         """
         state = self._producers.get(marker.producer_id)
         if state is not None and marker.producer_epoch < state.producer_epoch:
@@ -283,7 +283,7 @@ class LogProducers:
         self._open.pop(marker.producer_id, None)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have sent nothing for too long. Later batches of theirs may have any sequence."""
+        """Forget producers that have been inactive for too long. Their next batches can have any sequence."""
         until_ms = now_ms - self._settings.producer_id_expiration_ms
         for producer_id, state in list(self._producers.items()):
             if state.last_timestamp_ms > until_ms:
@@ -292,7 +292,7 @@ class LogProducers:
                 del self._producers[producer_id]
 
     def _enter_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerState:
-        """Return the state of a producer, which is in this epoch and has moved to the end."""
+        """Return the state of a producer, moved to the end, in this epoch."""
         state = self._producers.pop(producer_id, None) or ProducerState(producer_epoch, now_ms)
         if producer_epoch > state.producer_epoch:
             state.enter_epoch(producer_epoch)
@@ -307,7 +307,7 @@ class LogProducers:
 
 
 def _check_header(header: BatchHeader) -> ErrorCode:
-    """Return what is wrong with a batch of a client, whatever came before."""
+    """Return the error of a client's batch that does not depend on earlier ones, or NONE."""
     if header.producer_id < 0:
         is_valid = not header.is_transactional
     else:

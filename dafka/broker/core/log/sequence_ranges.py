@@ -1,23 +1,23 @@
-"""Which records of a producer a log has, by their sequences.
+"""Ranges of a producer's sequences that a log has.
 
-Mostly that is one range. It is several where a log's availability is "branch": what a producer has sent to the other
-side of a split is missing until both sides have met, and comes behind later records then.
+Usually there is one range. There are several if the availability of the log is "branch": the records that a producer
+sent to the other side of a network partition are missing until both sides meet. They are appended after later ones.
 """
 
 from __future__ import annotations
 
 SEQUENCES = 2**31
-"""The number of different sequences. After the last one comes 0 again."""
+"""The number of different sequences. After the last one, sequences continue at 0."""
 
 RANGES_MAX = 64
-"""The ranges that are remembered of one producer. The earliest ones are forgotten."""
+"""The number of ranges that are remembered of one producer. The earliest ones are forgotten."""
 
 
 class SequenceRanges:
-    """Ranges of sequences. Each sequence has a position, which goes on where sequences begin again.
+    """Ranges of sequences. Each sequence has a position, which continues to grow where sequences continue at 0.
 
     Attributes:
-        end: The position after the last sequence; that of the first one if there is none.
+        end: The position after the last sequence, or the first position if there is none.
     """
 
     __slots__ = ("_ranges", "end")
@@ -27,7 +27,7 @@ class SequenceRanges:
         self._ranges: list[list[int]] = []
 
     def position_of(self, sequence: int) -> int:
-        """Return the position of a sequence: the one that is nearest to the end."""
+        """Return the position of a sequence that is nearest to the end."""
         ahead = (sequence - self.end) % SEQUENCES
         return self.end + (ahead if ahead < SEQUENCES // 2 else ahead - SEQUENCES)
 
@@ -39,7 +39,7 @@ class SequenceRanges:
             count: Their number.
 
         Returns:
-            Whether they are behind all others.
+            Whether they are after all others.
         """
         ranges = self._ranges
         first = self.position_of(base_sequence) if ranges else base_sequence
@@ -58,10 +58,10 @@ class SequenceRanges:
         return is_last
 
     def covers(self, base_sequence: int, count: int) -> bool:
-        """Return whether all of these sequences are here."""
+        """Return whether all of these sequences are included."""
         first = self.position_of(base_sequence)
         return any(each[0] <= first and first + count <= each[1] for each in self._ranges)
 
     def _forget_before(self, position: int) -> None:
-        """Forget sequences that are too far back to be told from those to come."""
+        """Forget sequences that are too far back to be distinguished from future ones."""
         self._ranges[:] = [[max(first, position), end] for first, end in self._ranges if end > position]

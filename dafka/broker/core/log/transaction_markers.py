@@ -1,4 +1,4 @@
-"""The end of a transaction in a log, as Kafka's control batches say it."""
+"""The transaction markers of Kafka's control batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Marker(NamedTuple):
-    """The end of a transaction in a log."""
+    """A transaction marker in a log."""
 
     producer_id: int
     producer_epoch: int

@@ -1,1 +1,1 @@
-"""Topics, brokers, and which broker keeps which log."""
+"""The metadata of a cluster: topics, brokers, and the replicas of each log."""

@@ -1,15 +1,15 @@
-"""Balancing: which brokers keep the logs that one broker leads, as brokers come, go, fill up and are taken away.
+"""Balances replicas: decides which brokers store the logs that one broker leads, as brokers come, go and fill up.
 
-A leader changes the replicas of its logs one step at a time. A broker that has died for good is replaced in one step.
-A broker that can still give what it holds goes in two steps: its successor is added, and the broker is removed when
+A leader changes the replicas of its logs one step at a time. A broker that is dead for good is replaced in one step. A
+broker that can still provide its data is replaced in two: its successor is added first, and the broker is removed when
 all others are in sync.
 
 New logs are placed by the same plan, so that a log which was just placed stays where it is. Nothing moves unless
-something has changed: see `Reason`. A broker that has come, or come back, says that it awaits its share, until it has
-got it; only then, and only to such brokers, logs move from brokers that keep more.
+something has changed: see `Reason`. A broker that is new, or has come back, announces that it awaits its share, until
+it has it. Logs move from more loaded brokers only then, and only to such brokers.
 
-Rebalancing needs no coordinator: every broker knows the replicas of all logs, so every one computes the same moves,
-and carries out those of its own logs.
+Balancing needs no coordinator: every broker knows the replicas of all logs, so each computes the same moves, and
+executes those of its own logs.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from dafka.broker.core.metadata.replica_placement import BrokerSpace, choose_rep
 from dafka.protocol.rendezvous import weigh_node
 
 RETRY_S = 5.0
-"""How long a change may take until it is asked for again."""
+"""How long a reassignment can take until it is requested again."""
 
 PLANNING_S = 5.0
-"""The time between two attempts at rebalancing."""
+"""The time between two plans."""
 
 SHARE_S = 10.0
-"""How long no log has been meant for a broker that awaits its share until it has got it. It may hear of logs late."""
+"""A broker has its share when no log was planned for it for this time, in seconds. It can hear of logs late."""
 
 
 class Reason(Enum):
-    """Why a log gets other replicas."""
+    """The reason why the replicas of a log change."""
 
     ASKED = "an operator has named the brokers that keep it"
     DRAINED = "a broker that keeps it is drained"
@@ -50,10 +50,10 @@ class BalancerSettings:
     """When replicas are changed, and how many at once.
 
     Attributes:
-        replace_replicas_after_s: How long a broker may be dead until its replicas are replaced.
-        full_bytes: A broker with less free space than this gets no replicas, and leads nothing if another one can.
-        moves_max: Of how many logs a leader copies to further replicas at once, and how many logs a broker receives at
-            once when replicas are rebalanced.
+        replace_replicas_after_s: How long a broker can be dead until its replicas are replaced.
+        full_bytes: A broker with less free space gets no replicas, and leads only logs that no other replica can lead.
+        moves_max: How many logs a leader copies to added replicas at once, and how many logs a broker receives at once
+            when replicas are rebalanced.
     """
 
     replace_replicas_after_s: float = 60.0
@@ -63,15 +63,15 @@ class BalancerSettings:
 
 @attrs.frozen
 class LogPlacement:
-    """A log, as balancing sees it.
+    """A log, as the balancer sees it.
 
     Attributes:
         name: Its name.
         leader: Its leader; empty if it has none.
         replicas: Its replicas.
-        wanted: How many replicas it is meant to have.
-        in_sync: Those that hold all of it; only the leader has to say so.
-        is_fixed: Whether an operator has named its replicas, so that they stay.
+        wanted: How many replicas it should have.
+        in_sync: The replicas in sync. Only needed at the leader.
+        is_fixed: Whether an operator has chosen its replicas, so that they stay.
     """
 
     name: str
@@ -84,11 +84,11 @@ class LogPlacement:
 
 @attrs.frozen
 class Reassignment:
-    """A log gets other replicas.
+    """A change of a log's replicas.
 
     Attributes:
         log: Its name.
-        replicas: The replicas.
+        replicas: Its new replicas.
         reason: Why.
     """
 
@@ -103,14 +103,14 @@ class _Cluster:
 
     Attributes:
         alive: The living brokers.
-        leaving: Those whose replicas are replaced as soon as their successors are in sync.
-        gone: Those that have been dead for too long.
+        leaving: The brokers whose replicas are replaced as soon as their successors are in sync.
+        gone: The brokers that have been dead for too long.
         spaces: The living brokers, as placement sees them.
-        usable: Those that take further replicas.
+        usable: The brokers that accept more replicas.
         racks: The rack of each broker.
-        sharing: Those that await their share.
-        loads: How many replicas each broker has, without those that are about to be removed.
-        surplus: The replicas that each log has too many, if it has any.
+        sharing: The brokers that await their share.
+        loads: How many replicas each broker has, without those that will be removed.
+        surplus: The surplus replicas of each log that has any.
     """
 
     alive: frozenset[str]
@@ -129,18 +129,18 @@ class _Cluster:
             return tuple(replicas)
         return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
 
-    def choose_surplus(self, log: LogPlacement, further: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return the replicas that a log has too many.
+    def choose_surplus(self, log: LogPlacement, added: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the surplus replicas of a log.
 
         Args:
             log: The log.
-            further: Replicas that it gets.
+            added: Replicas that it gets in addition.
 
         Returns:
-            The replicas: first those from racks that have most of its replicas, then those of brokers that await no
-            share, then those of the most loaded brokers, which may be the leader.
+            The replicas: first those in racks with the most replicas of the log, then those of brokers that await no
+            share, then those of the most loaded brokers. The leader can be one of them.
         """
-        kept = list(self.staying((*log.replicas, *further)))
+        kept = list(self.staying((*log.replicas, *added)))
         found = []
         while len(kept) > log.wanted:
             used = Counter(self.racks.get(each, "") for each in kept)
@@ -160,7 +160,7 @@ class _Cluster:
 
 
 class Balancer:
-    """Decides on which brokers the logs are kept that one broker leads.
+    """Decides which brokers store the logs that one broker leads.
 
     Args:
         own: The address of that broker.
@@ -171,36 +171,36 @@ class Balancer:
         self._own = own
         self._settings = settings
         self._dead_since: dict[str, float] = {}
-        self._asked: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._requested: dict[str, tuple[tuple[str, ...], float]] = {}
         self._next_plan_at = float("-inf")
         self._shared_at: float | None = None
         self._has_share = False
         self._cluster: _Cluster | None = None
-        self._unfit: frozenset[str] = frozenset()
+        self._ineligible: frozenset[str] = frozenset()
         self._handed_over: dict[str, frozenset[str]] = {}
         self._replaced: frozenset[str] = frozenset()
 
     def ineligible_leaders(self, log: str) -> frozenset[str]:
-        """Return the brokers that may lead a log only if no other replica can, as of the last call of `advance`."""
+        """Return the brokers that lead a log only if no other replica can, as of the last call of `advance`."""
         handed_over = self._handed_over.get(log)
-        return self._unfit if handed_over is None else self._unfit | handed_over
+        return self._ineligible if handed_over is None else self._ineligible | handed_over
 
     @property
     def replaced(self) -> frozenset[str]:
-        """The brokers whose replicas get successors: those that are drained, or were dead for too long."""
+        """The brokers whose replicas get successors: those that are drained, or have been dead for too long."""
         return self._replaced
 
     @property
     def has_share(self) -> bool:
-        """Whether this broker has awaited its share of the logs, and has got it by now."""
+        """Whether this broker has awaited its share of the logs, and now has it."""
         return self._has_share
 
     def explain(self, log: LogPlacement, assigned: tuple[str, ...] = ()) -> Reason | None:
-        """Return why a log is getting other replicas, as of the last call of `advance`; None if it gets none.
+        """Return why the replicas of a log are changing, as of the last call of `advance`; None if they are not.
 
         Args:
             log: The log.
-            assigned: The replicas that an operator has named; none if brokers choose them.
+            assigned: The replicas that an operator has chosen; none if the balancer chooses them.
 
         Returns:
             The reason.
@@ -218,7 +218,7 @@ class Balancer:
             return Reason.SURPLUS if cluster.sharing.isdisjoint(log.replicas) else Reason.SHARE
         return Reason.MISSING if missing else None
 
-    def place(
+    def place_logs(
         self,
         brokers: Iterable[BrokerRegistration],
         alive: Collection[str],
@@ -233,14 +233,14 @@ class Balancer:
         Args:
             brokers: All brokers, living or not.
             alive: The living ones.
-            logs: All logs that there are.
-            names: The names of the new ones.
-            wanted: How many replicas each is meant to have.
+            logs: All existing logs.
+            names: The names of the new logs.
+            wanted: How many replicas each should have.
             now: The time in seconds.
-            unwritable: The living brokers whose storages take no records.
+            unwritable: The living brokers that cannot write.
 
         Returns:
-            The replicas of each new log; this broker alone if no broker takes replicas.
+            The replicas of each new log; this broker alone if no broker accepts replicas.
         """
         cluster = self._survey(list(brokers), frozenset(alive), unwritable, list(logs), now)
         placed: list[tuple[str, ...]] = []
@@ -258,38 +258,38 @@ class Balancer:
         now: float,
         unwritable: frozenset[str] = frozenset(),
     ) -> list[Reassignment]:
-        """Return the logs whose replicas are to be changed next.
+        """Return the logs whose replicas change next.
 
         Args:
             brokers: All brokers, living or not.
             alive: The living ones.
-            logs: All logs of the cluster; those that are led elsewhere serve to count the replicas of each broker.
+            logs: All logs of the cluster. The logs of other leaders serve to count the replicas of each broker.
             now: The time in seconds.
-            unwritable: The living brokers whose storages take no records.
+            unwritable: The living brokers that cannot write.
 
         Returns:
-            The changes, which the caller makes at once. One that fails is asked for again some time later.
+            The changes, which the caller makes at once. One that fails is requested again some time later.
         """
         found = sorted(logs, key=lambda log: log.name)
         cluster = self._survey(list(brokers), frozenset(alive), unwritable, found, now)
         led = [each for each in found if each.leader == self._own and not each.is_fixed]
-        self._forget_answered(led, now)
+        self._forget_finished(led, now)
         changes = [
             Reassignment(log.name, replicas, self.explain(log) or Reason.SURPLUS)
             for log in led
-            if log.name not in self._asked and (replicas := self._without_surplus(log, cluster)) != log.replicas
+            if log.name not in self._requested and (replicas := self._without_surplus(log, cluster)) != log.replicas
         ]
-        busy = {each.log for each in changes} | self._asked.keys()
-        room = self._settings.moves_max - sum(
-            log.name in self._asked or (log.name not in busy and self._is_catching_up(log, cluster)) for log in led
+        busy = {each.log for each in changes} | self._requested.keys()
+        capacity = self._settings.moves_max - sum(
+            log.name in self._requested or (log.name not in busy and self._is_catching_up(log, cluster)) for log in led
         )
         waiting = [log for log in led if log.name not in busy and self._missing(log, cluster)]
         waiting.sort(key=lambda log: (len(cluster.alive.intersection(log.in_sync)), log.name))
         changes += [
             Reassignment(log.name, self._with_missing(log, cluster), self.explain(log) or Reason.MISSING)
-            for log in waiting[: max(room, 0)]
+            for log in waiting[: max(capacity, 0)]
         ]
-        room -= len(waiting)
+        capacity -= len(waiting)
         plan = self._share(found, cluster, now)
         idle = [
             each
@@ -297,13 +297,13 @@ class Balancer:
             if each[0].leader == self._own and each[0].name not in busy and not self._is_catching_up(each[0], cluster)
         ]
         changes += [
-            Reassignment(log.name, (*log.replicas, broker), Reason.SHARE) for log, broker in idle[: max(room, 0)]
+            Reassignment(log.name, (*log.replicas, broker), Reason.SHARE) for log, broker in idle[: max(capacity, 0)]
         ]
         replicas_of = {log.name: log.replicas for log in led}
-        self._asked.update((each.log, (replicas_of[each.log], now)) for each in changes)
+        self._requested.update((each.log, (replicas_of[each.log], now)) for each in changes)
         return changes
 
-    # What is known
+    # State
 
     def _survey(
         self,
@@ -322,7 +322,7 @@ class Balancer:
         )
         full = unwritable | {each.address for each in brokers if each.free_bytes < self._settings.full_bytes}
         leaving = frozenset(each.address for each in brokers if each.is_draining)
-        self._unfit = full | leaving
+        self._ineligible = full | leaving
         self._replaced = gone | leaving
         usable = alive - full - leaving
         spaces = tuple(
@@ -344,18 +344,18 @@ class Balancer:
                     self._handed_over[log.name] = frozenset({log.leader})
         return cluster
 
-    def _forget_answered(self, led: list[LogPlacement], now: float) -> None:
-        """Forget the changes that were made, or that have taken too long."""
+    def _forget_finished(self, led: list[LogPlacement], now: float) -> None:
+        """Forget the requested changes that were made, or that have taken too long."""
         replicas_of = {log.name: log.replicas for log in led}
-        self._asked = {
+        self._requested = {
             name: (before, at)
-            for name, (before, at) in self._asked.items()
+            for name, (before, at) in self._requested.items()
             if replicas_of.get(name) == before and at <= now < at + RETRY_S
         }
 
     @staticmethod
     def _is_catching_up(log: LogPlacement, cluster: _Cluster) -> bool:
-        """Return whether a replica copies the log."""
+        """Return whether a replica is still copying the log."""
         return any(each in cluster.alive and each not in log.in_sync for each in log.replicas)
 
     # Steps
@@ -363,8 +363,8 @@ class Balancer:
     def _without_surplus(self, log: LogPlacement, cluster: _Cluster) -> tuple[str, ...]:
         """Return the replicas of a log without those that have a successor.
 
-        It keeps all of them until the living ones in sync are more than half of the rest: without those that are
-        drained, a dead one could be half of all, and nothing more would be acknowledged.
+        It keeps all of them until the living replicas in sync are more than half of the rest. Without the drained ones,
+        a dead replica could be half of all, and nothing more would be acknowledged.
         """
         staying = cluster.staying(log.replicas)
         removed: set[str] = set()
@@ -383,15 +383,15 @@ class Balancer:
 
     @staticmethod
     def _missing(log: LogPlacement, cluster: _Cluster) -> int:
-        """Return how many replicas a log gets."""
+        """Return how many replicas a log needs and can get."""
         staying = cluster.staying(log.replicas)
         return max(min(log.wanted - len(staying), len(cluster.usable.difference(staying))), 0)
 
     def _with_missing(self, log: LogPlacement, cluster: _Cluster) -> tuple[str, ...]:
-        """Return the replicas of a log with those that it lacks, instead of brokers that have died for good."""
+        """Return the replicas of a log with new ones for those that are missing or dead for good."""
         staying = cluster.staying(log.replicas)
         gone = [each for each in log.replicas if each in cluster.gone]
-        # Acknowledgements wait for more than half of the replicas: let those in sync remain more than half.
+        # Acknowledgements wait for more than half of the replicas, so the replicas in sync must remain more than half.
         spare = 2 * sum(each in log.in_sync for each in log.replicas) - 1 - len(log.replicas)
         count = max(min(self._missing(log, cluster), spare + len(gone)), 1)
         chosen = choose_replicas(log.name, cluster.spaces, len(staying) + count, cluster.loads, staying)
@@ -399,7 +399,7 @@ class Balancer:
         return (*(each for each in log.replicas if each not in gone[:count]), *chosen[len(staying) :])
 
     def _share(self, logs: list[LogPlacement], cluster: _Cluster, now: float) -> list[tuple[LogPlacement, str]]:
-        """Return the logs that get a replica on a broker that awaits its share, if it is time to plan that."""
+        """Return the logs that get a replica on a broker that awaits its share, if a plan is due."""
         if self._own not in cluster.sharing:
             self._shared_at = None
         elif self._shared_at is None or now < self._shared_at:
@@ -422,14 +422,14 @@ class Balancer:
     def _plan_moves(
         self, logs: list[LogPlacement], cluster: _Cluster, receiving: Counter[str]
     ) -> list[tuple[LogPlacement, str]]:
-        """Return the logs that get a replica on a broker that awaits its share: the same ones at every broker.
+        """Return the logs that get a replica on a broker that awaits its share. Every broker plans the same ones.
 
-        Each comes from the most loaded broker, so that as few as possible move.
+        Each replica comes from the most loaded broker, so that as few as possible move.
 
         Args:
             logs: All logs.
             cluster: The brokers.
-            receiving: How many logs each broker is receiving, which is added to.
+            receiving: How many logs each broker is receiving. The planned ones are added.
 
         Returns:
             The logs, each with the broker.

@@ -1,4 +1,4 @@
-"""The brokers of a cluster: who they are, where clients reach them, and which of them are alive."""
+"""The brokers of a cluster: their registrations, and which of them are alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
 BROKERS_TOPIC = "$brokers"
-"""Where each broker describes itself, in its own partition."""
+"""The topic in which each broker registers, in its own partition."""
 
 BROKER_VERSION = 1
 """The version of these records."""
@@ -21,24 +21,24 @@ BROKER_VERSION = 1
 
 @attrs.frozen(kw_only=True)
 class BrokerRegistration:
-    """A broker, as it describes itself.
+    """The registration of a broker: what it publishes about itself.
 
     Attributes:
         address: Its node address, which is that of its storage.
-        number: Its number, by which clients of Kafka know it; unique in the cluster, from 0 to `EPOCH_STEP`.
+        number: Its number, the broker id of Kafka; unique in the cluster, from 0 to `EPOCH_STEP`.
         rack: Its rack or zone; empty if it has none.
-        kafka_listener: Where clients of Kafka reach it, `HOST:PORT`; empty if they do not.
+        kafka_listener: Where Kafka clients reach it, `HOST:PORT`; empty if they do not.
         http_url: Where HTTP clients reach it; empty if they do not.
         free_bytes: The free space of its storage, in bytes.
-        is_draining: Whether it hands its logs to other brokers, to be taken away.
-        under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
-        forwarding_key: What brokers sign with that forward requests of clients to it; new at each start, and empty if
-            all brokers have the same secret file.
-        is_starting: Whether it has not looked for the other brokers yet, of which one may have its number.
-        has_set_number: Whether its number is a setting; otherwise it has chosen it.
+        is_draining: Whether it hands its logs to other brokers before it is removed.
+        under_replicated_logs: How many of the logs that it leads have fewer replicas in sync than they should.
+        forwarding_key: The key with which brokers sign client requests that they forward to it; new at each start, and
+            empty if all brokers have the same secret file.
+        is_starting: Whether it has not looked for other brokers yet. One of them can have its number.
+        has_set_number: Whether its number is configured; otherwise it has chosen it.
         has_left: Whether it has left the cluster, because another broker has its number.
-        awaits_share: Whether it gets logs from brokers that keep more: it is new, was drained, or was replaced while it
-            was away, and keeps fewer than the others since.
+        awaits_share: Whether it gets logs from more loaded brokers: it is new, was drained, or was replaced while it
+            was away, and has had fewer logs than the others since then.
     """
 
     address: str
@@ -56,9 +56,9 @@ class BrokerRegistration:
     has_left: bool = False
 
     def yields_number(self, other: BrokerRegistration) -> bool:
-        """Return whether this broker gives up its number to another one that has the same.
+        """Return whether this broker must give up its number to another one that has the same.
 
-        A broker that has just started does, then one that has chosen its number, then the one with the larger address.
+        A broker that has just started must, then one that has chosen its number, then the one with the larger address.
         """
         return self.number == other.number and self._yielding > other._yielding
 
@@ -68,14 +68,14 @@ class BrokerRegistration:
 
 
 class Brokers:
-    """The brokers of a cluster, as far as one of them knows. It is among them, and always alive.
+    """The brokers of a cluster, as far as one of them knows. It is one of them, and always alive.
 
     Args:
-        own: The broker that knows them.
-        timeout_s: After how many seconds without a sign of life a broker counts as dead.
+        own: The registration of this broker.
+        timeout_s: After how many seconds without a heartbeat a broker counts as dead.
 
     Attributes:
-        own: The broker that knows them.
+        own: The registration of this broker.
     """
 
     def __init__(self, own: BrokerRegistration, timeout_s: float) -> None:
@@ -98,10 +98,10 @@ class Brokers:
         return [each for each in self.all() if each.address in self._alive]
 
     def advertised(self) -> list[BrokerRegistration]:
-        """Return the brokers that clients are told of, by number.
+        """Return the brokers that clients see, by number.
 
-        These are the living ones. While this broker hears fewer than half of those that it has listed, it goes on
-        listing them: more likely it is cut off than they are dead.
+        These are the living ones. While this broker hears fewer than half of the brokers that it advertised last, it
+        still advertises them: it is more likely cut off than they are dead.
         """
         return [each for each in self.all() if each.address in self._advertised]
 
@@ -114,22 +114,22 @@ class Brokers:
         return self.own if address == self.own.address else self._known.get(address)
 
     def find_number(self, number: int) -> BrokerRegistration | None:
-        """Return the broker with a number, a living one before others; None if there is none."""
+        """Return the broker with a number, preferably a living one; None if there is none."""
         return next((each for each in (*self.living(), *self.all()) if each.number == number), None)
 
-    def leader_of(self, leadership: LeaderAndIsr) -> str:
-        """Return the address of the broker that clients are told as the leader of a log; empty if there is none."""
-        if leadership.is_led:
+    def leader_of(self, leader_and_isr: LeaderAndIsr) -> str:
+        """Return the address that clients get as the leader of a log; empty if there is none."""
+        if leader_and_isr.is_led:
             return self.own.address
-        return leadership.leader if self.is_alive(leadership.leader) else leadership.presumed_leader
+        return leader_and_isr.leader if self.is_alive(leader_and_isr.leader) else leader_and_isr.presumed_leader
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other broker was ever known."""
+        """Whether no other broker has ever been known."""
         return not self._known
 
     def rivals(self) -> list[BrokerRegistration]:
-        """Return the living brokers that have the number of the one that knows them."""
+        """Return the other living brokers with this broker's number."""
         return [each for each in self.living() if each.number == self.own.number and each is not self.own]
 
     @property
@@ -139,22 +139,22 @@ class Brokers:
 
     @property
     def unwritable(self) -> frozenset[str]:
-        """The addresses of the living brokers whose storages take no records, such as on a full disk."""
+        """The addresses of the living brokers that cannot write, for example because their disk is full."""
         return self._unwritable
 
-    def note(self, broker: BrokerRegistration) -> None:
-        """Take in how another broker describes itself."""
+    def record_registration(self, broker: BrokerRegistration) -> None:
+        """Record the registration of another broker."""
         if broker.address != self.own.address:
             self._known[broker.address] = broker
 
-    def heard(self, address: str, now: float) -> None:
-        """Note a sign of life of a broker."""
+    def record_heartbeat(self, address: str, now: float) -> None:
+        """Record a heartbeat of a broker."""
         self._heard[address] = now
 
     def expect(self, address: str, now: float) -> None:
-        """Take a broker for alive that was known before this one was restarted.
+        """Count a broker as alive that was known before this one was restarted.
 
-        It may lead logs, and count on this broker, which has heard it a moment ago, not to follow another one.
+        It can lead logs. This broker heard it a moment ago, so it relies on this broker not to follow another leader.
         """
         self._heard.setdefault(address, now)
 
@@ -164,7 +164,7 @@ class Brokers:
         At least two others have to vote: a log with two voters has no quorum without this broker.
 
         Args:
-            can_write: Whether the storage of this broker takes records.
+            can_write: Whether this broker can write.
 
         Returns:
             Whether they may.
@@ -172,41 +172,41 @@ class Brokers:
         return not can_write and len(self.alive - self._failing - {self.own.address}) >= 2
 
     def may_answer(self, address: str, *, can_write: bool) -> bool:
-        """Return whether replicas know already what the round of a broker says: until then they may elect another.
+        """Return whether replicas already know the state in a broker's round. Before, they can elect another leader.
 
         Args:
             address: The broker.
-            can_write: Whether its storage takes records, which the round says.
+            can_write: Whether it can write, according to the round.
 
         Returns:
-            Whether they do, as of the last `check_alive`.
+            Whether they know it, as of the last `check_alive`.
         """
         return address in self._alive and can_write is (address not in self._unwritable)
 
-    def note_storage(self, address: str, *, can_write: bool) -> None:
-        """Note whether the storage of a broker takes records."""
+    def record_storage(self, address: str, *, can_write: bool) -> None:
+        """Record whether a broker can write."""
         if can_write:
             self._failing.discard(address)
         else:
             self._failing.add(address)
 
     def silent_s(self, address: str, now: float) -> float:
-        """Return for how many seconds another broker has given no sign of life; infinity if it never has."""
+        """Return for how many seconds another broker has sent no heartbeat; infinity if it never has."""
         return now - self._heard.get(address, float("-inf"))
 
     def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
-        """Find out who is alive and can write, and return whether that has changed.
+        """Update which brokers are alive and can write. Return whether anything has changed.
 
         Args:
             now: The time.
-            stalled_s: For how many seconds this broker itself has done nothing, so that signs of life wait unread.
+            stalled_s: For how many seconds this broker itself has stalled, so that heartbeats wait unread.
 
         Returns:
-            Whether it has changed.
+            Whether anything has changed.
         """
         if stalled_s:
             self._heard = {each: at + stalled_s for each, at in self._heard.items()}
-        self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock may be set back
+        self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock can be set back
         members = (each for each, broker in self._known.items() if not broker.has_left)
         living = {each for each in members if now - self._heard.get(each, float("-inf")) < self._timeout_s}
         before = self._alive, self._unwritable
@@ -224,14 +224,14 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 
 
 def decode_broker(address: str, value: bytes) -> BrokerRegistration:
-    """Return a broker.
+    """Return the registration of a broker.
 
     Args:
-        address: The address of the partition that the record is in.
-        value: What `encode_broker` or an earlier version of it has returned.
+        address: The address of the partition that contains the record.
+        value: A value returned by `encode_broker` or by an earlier version of it.
 
     Returns:
-        The broker.
+        The registration.
 
     Raises:
         StorageFormatError: The value is malformed, or a newer version of dafka has written it.

@@ -1,4 +1,4 @@
-"""Who leads a log, who keeps it, and which replicas are in sync."""
+"""The leader of a log, its replicas, and which of them are in sync."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import attrs
 
 
 class ReplicaSet:
-    """What names the replicas of a log, and those of them that still copy it."""
+    """The replicas of a log, and the learners among them."""
 
     __slots__ = ()
 
@@ -15,25 +15,25 @@ class ReplicaSet:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """The replicas that count for majorities."""
+        """The replicas that count for a quorum."""
         return tuple(each for each in self.replicas if each not in self.learners) if self.learners else self.replicas
 
 
 @attrs.frozen
 class LeaderAndIsr(ReplicaSet):
-    """Who leads a log, and who keeps it, as far as a broker knows.
+    """The leader and the replicas of a log, as far as a broker knows.
 
     Attributes:
         leader: The address of the leader; empty if there is none at present.
-        presumed_leader: The last known leader, if this broker does not hear most of the replicas and cannot know
-            whether there is another leader by now. Otherwise empty.
+        presumed_leader: The last known leader, if this broker does not hear most of the replicas, so that it cannot
+            know whether there is another leader. Otherwise empty.
         epoch: The leader epoch.
-        is_led: Whether this broker leads the log, and may append to it.
-        replicas: The brokers that keep the log.
-        in_sync: Those of them that have all of it, as far as the leader knows, without those that still join; only at
+        is_led: Whether this broker leads the log, and can append to it.
+        replicas: The replicas.
+        in_sync: The replicas in sync, as far as the leader knows, without those that are still joining. Only known at
             the leader.
-        learners: Those of the replicas that copy the log, and do not count for majorities yet.
-        is_follower_readable: Whether clients may read the log up to `high_watermark` at brokers that do not lead it.
+        learners: The replicas that copy the log, and do not count for a quorum yet.
+        is_follower_readable: Whether clients can read the log up to `high_watermark` at followers.
     """
 
     leader: str

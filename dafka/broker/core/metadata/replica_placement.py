@@ -1,6 +1,6 @@
-"""Placement: on which brokers the replicas of a log are put.
+"""Chooses the brokers for the replicas of a log.
 
-`Balancer` places new logs by it, and replaces replicas by it, so that both follow one plan.
+`Balancer` uses it to place new logs and to replace replicas, so both follow one plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BrokerSpace:
         broker: Its address.
         free_bytes: The free space of its storage.
         rack: Its rack or zone; empty if it has none.
-        takes_replicas: Whether it may get further replicas: it is neither full nor drained.
+        takes_replicas: Whether it accepts more replicas: it is neither full nor drained.
     """
 
     broker: str
@@ -38,18 +38,18 @@ def choose_replicas(
 ) -> tuple[str, ...]:
     """Choose the replicas of a log.
 
-    Each further replica goes to one of the racks that have the fewest of its replicas, there to a broker that keeps the
-    fewest logs, and of these to the one with most free space.
+    Each added replica goes to a rack with the fewest replicas of the log, there to a broker with the fewest logs, and
+    of these to the one with the most free space.
 
     Args:
-        log: The name of the log, which decides between brokers that are equal in all this.
+        log: The name of the log, which decides between equal brokers.
         brokers: The living brokers.
         count: The number of replicas.
         loads: How many replicas each broker has.
-        kept: The brokers that are replicas and remain so.
+        kept: The replicas that stay.
 
     Returns:
-        The replicas, those that are kept first; fewer than `count` if there are not enough brokers.
+        The replicas, the kept ones first; fewer than `count` if there are not enough brokers.
     """
     racks = {each.broker: each.rack for each in brokers}
     chosen = list(kept)

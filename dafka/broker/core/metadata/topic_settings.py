@@ -1,4 +1,4 @@
-"""The settings that a topic can have. They have the names of Kafka's."""
+"""The settings of topics, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dafka.config import BATCH_BYTES_MAX, Config
 
 
 class SettingKind(Enum):
-    """What the value of a setting is."""
+    """The type of a setting's value."""
 
     STRING = "string"
     INT = "int"
@@ -26,8 +26,8 @@ class TopicSetting(NamedTuple):
     Attributes:
         name: The name.
         value: The value.
-        is_own: Whether the topic has it; otherwise it is the broker's default.
-        kind: What the value is.
+        is_own: Whether the topic has its own value; otherwise it is the broker's default.
+        kind: The type of the value.
     """
 
     name: str
@@ -64,7 +64,7 @@ DELETE, COMPACT = "delete", "compact"
 """The parts of the setting `cleanup.policy`: whether retention applies, and whether the topic is compacted."""
 
 MAJORITY, BRANCH = "majority", "branch"
-"""The values of the setting `availability`: who may write to a log while brokers do not reach each other."""
+"""The values of the setting `availability`: who can write to a log during a network partition."""
 
 _REPLICAS_MIN = "1"
 
@@ -124,17 +124,17 @@ TOPIC_SETTING_NAMES = tuple(_RULES)
 
 
 def availability_of(topic: Topic) -> str:
-    """Return who may write to a topic's logs while brokers do not reach each other: `MAJORITY` or `BRANCH`."""
+    """Return who can write to a topic's logs during a network partition: `MAJORITY` or `BRANCH`."""
     return topic.settings.get("availability", MAJORITY)
 
 
 def replicas_min_of(topic: Topic) -> int:
-    """Return how many replicas must be in sync to write to a topic's logs with acknowledgements of all."""
+    """Return how many replicas must be in sync for writes to a topic's logs with `acks=all`."""
     return int(topic.settings.get("min.insync.replicas", _REPLICAS_MIN))
 
 
 def is_compacted(topic: Topic, config: Config) -> bool:
-    """Return whether only the last record of each key of a topic stays."""
+    """Return whether a topic retains only the last record of each key."""
     return COMPACT in _split(_cleanup_policy(topic, config))
 
 
@@ -143,7 +143,7 @@ def _cleanup_policy(topic: Topic, config: Config) -> str:
 
 
 def find_setting_problem(name: str, value: str) -> str:
-    """Return why a topic cannot have a setting; empty if it can."""
+    """Return why a setting of a topic is invalid; empty if it is valid."""
     rule = _RULES.get(name)
     if rule is None:
         return f"a topic has the settings {', '.join(_RULES)}, and not {name!r}"
@@ -151,7 +151,7 @@ def find_setting_problem(name: str, value: str) -> str:
 
 
 def find_settings_problem(settings: Mapping[str, str]) -> str:
-    """Return why a topic cannot have settings; empty if it can."""
+    """Return why settings of a topic are invalid; empty if they are valid."""
     return next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
 
 

@@ -1,13 +1,13 @@
-"""What brokers have written of topics, and which topics there are because of it.
+"""Merges the topic records of all brokers into one table of topics.
 
-Each broker writes the topics that it creates, changes and deletes in a partition of its own. Other brokers learn of
-them in any order: some at a start, some later, together or one by one. So what is learned is a set to which records are
-only added, and the topics are a function of this set:
+Each broker writes the topics that it creates, changes and deletes in its own partition. Other brokers learn of them in
+any order, at a start or later, together or one by one. So the known records are a set that only grows, and the topics
+are a function of this set:
 
-- A deletion is for good. No record brings the topic with that id back, whether it is learned before or after.
-- Of the changes of one topic the last one counts, and its logs only become more.
-- Of several topics of one name that are not deleted, the one that was created first counts. The others stay known: they
-  were created on different sides of a split, and hold records.
+- A deletion is final. No record brings the topic with that id back, whether it is learned before or after.
+- The last change of a topic counts. The number of its logs only grows.
+- Of several topics with one name that are not deleted, the one created first counts. The others stay known: they were
+  created on different sides of a network partition, and have records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dafka.records import Partition
 
 @attrs.define
 class _Versions:
-    """What was learned of one topic: the last change of it, and the one with the most logs.
+    """The records of one topic that count: its last change, and the one with the most logs.
 
     Attributes:
         latest: The last change.
@@ -32,12 +32,12 @@ class _Versions:
     widest: Topic
 
     def merge(self, topic: Topic) -> None:
-        """Take in a further record of the topic."""
+        """Process another record of the topic."""
         self.latest = max(self.latest, topic, key=_age)
         self.widest = max(self.widest, topic, key=_width)
 
     def topic(self) -> Topic:
-        """Return the topic as it is."""
+        """Return the current topic."""
         latest, widest = self.latest, self.widest
         if widest.log_count <= latest.log_count:
             return latest
@@ -46,12 +46,12 @@ class _Versions:
 
 
 class TopicTable:
-    """The topics of a cluster, as one broker has learned of them.
+    """The topics of a cluster, as far as one broker knows.
 
     Attributes:
         deleted_ids: The ids of the topics that were deleted.
         producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
-        last_epochs: By the name of deleted topics, the largest leader epoch that is known of their logs.
+        last_epochs: By name of a deleted topic, the largest known leader epoch of its logs.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class TopicTable:
         self._deletions: list[Deletion] = []
 
     def learn(self, topic: Topic) -> None:
-        """Take in that a topic was created or changed."""
+        """Process the creation or a change of a topic."""
         if topic.topic_id in self.deleted_ids:
             return
         living = self._living.setdefault(topic.name, {})
@@ -75,10 +75,10 @@ class TopicTable:
         self._changed[topic.name] = None
 
     def learn_deletion(self, deletion: Deletion) -> None:
-        """Take in that a topic was deleted."""
+        """Process the deletion of a topic."""
         topic = deletion.topic
         is_new = topic.topic_id not in self.deleted_ids
-        for address, end in deletion.native_ends.items():
+        for address, end in deletion.producer_ends.items():
             partition = Partition(topic.name, address)
             is_new |= end > self.producer_starts.get(partition, 0)
             self.producer_starts[partition] = max(end, self.producer_starts.get(partition, 0))
@@ -94,20 +94,20 @@ class TopicTable:
         self._deletions.append(deletion)
 
     def find(self, name: str) -> Topic | None:
-        """Return the topic of a name; None if there is none."""
+        """Return the topic with a name; None if there is none."""
         living = self.living(name)
         return living[0] if living else None
 
     def living(self, name: str) -> list[Topic]:
-        """Return all topics of a name that are not deleted: the one that counts, then those that it hides."""
+        """Return all topics with a name that are not deleted: the one that counts, then the hidden ones."""
         found = [each.topic() for each in self._living.get(name, {}).values()]
         return sorted(found, key=lambda topic: (topic.created_at, topic.topic_id))
 
     def is_orphan(self, partition: Partition) -> bool:
-        """Return whether a broker has written a partition for a log of a topic that this table does not name.
+        """Return whether a partition belongs to a log of a topic that this table does not have.
 
-        It may be one that is not known yet, or not any more, or one that another topic of its name hides. A deletion
-        that is not recorded is no reason to drop records, so such a partition is kept.
+        The topic can be unknown, or hidden by another one with its name. Only a recorded deletion is a reason to drop
+        records, so such a partition is kept.
         """
         address = parse_address(partition.address)
         if address is None or partition.topic == INDEX_TOPIC or address.topic_id in self.deleted_ids:
@@ -116,12 +116,12 @@ class TopicTable:
         return topic is None or topic.topic_id != address.topic_id
 
     def take_changed(self) -> list[str]:
-        """Return the names of which something was learned since the last call."""
+        """Return the names of the topics that have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def take_deletions(self) -> list[Deletion]:
-        """Return the deletions that were learned since the last call."""
+        """Return the deletions learned since the last call."""
         deletions, self._deletions = self._deletions, []
         return deletions
 

@@ -1,4 +1,4 @@
-"""The topics of a broker: their names, their number of logs and their settings."""
+"""The topics of a cluster: their names, numbers of logs and settings, and how they are stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
 TOPICS_TOPIC = "$topics"
-"""Where each broker keeps the topics that it has changed: a record for each, whose key is its name."""
+"""The topic in which each broker stores the topics that it has changed: one record for each, keyed by its name."""
 
 MESSAGES_TOPIC = "$messages"
-"""What brokers send each other, a partition for each sender. Only what is new matters."""
+"""The topic of messages between brokers, with a partition for each sender. Only new messages matter."""
 
 MESSAGES_AGE_MS = 600_000
-"""How long messages are kept."""
+"""How long messages are stored."""
 
 TOPIC_VERSION = 2
 """The version of these records."""
@@ -31,7 +31,7 @@ LOGS_MAX = 10_000
 """The largest number of logs of a topic."""
 
 _DELETED = "/"
-"""What separates the name of a topic from its id in the key of a deletion; no name contains it."""
+"""The separator of a topic's name and its id in the key of a deletion. No name contains it."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -42,17 +42,17 @@ class Topic:
 
     Attributes:
         name: The name.
-        topic_id: 32 hexadecimal digits, which no other topic ever has, whatever its name.
+        topic_id: 32 hexadecimal digits. No other topic ever has the same, whatever its name.
         log_count: The number of its logs.
-        settings: Its own settings, under the names that Kafka's clients use, such as `retention.ms`.
-        replica_count: On how many brokers its logs are kept; 0 for `[broker] replicas`.
-        placement: The replicas of each log when it was created, of which the first one led it; empty if the broker
-            that keeps this record led all of them.
-        revision: How often the topic was changed.
-        assignments: The replicas that an operator has named for logs, by number, the preferred leader first.
+        settings: Its own settings, with Kafka's names, such as `retention.ms`.
+        replica_count: The number of replicas of its logs; 0 for `[broker] replicas`.
+        placement: The replicas of each log when it was created, the first leader first; empty if the broker that stores
+            this record led all of them.
+        revision: How often the topic has changed.
+        assignments: By number of a log, the replicas that an operator has chosen, the preferred leader first.
         created_at: When it was created, in ms since 1970; 0 if that is unknown.
-        first_epoch: The leader epoch with which its logs begin: larger than those of a deleted topic of the same name.
-            Clients know logs by the names of their topics, and some ignore leaders of an earlier epoch.
+        first_epoch: The leader epoch with which its logs begin, larger than those of a deleted topic of the same name.
+            Clients know logs by topic name, and some ignore leaders of an earlier epoch.
     """
 
     name: str
@@ -72,24 +72,24 @@ class Deletion:
     """The deletion of a topic.
 
     Attributes:
-        topic: The topic as the broker that deleted it knew it.
-        native_ends: By address of a producer's own partition, the sequence after the last record that was deleted. A
-            producer goes on with the partition: further records belong to the next topic of that name.
+        topic: The topic as the deleting broker knew it.
+        producer_ends: By address of a producer partition, the sequence after the last deleted record. A producer
+            continues its partition: later records belong to the next topic of the same name.
         last_epoch: The largest leader epoch of its logs that this broker knew.
     """
 
     topic: Topic
-    native_ends: Mapping[str, int] = attrs.field(factory=dict)
+    producer_ends: Mapping[str, int] = attrs.field(factory=dict)
     last_epoch: int = 0
 
     @property
     def key(self) -> str:
-        """The key of its record, which no other record has: it counts although there is a topic of that name again."""
+        """The key of its record. It is unique, so the deletion stays when the topic is created again."""
         return f"{self.topic.name}{_DELETED}{self.topic.topic_id}"
 
 
 def find_name_problem(name: str) -> str:
-    """Return why Kafka's clients cannot use a topic with a name; empty if they can."""
+    """Return why Kafka's clients cannot use a topic name; empty if they can."""
     if not name:
         return "the name of a topic is empty"
     if len(name) > NAME_MAX:
@@ -107,10 +107,10 @@ def encode_topic(topic: Topic) -> bytes:
 
 
 def encode_deletion(deletion: Deletion) -> bytes:
-    """Return the value of the record of a deletion. It stays, so that all brokers learn of it."""
+    """Return the value of a deletion's record. The record stays, so that all brokers learn of it."""
     fields = _describe(deletion.topic) | {"is_deleted": True, "last_epoch": deletion.last_epoch}
-    if deletion.native_ends:
-        fields["native_ends"] = dict(deletion.native_ends)
+    if deletion.producer_ends:
+        fields["native_ends"] = dict(deletion.producer_ends)
     return _encode(fields)
 
 
@@ -139,10 +139,10 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def decode_topic(key: str, value: bytes) -> Topic | Deletion:
-    """Return what a record says: the topic that was created or changed, or its deletion.
+    """Return the topic or the deletion that a record contains.
 
     Args:
-        key: The key of the record. Former versions have written deletions with the name of the topic as the key.
+        key: The key of the record. Former versions used the name of the topic as the key of a deletion.
         value: The value.
 
     Returns:
@@ -181,5 +181,5 @@ def decode_topic(key: str, value: bytes) -> Topic | Deletion:
         )
         if not fields.get("is_deleted"):
             return topic
-        ends = {str(address): int(end) for address, end in fields.get("native_ends", {}).items()}
-        return Deletion(topic, ends, int(fields.get("last_epoch", 0)))
+        producer_ends = {str(address): int(end) for address, end in fields.get("native_ends", {}).items()}
+        return Deletion(topic, producer_ends, int(fields.get("last_epoch", 0)))

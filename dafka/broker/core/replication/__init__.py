@@ -1,1 +1,1 @@
-"""The replicas of a log: who leads it, and what is committed."""
+"""Replicates logs: elects leaders and decides which records are committed."""

@@ -1,6 +1,7 @@
-"""Checkpoints: how far a broker holds the branches of its logs, so that it need not read their indexes again.
+"""Checkpoints of stored indexes, so that a broker need not read them again after a restart.
 
-A broker keeps them in its partition of `$checkpoints`, by the address of a branch's index, and shows them to nobody.
+A broker stores checkpoints in its partition of `$checkpoints`, keyed by the address of an index. It sends them to
+nobody.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from dafka.protocol.format_errors import format_errors
 from dafka.records import Partition
 
 CHECKPOINTS_TOPIC = "$checkpoints"
-"""Where a broker keeps its checkpoints."""
+"""The topic of a broker's checkpoints."""
 
 CHECKPOINT_VERSION = 1
 """The version of checkpoints."""
 
 
 class Restart(NamedTuple):
-    """Where the index of a branch was written again, with all that was before.
+    """The position at which a leader wrote the index of its epoch again, with everything before it.
 
     Attributes:
-        sequence: The sequence of its first record that counts.
-        offset: The offset up to which the log reached then.
+        sequence: The sequence of the first index record that counts.
+        offset: The end of the log at that time.
     """
 
     sequence: int
@@ -36,14 +37,14 @@ class Restart(NamedTuple):
 
 @attrs.frozen
 class Checkpoint:
-    """How far a broker holds a branch.
+    """How much of a leader epoch a broker stores.
 
     Attributes:
-        index_end: The sequence after the last index record of which everything is held.
-        end_offset: The offset after the last record that these name.
-        start_offset: The offset before which the log's records were deleted then.
-        restart: Where its index was last written again; None if it was not.
-        needed: By the address of each partition that these index records name, the sequence after the last record.
+        index_end: The sequence after the last index record that is stored together with its records.
+        end_offset: The offset after the last record that these index records name.
+        start_offset: The log start offset at that time.
+        restart: Where the index was last written again; None if it was not.
+        needed: By partition address, the sequence after the last record that these index records name.
     """
 
     index_end: int
@@ -53,7 +54,7 @@ class Checkpoint:
     needed: Mapping[str, int]
 
     def is_met(self, topic: str, durable_end: Callable[[Partition], int]) -> bool:
-        """Find out whether a storage has the records of a topic that a broker has held.
+        """Return whether a storage still has the records that the checkpoint covers.
 
         Args:
             topic: The topic of the log.
@@ -75,7 +76,7 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
     """Return a checkpoint.
 
     Args:
-        value: What `encode_checkpoint` has returned.
+        value: A value returned by `encode_checkpoint`.
 
     Returns:
         The checkpoint.

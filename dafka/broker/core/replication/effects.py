@@ -1,4 +1,4 @@
-"""What a replica asks its broker for."""
+"""The effects that a replica returns to its broker."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ class WriteControl:
 
 @attrs.frozen
 class Acknowledge:
-    """Tell the leader of a branch that this replica has the log up to an offset."""
+    """Acknowledge to the leader of an epoch that this replica stores the log up to an offset."""
 
-    branch: LeaderAndEpoch
+    leader_epoch: LeaderAndEpoch
     end_offset: int
 
 
 @attrs.frozen
 class Lead:
-    """This replica leads: store the first index record of the branch, which is empty, if there is none, then append."""
+    """Lead: store an empty first index record of the epoch unless there is one, then append."""
 
-    row: EpochStart
+    start: EpochStart
 
 
 @attrs.frozen
 class StepDown:
-    """This replica leads no more: append nothing to this branch."""
+    """Stop leading: append nothing more to this epoch."""
 
-    branch: LeaderAndEpoch
+    leader_epoch: LeaderAndEpoch
 
 
 @attrs.frozen
 class AdvanceHighWatermark:
-    """Readers may read up to an offset."""
+    """Let readers read up to an offset."""
 
     offset: int
 

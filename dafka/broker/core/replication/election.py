@@ -1,4 +1,4 @@
-"""The claim that a replica has made, and who follows it."""
+"""An election: the vote request of a replica, and the votes for it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dafka.broker.core.replication.settings import Availability
 
 
 class Election:
-    """A claim of this replica, and the promises to follow it.
+    """An election that this replica has started.
 
     Args:
         vote_request: The vote request of this replica.
-        availability: What the sides of a split may do.
+        availability: What the sides of a partitioned network can do.
 
     Attributes:
         vote_request: The vote request of this replica.
-        votes: The votes, by replica. That of this replica is the last one.
+        votes: The votes, by replica. This replica votes last.
     """
 
     def __init__(self, vote_request: VoteRequest, availability: Availability) -> None:
@@ -27,65 +27,68 @@ class Election:
         self._availability = availability
 
     @property
-    def branch(self) -> LeaderAndEpoch:
-        """The branch that is claimed."""
-        return self.vote_request.branch
+    def leader_epoch(self) -> LeaderAndEpoch:
+        """The leader epoch that begins if this replica is elected."""
+        return self.vote_request.leader_epoch
 
     @property
     def has_own_vote(self) -> bool:
-        """Whether the promise of this replica itself is durable."""
-        return self.vote_request.branch.leader in self.votes
+        """Whether this replica's own vote is durable."""
+        return self.vote_request.leader_epoch.leader in self.votes
 
     def has_quorum(self, writable: Collection[str]) -> bool:
-        """Find out whether enough of the replicas that the claim names follow it, if this one does.
+        """Return whether enough of the requested voters have voted, if this replica votes too.
 
         Args:
             writable: The living brokers that can write.
 
         Returns:
-            Whether they do.
+            Whether they have.
         """
-        voters, voted = set(self.vote_request.voters), self.votes.keys() | {self.vote_request.branch.leader}
+        voters, voted = set(self.vote_request.voters), self.votes.keys() | {self.vote_request.leader_epoch.leader}
         if self._availability is Availability.BRANCH:
             return voted >= voters.intersection(writable)
         return 2 * len(voted & voters) > len(voters)
 
-    def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
-        """Return whether enough of all replicas follow it that may have acknowledged what no promised tip has."""
+    def has_quorum_of_former_voters(self, epoch_tree: EpochTree) -> bool:
+        """Return whether a quorum of each former voter set has voted.
+
+        Such a set can have committed records that no vote includes.
+        """
         if self._availability is Availability.BRANCH:
             return True
-        asked = self.former_replica_sets(table)
+        voter_sets = self.former_replica_sets(epoch_tree)
         for each in self.votes.values():
-            asked.update(each.replica_sets)
-        return all(2 * len(self.votes.keys() & set(each)) > len(each) for each in asked)
+            voter_sets.update(each.replica_sets)
+        return all(2 * len(self.votes.keys() & set(each)) > len(each) for each in voter_sets)
 
-    def former_replica_sets(self, table: EpochTree) -> set[tuple[str, ...]]:
-        """Return the voters of the latest branch, and of those before it that no promised tip reaches beyond.
+    def former_replica_sets(self, epoch_tree: EpochTree) -> set[tuple[str, ...]]:
+        """Return the voters of the latest epoch, and of all earlier epochs that no voter's log goes beyond.
 
-        What the replicas of an earlier branch have acknowledged is in each tip that reaches a later one.
+        A log that reaches a later epoch includes everything that an earlier epoch committed.
         """
-        reached = max(each.tip.branch.epoch for each in self.votes.values())
-        row = table.latest
-        assert row is not None
-        found = {row.voters}
-        while row.branch.epoch > reached and row.parent.branch != NO_EPOCH:
-            row = table.rows[row.parent.branch]
-            found.add(row.voters)
+        reached = max(each.log_end.leader_epoch.epoch for each in self.votes.values())
+        start = epoch_tree.latest
+        assert start is not None
+        found = {start.voters}
+        while start.leader_epoch.epoch > reached and start.parent.leader_epoch != NO_EPOCH:
+            start = epoch_tree.starts[start.parent.leader_epoch]
+            found.add(start.voters)
         return found
 
-    def tips(self, late: Mapping[str, EpochEnd]) -> list[EpochEnd]:
-        """Return how far the log of each replica reaches.
+    def log_ends(self, late: Mapping[str, EpochEnd]) -> list[EpochEnd]:
+        """Return the end of each voter's log.
 
         Args:
-            late: What those had on their sides that have come from another side of a split.
+            late: The ends of divergent logs, from replicas that returned after a network partition.
 
         Returns:
-            Their tips.
+            The ends.
         """
-        is_branch = self._availability is Availability.BRANCH
-        return [late.get(broker, each.tip) if is_branch else each.tip for broker, each in self.votes.items()]
+        can_diverge = self._availability is Availability.BRANCH
+        return [late.get(broker, each.log_end) if can_diverge else each.log_end for broker, each in self.votes.items()]
 
-    def knows_rows(self, table: EpochTree, tips: Collection[EpochEnd]) -> bool:
-        """Return whether a table has the rows of all branches that the promises and some tips name."""
+    def knows_epoch_starts(self, epoch_tree: EpochTree, log_ends: Collection[EpochEnd]) -> bool:
+        """Return whether the epoch tree has all epochs that the votes and some log ends name."""
         latest = (EpochEnd(each.latest, 0) for each in self.votes.values())
-        return all(table.chain(each) is not None for each in (*tips, *latest))
+        return all(epoch_tree.chain(each) is not None for each in (*log_ends, *latest))

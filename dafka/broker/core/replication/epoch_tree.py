@@ -1,4 +1,4 @@
-"""The branch table of one log: which branch began where, as far as its rows are known."""
+"""The leader epochs of one log, and where each began."""
 
 from __future__ import annotations
 
@@ -8,100 +8,100 @@ from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochE
 
 
 class EpochTree:
-    """The rows of one log.
+    """The known epoch starts of one log. Each names its parent, so they form a tree.
 
     Args:
-        rows: Rows that are known.
+        starts: The epoch starts that are known.
 
     Attributes:
-        rows: The rows, by branch; `add` adds one.
-        latest: The row with the largest epoch; None if there is none.
+        starts: The epoch starts, by leader epoch; `add` adds one.
+        latest: The epoch start with the largest epoch; None if there is none.
     """
 
-    def __init__(self, rows: Iterable[EpochStart] = ()) -> None:
-        self.rows: dict[LeaderAndEpoch, EpochStart] = {}
+    def __init__(self, starts: Iterable[EpochStart] = ()) -> None:
+        self.starts: dict[LeaderAndEpoch, EpochStart] = {}
         self.latest: EpochStart | None = None
-        for row in rows:
-            self.add(row)
+        for start in starts:
+            self.add(start)
 
-    def add(self, row: EpochStart) -> None:
-        """Add a row."""
-        self.rows[row.branch] = row
-        if self.latest is None or row.branch >= self.latest.branch:
-            self.latest = row
+    def add(self, start: EpochStart) -> None:
+        """Add an epoch start."""
+        self.starts[start.leader_epoch] = start
+        if self.latest is None or start.leader_epoch >= self.latest.leader_epoch:
+            self.latest = start
 
-    def chain(self, tip: EpochEnd) -> list[EpochEnd] | None:
-        """Return the branches that a log consists of, the last one first, each with its end there.
+    def chain(self, log_end: EpochEnd) -> list[EpochEnd] | None:
+        """Return the epochs that a log consists of, the last one first, each with its end in that log.
 
         Args:
-            tip: How far the log reaches.
+            log_end: The end of the log.
 
         Returns:
-            The branches; None if a row is not known yet.
+            The epochs; None if an epoch start is not known yet.
         """
         found = []
-        while tip.branch != NO_EPOCH:
-            row = self.rows.get(tip.branch)
-            if row is None:
+        while log_end.leader_epoch != NO_EPOCH:
+            start = self.starts.get(log_end.leader_epoch)
+            if start is None:
                 return None
-            found.append(tip)
-            tip = row.parent
+            found.append(log_end)
+            log_end = start.parent
         return found
 
     def epoch_at(self, last: LeaderAndEpoch, offset: int) -> int:
-        """Return the leader epoch of the record before an offset.
+        """Return the number of the leader epoch of the record before an offset.
 
         Args:
-            last: The last branch of the log.
+            last: The last leader epoch of the log.
             offset: The offset.
 
         Returns:
-            The epoch; that of the first known branch before the last one if the offset is before all of them.
+            The epoch; the first known one if the offset is before all of them.
         """
-        row = self.rows[last]
-        while row.parent.end_offset >= offset and row.parent.branch in self.rows:
-            row = self.rows[row.parent.branch]
-        return row.branch.epoch
+        start = self.starts[last]
+        while start.parent.end_offset >= offset and start.parent.leader_epoch in self.starts:
+            start = self.starts[start.parent.leader_epoch]
+        return start.leader_epoch.epoch
 
-    def fork(self, first: EpochEnd, second: EpochEnd) -> EpochEnd | None:
-        """Return the last place that two logs have in common.
+    def common_end(self, first: EpochEnd, second: EpochEnd) -> EpochEnd | None:
+        """Return the last position that two logs have in common.
 
         Args:
-            first: How far one of them reaches.
-            second: How far the other one reaches.
+            first: The end of one log.
+            second: The end of the other log.
 
         Returns:
-            The place; None if a row is not known yet.
+            The position; None if an epoch start is not known yet.
         """
         one, other = self.chain(first), self.chain(second)
         if one is None or other is None:
             return None
-        ends = {each.branch: each.end_offset for each in other}
+        ends = {each.leader_epoch: each.end_offset for each in other}
         for each in one:
-            if each.branch in ends:
-                return EpochEnd(each.branch, min(each.end_offset, ends[each.branch]))
+            if each.leader_epoch in ends:
+                return EpochEnd(each.leader_epoch, min(each.end_offset, ends[each.leader_epoch]))
         return NO_EPOCH_END
 
-    def divergences(self, tip: EpochEnd) -> dict[int, tuple[int, int]]:
-        """Return where a log parts from the branches that it does not continue.
+    def divergences(self, log_end: EpochEnd) -> dict[int, tuple[int, int]]:
+        """Return where a log diverges from the epochs that it does not contain.
 
         Args:
-            tip: How far the log reaches.
+            log_end: The end of the log.
 
         Returns:
-            By the epoch of each of these branches, the epoch and the end of what it shares with the log.
+            By the number of each of these epochs, the epoch and the end of the part that it shares with the log.
         """
-        chain = {each.branch for each in self.chain(tip) or ()}
+        chain = {each.leader_epoch for each in self.chain(log_end) or ()}
         found = {}
-        for branch, row in self.rows.items():
-            fork = None if branch in chain else self.fork(row.parent, tip)
-            if fork is not None:
-                found[branch.epoch] = fork.branch.epoch, fork.end_offset
+        for leader_epoch, start in self.starts.items():
+            common_end = None if leader_epoch in chain else self.common_end(start.parent, log_end)
+            if common_end is not None:
+                found[leader_epoch.epoch] = common_end.leader_epoch.epoch, common_end.end_offset
         return found
 
-    def heads(self) -> Iterator[EpochStart]:
-        """Yield the rows of branches that no other branch continues."""
-        parents = {row.parent.branch for row in self.rows.values()}
-        for branch, row in self.rows.items():
-            if branch not in parents:
-                yield row
+    def leaves(self) -> Iterator[EpochStart]:
+        """Yield the starts of epochs that no other epoch continues."""
+        parents = {start.parent.leader_epoch for start in self.starts.values()}
+        for leader_epoch, start in self.starts.items():
+            if leader_epoch not in parents:
+                yield start

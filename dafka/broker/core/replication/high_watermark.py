@@ -1,4 +1,4 @@
-"""How far readers may read a log at one replica."""
+"""The high watermark of a log at one replica."""
 
 from __future__ import annotations
 
@@ -11,67 +11,67 @@ from dafka.broker.core.replication.settings import Availability
 
 
 class HighWatermark:
-    """The high watermark at one replica, be it the leader or not.
+    """The high watermark at one replica, leader or follower.
 
     Args:
         broker: The address of this broker.
-        table: The branch table.
-        acks: What the replicas have acknowledged.
-        availability: What the sides of a split may do.
+        epoch_tree: The leader epochs of the log.
+        acks: The acknowledgements of the replicas.
+        availability: What the sides of a partitioned network can do.
 
     Attributes:
-        offset: The offset up to which readers may read.
+        offset: The offset up to which readers can read.
     """
 
-    def __init__(self, broker: str, table: EpochTree, acks: FollowerProgress, availability: Availability) -> None:
+    def __init__(self, broker: str, epoch_tree: EpochTree, acks: FollowerProgress, availability: Availability) -> None:
         self.offset = 0
         self._broker = broker
-        self._table = table
+        self._epoch_tree = epoch_tree
         self._acks = acks
         self._availability = availability
         self._marked = NO_EPOCH_END
 
     def reset(self) -> None:
-        """Begin anew: what was held is deleted, or was read again."""
+        """Start again at 0, after the local log was deleted or read again."""
         self.offset, self._marked = 0, NO_EPOCH_END
 
-    def move(self, tip: EpochEnd, acknowledged: EpochEnd, writable: AbstractSet[str]) -> bool:
-        """Move as far as enough replicas have acknowledged.
+    def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: AbstractSet[str]) -> bool:
+        """Advance as far as enough replicas have acknowledged.
 
         Args:
-            tip: How far the log of this replica reaches.
-            acknowledged: What this replica has acknowledged last.
+            log_end: The end of this replica's log.
+            acknowledged: The last acknowledgement of this replica.
             writable: The living brokers that can write.
 
         Returns:
-            Whether that is further than before.
+            Whether the high watermark has advanced.
         """
-        branch, row = self._acks.branch, self._table.rows.get(self._acks.branch)
-        if row is None or tip.branch != branch:
+        leader_epoch, start = self._acks.leader_epoch, self._epoch_tree.starts.get(self._acks.leader_epoch)
+        if start is None or log_end.leader_epoch != leader_epoch:
             return False
-        if self._marked.branch != branch:
-            self._follow(tip)
-        offset = min(self.acknowledged_end(row.voters, acknowledged, writable), tip.end_offset)
+        if self._marked.leader_epoch != leader_epoch:
+            self._follow(log_end)
+        offset = min(self.acknowledged_end(start.voters, acknowledged, writable), log_end.end_offset)
         if offset <= self.offset:
             return False
-        self.offset, self._marked = offset, EpochEnd(branch, offset)
+        self.offset, self._marked = offset, EpochEnd(leader_epoch, offset)
         return True
 
     def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]) -> int:
-        """Return the offset up to which enough replicas have acknowledged the branch; -1 if there are not enough."""
+        """Return the offset that enough replicas have acknowledged in this epoch; -1 if there are not enough."""
         acks = dict(self._acks.ends)
-        if acknowledged.branch == self._acks.branch:
+        if acknowledged.leader_epoch == self._acks.leader_epoch:
             acks[self._broker] = max(acknowledged.end_offset, acks.get(self._broker, -1))
         if self._broker not in acks:
             return -1
         if self._availability is Availability.MAJORITY:
             return sorted((acks.get(each, -1) for each in replicas), reverse=True)[len(replicas) // 2]
-        asked = writable & set(replicas)
-        return min(end for each, end in acks.items() if each == self._broker or each in asked)
+        required = writable & set(replicas)
+        return min(end for each, end in acks.items() if each == self._broker or each in required)
 
-    def _follow(self, tip: EpochEnd) -> None:
-        """Go back to where the log has forked, which logs of the availability "branch" may do."""
-        fork = self._table.fork(self._marked, tip)
-        if fork is not None and fork != self._marked:
-            self.offset = min(self.offset, fork.end_offset)
-        self._marked = EpochEnd(tip.branch, self.offset)
+    def _follow(self, log_end: EpochEnd) -> None:
+        """Go back to where the log diverged. Only logs with the availability "branch" can diverge."""
+        common_end = self._epoch_tree.common_end(self._marked, log_end)
+        if common_end is not None and common_end != self._marked:
+            self.offset = min(self.offset, common_end.end_offset)
+        self._marked = EpochEnd(log_end.leader_epoch, self.offset)

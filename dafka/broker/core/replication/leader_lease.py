@@ -1,8 +1,9 @@
-"""LeaseRounds: which brokers have heard this one since when, which is what its leases are made of.
+"""Leader leases: since when other brokers have been hearing this one.
 
-A leader asks the other brokers in rounds, and each answers. The answer says how far the broker's control records reach;
-it counts when all of them are known here. So whoever is known to have answered has promised no other leader before, and
-promises none until it has not heard this broker for the time that makes one count as dead, from the round on at least.
+A leader asks the other brokers in rounds, and each answers. An answer gives the end of the broker's control records,
+and counts when all of these are known here. So a broker whose answer counts has not voted for another leader before. It
+votes for none until it has not heard this broker for the time after which a broker counts as dead, measured at the
+earliest from the start of the round.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 ROUNDS_MAX = 64
-"""The rounds of which answers count."""
+"""How many rounds are remembered. Answers to older ones do not count."""
 
 
 class RoundAnswer(NamedTuple):
@@ -30,7 +31,7 @@ class LeaseRounds:
     """The rounds of one broker.
 
     Args:
-        first: The number of the first round, which no round before a restart has had.
+        first: The number of the first round, never used before a restart.
     """
 
     def __init__(self, first: int) -> None:
@@ -60,15 +61,15 @@ class LeaseRounds:
         return self._next - 1
 
     def answered(self, broker: str, answer: RoundAnswer, known_end: int) -> bool:
-        """Take in an answer.
+        """Process an answer.
 
         Args:
             broker: The broker that has answered.
             answer: The answer.
-            known_end: The sequence after its last control record that is known here.
+            known_end: The sequence after the broker's last control record that is known here.
 
         Returns:
-            Whether it counts. Otherwise it waits for the control records: see `learned`.
+            Whether it counts. Otherwise it waits for the control records; see `learned`.
         """
         at = next((at for number, at in self._sent if number == answer.number), None)
         if at is None:
@@ -80,10 +81,10 @@ class LeaseRounds:
         return True
 
     def learned(self, broker: str, known_end: int) -> bool:
-        """Note how far the control records of a broker are known; return whether an answer counts that has waited."""
+        """Update the known end of a broker's control records. Return whether its waiting answer counts now."""
         answer = self._waiting.pop(broker, None)
         return answer is not None and self.answered(broker, answer, known_end)
 
     def heard_since(self, broker: str) -> float:
-        """Return when the last round began that a broker is known to have answered; minus infinity if there is none."""
+        """Return the start of the last round that a broker has answered; minus infinity if there is none."""
         return self._heard_since.get(broker, float("-inf"))

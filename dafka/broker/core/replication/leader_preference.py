@@ -1,4 +1,4 @@
-"""In which order the replicas of a log are preferred as its leaders."""
+"""The order in which the replicas of a log are preferred as leaders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dafka.protocol.rendezvous import rank_nodes
 
 
 class LeaderPreference:
-    """The order of the replicas of one log: those that are named come first, then the log's rendezvous order counts.
+    """The preferred order of one log's replicas: first the named ones, then the others in rendezvous order.
 
     Args:
         log: The name of the log.
@@ -24,7 +24,7 @@ class LeaderPreference:
         self._ranked: dict[str, None] = {}
 
     def set(self, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]) -> bool:
-        """Set the preferred brokers, the first one most, and the ineligible ones. Return whether that is new."""
+        """Set the preferred brokers, best first, and the ineligible ones. Return whether anything has changed."""
         before = self._preferred, self.ineligible_leaders
         self._preferred, self.ineligible_leaders = preferred, ineligible_leaders
         return before != (preferred, ineligible_leaders)

@@ -1,4 +1,4 @@
-"""Which branches of a log one replica holds, and how far its log reaches."""
+"""The leader epochs that one replica stores, and the end of its log."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochE
 
 
 class LocalEpochs:
-    """The branches that one replica holds.
+    """The leader epochs that one replica stores.
 
     Args:
-        table: The branch table.
-        first: The first branch, which begins without an index record.
+        epoch_tree: The leader epochs of the log.
+        first: The first leader epoch, which begins without an index record.
     """
 
-    def __init__(self, table: EpochTree, first: LeaderAndEpoch) -> None:
-        self._table = table
+    def __init__(self, epoch_tree: EpochTree, first: LeaderAndEpoch) -> None:
+        self._epoch_tree = epoch_tree
         self._first = first
         self.restore({})
 
     def restore(self, ends: Mapping[LeaderAndEpoch, int]) -> None:
-        """Take over what is held of each branch: the offset after its last index record."""
+        """Replace the stored epochs: each with the offset after its last index record."""
         self._ends = {self._first: 0, **ends}
         self._latest = max(self._ends)
         self._complete: set[LeaderAndEpoch] = set()
         self._latest_complete = NO_EPOCH
 
-    def add(self, branch: LeaderAndEpoch, end_offset: int) -> None:
-        """Note that a branch is held up to an offset."""
-        self._ends[branch] = max(end_offset, self._ends.get(branch, 0))
-        self._latest = max(branch, self._latest)
+    def add(self, leader_epoch: LeaderAndEpoch, end_offset: int) -> None:
+        """Record that an epoch is stored up to an offset."""
+        self._ends[leader_epoch] = max(end_offset, self._ends.get(leader_epoch, 0))
+        self._latest = max(leader_epoch, self._latest)
 
-    def end_of(self, branch: LeaderAndEpoch) -> int:
-        """Return the offset up to which a branch is held; 0 if it is not."""
-        return self._ends.get(branch, 0)
+    def end_of(self, leader_epoch: LeaderAndEpoch) -> int:
+        """Return the offset up to which an epoch is stored; 0 if it is not."""
+        return self._ends.get(leader_epoch, 0)
 
-    def is_complete(self, branch: LeaderAndEpoch) -> bool:
-        """Return whether a branch is held, from its beginning on, and all before it."""
-        if branch in self._complete:
+    def is_complete(self, leader_epoch: LeaderAndEpoch) -> bool:
+        """Return whether an epoch is stored from its start, together with everything before it."""
+        if leader_epoch in self._complete:
             return True
-        if branch not in self._ends or not self.reaches(EpochEnd(branch, self._ends[branch])):
+        if leader_epoch not in self._ends or not self.reaches(EpochEnd(leader_epoch, self._ends[leader_epoch])):
             return False
-        self._complete.add(branch)
+        self._complete.add(leader_epoch)
         return True
 
-    def reaches(self, tip: EpochEnd) -> bool:
-        """Return whether everything is held of which a log consists that reaches to a tip."""
-        while tip.branch != NO_EPOCH and tip.branch not in self._complete:
-            row = self._table.rows.get(tip.branch)
-            if row is None or self._ends.get(tip.branch, -1) < tip.end_offset:
+    def reaches(self, log_end: EpochEnd) -> bool:
+        """Return whether everything is stored that a log with some end consists of."""
+        while log_end.leader_epoch != NO_EPOCH and log_end.leader_epoch not in self._complete:
+            start = self._epoch_tree.starts.get(log_end.leader_epoch)
+            if start is None or self._ends.get(log_end.leader_epoch, -1) < log_end.end_offset:
                 return False
-            tip = row.parent
-        return self.end_of(tip.branch) >= tip.end_offset
+            log_end = start.parent
+        return self.end_of(log_end.leader_epoch) >= log_end.end_offset
 
-    def tip(self) -> EpochEnd:
-        """Return how far the log reaches: the latest branch that is complete, and its end."""
+    def log_end(self) -> EpochEnd:
+        """Return the end of the log: the latest complete epoch, and its end."""
         if self._latest > self._latest_complete:
             later = [each for each in self._ends if each > self._latest_complete]
-            for branch in sorted(later, reverse=True):
-                if self.is_complete(branch):
-                    self._latest_complete = branch
+            for leader_epoch in sorted(later, reverse=True):
+                if self.is_complete(leader_epoch):
+                    self._latest_complete = leader_epoch
                     break
         end_offset = self._ends.get(self._latest_complete)
         return NO_EPOCH_END if end_offset is None else EpochEnd(self._latest_complete, end_offset)

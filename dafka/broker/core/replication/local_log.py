@@ -1,4 +1,4 @@
-"""What a broker holds of one log: up to which offset of each branch it has the index, and all records that it names."""
+"""What a broker stores of one log: by leader epoch, the index up to an offset and all records that it names."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from dafka.broker.core.log.entries import (
     LogStartEntry,
     MarkerEntry,
     RunEntry,
-    begins_again,
     decode_entries,
+    is_rewrite,
 )
 from dafka.broker.core.log.log import LEADER
-from dafka.broker.core.partition_address import BranchAddress
+from dafka.broker.core.partition_address import EpochAddress
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart
 from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.records import Partition
 
 RECENT_RECORDS = 4096
-"""Index records of a branch of which is remembered what they name. Acknowledgements of earlier ones do not matter."""
+"""How many index records of an epoch have their ends remembered. Acknowledgements of earlier ones do not matter."""
 
 CHECKPOINT_RECORDS = 1000
-"""Index records of the latest branch between checkpoints. Other branches get one as soon as they are held."""
+"""Index records of the latest epoch between two checkpoints. Other epochs get one as soon as they are stored."""
 
 CHECKPOINT_PARTITIONS_MAX = 1000
-"""Partitions that a branch with checkpoints may name: each checkpoint names all of them. Other indexes are read."""
+"""Partitions that an epoch with checkpoints can name: each checkpoint names all. Other indexes are read again."""
 
 REWRITE_RECORDS = 100
-"""More index records than are written when an index is written again. All of them are held when so many follow."""
+"""More index records than a rewrite of an index takes. When so many follow its start, the rewrite is stored."""
 
 
 @attrs.frozen
 class _IndexRecord:
-    """An index record that is stored, of which records may be missing.
+    """A stored index record whose records can be missing.
 
     Attributes:
         end_sequence: The sequence after the index record.
         end_offset: The offset after the last record that it names.
         needed: By partition, the sequence after the last record that it names.
-        restart_offset: If it and those behind it replace all before, the offset up to which the log reached then.
+        restart_offset: The end of the log at that time, if this and the next index records replace all earlier ones.
     """
 
     end_sequence: int
@@ -68,7 +68,7 @@ class _LocalEpoch:
 
 
 class LocalLog:
-    """What a broker holds of one log.
+    """What a broker stores of one log.
 
     Args:
         topic: The name of the topic.
@@ -77,7 +77,7 @@ class LocalLog:
         durable_end: Returns the sequence after the last stored record of a partition.
 
     Attributes:
-        start_offset: The offset before which leaders have deleted the records of the log.
+        start_offset: The log start offset: leaders have deleted the records before it.
     """
 
     def __init__(self, topic: str, topic_id: str, number: int, durable_end: Callable[[Partition], int]) -> None:
@@ -86,161 +86,169 @@ class LocalLog:
         self._topic_id = topic_id
         self._number = number
         self._durable_end = durable_end
-        self._branches: dict[LeaderAndEpoch, _LocalEpoch] = {}
+        self._local_epochs: dict[LeaderAndEpoch, _LocalEpoch] = {}
         self._waiting: dict[LeaderAndEpoch, _LocalEpoch] = {}
         self._advanced: set[LeaderAndEpoch] = set()
 
     def clear(self) -> None:
-        """Note that nothing of the log is held any more."""
-        self._branches.clear()
+        """Forget everything, because the local log is deleted."""
+        self._local_epochs.clear()
         self._waiting.clear()
         self._advanced.clear()
         self.start_offset = 0
 
     def ends(self) -> dict[LeaderAndEpoch, int]:
-        """Return the offset up to which each branch is held."""
-        return {branch: held.end_offset for branch, held in self._branches.items()}
+        """Return the offset up to which each epoch is stored."""
+        return {leader_epoch: local_epoch.end_offset for leader_epoch, local_epoch in self._local_epochs.items()}
 
-    def acknowledged_end(self, branch: LeaderAndEpoch) -> int:
-        """Return the sequence after the last index record of a branch of which everything is held."""
-        held = self._branches.get(branch)
-        return 0 if held is None else held.index_end
+    def acknowledged_end(self, leader_epoch: LeaderAndEpoch) -> int:
+        """Return the sequence after the last index record of an epoch that is stored together with its records."""
+        local_epoch = self._local_epochs.get(leader_epoch)
+        return 0 if local_epoch is None else local_epoch.index_end
 
-    def restore(self, branch: LeaderAndEpoch, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint of a branch, of which nothing is known yet. `add_index` gets what follows it."""
-        held = self._branches[branch] = _LocalEpoch(checkpoint.index_end, checkpoint.end_offset, checkpoint.end_offset)
-        held.restart, held.needed = checkpoint.restart, dict(checkpoint.needed)
-        held.checkpoint_end = checkpoint.index_end
-        held.recent.append((checkpoint.index_end, checkpoint.end_offset))
+    def restore(self, leader_epoch: LeaderAndEpoch, checkpoint: Checkpoint) -> None:
+        """Restore an epoch, so far unknown, from a checkpoint. `add_index` gets what follows it."""
+        local_epoch = self._local_epochs[leader_epoch] = _LocalEpoch(
+            checkpoint.index_end, checkpoint.end_offset, checkpoint.end_offset
+        )
+        local_epoch.restart, local_epoch.needed = checkpoint.restart, dict(checkpoint.needed)
+        local_epoch.checkpoint_end = checkpoint.index_end
+        local_epoch.recent.append((checkpoint.index_end, checkpoint.end_offset))
         self.start_offset = max(self.start_offset, checkpoint.start_offset)
 
     def take_checkpoints(self, latest: LeaderAndEpoch) -> Iterator[tuple[LeaderAndEpoch, Checkpoint]]:
-        """Go through the branches that are held further than their last checkpoints say.
+        """Return checkpoints for the epochs that have advanced beyond their last ones.
 
         Args:
-            latest: The latest branch, of which more is to come.
+            latest: The latest leader epoch, which still grows.
 
         Yields:
-            Each with its next checkpoint.
+            Each epoch with its next checkpoint.
         """
-        for branch in list(self._advanced):
-            held = self._branches[branch]
-            is_due = branch != latest or held.index_end - held.checkpoint_end >= CHECKPOINT_RECORDS
-            if not is_due or held.waiting or held.open_run is not None:
+        for leader_epoch in list(self._advanced):
+            local_epoch = self._local_epochs[leader_epoch]
+            is_due = leader_epoch != latest or local_epoch.index_end - local_epoch.checkpoint_end >= CHECKPOINT_RECORDS
+            if not is_due or local_epoch.waiting or local_epoch.open_run is not None:
                 continue
-            self._advanced.discard(branch)
-            if len(held.needed) <= CHECKPOINT_PARTITIONS_MAX:
-                held.checkpoint_end, needed = held.index_end, dict(held.needed)
-                yield branch, Checkpoint(held.index_end, held.end_offset, self.start_offset, held.restart, needed)
+            self._advanced.discard(leader_epoch)
+            if len(local_epoch.needed) <= CHECKPOINT_PARTITIONS_MAX:
+                local_epoch.checkpoint_end, needed = local_epoch.index_end, dict(local_epoch.needed)
+                yield (
+                    leader_epoch,
+                    Checkpoint(
+                        local_epoch.index_end, local_epoch.end_offset, self.start_offset, local_epoch.restart, needed
+                    ),
+                )
 
-    def add_index(self, branch: LeaderAndEpoch, first_sequence: int, values: list[bytes]) -> None:
-        """Note index records of a branch that are stored; those that are known already are passed over.
+    def add_index(self, leader_epoch: LeaderAndEpoch, first_sequence: int, values: list[bytes]) -> None:
+        """Add stored index records of an epoch. Records that are already known are skipped.
 
         Args:
-            branch: The branch.
+            leader_epoch: The leader epoch.
             first_sequence: The sequence of the first of them.
             values: Their values.
 
         Raises:
             StorageFormatError: One is malformed.
         """
-        held = self._branches.setdefault(branch, _LocalEpoch())
-        known_end = held.recent[-1][0] if held.recent else first_sequence
+        local_epoch = self._local_epochs.setdefault(leader_epoch, _LocalEpoch())
+        known_end = local_epoch.recent[-1][0] if local_epoch.recent else first_sequence
         values, first_sequence = values[max(known_end - first_sequence, 0) :], max(first_sequence, known_end)
-        address = str(BranchAddress(branch.leader, self._topic_id, self._number, branch.epoch))
+        address = str(EpochAddress(leader_epoch.leader, self._topic_id, self._number, leader_epoch.epoch))
         for sequence, value in enumerate(values, first_sequence):
             needed: dict[Partition, int] = {}
-            restart_offset = held.known_offset if begins_again(value) else None
+            restart_offset = local_epoch.known_offset if is_rewrite(value) else None
             for entry in decode_entries(value):
                 if isinstance(entry, LogStartEntry):
                     self.start_offset = max(self.start_offset, entry.offset)
-                held.known_offset = max(held.known_offset, _end_of(entry))
-                for run in _ended_runs(held, entry):
+                local_epoch.known_offset = max(local_epoch.known_offset, _end_of(entry))
+                for run in _ended_runs(local_epoch, entry):
                     partition = Partition(self._topic, address if run.address == LEADER else run.address)
                     end = run.first_sequence + run.record_count
                     needed[partition] = max(end, needed.get(partition, 0))
-                    held.named[partition] = max(end, held.named.get(partition, 0))
-            self._waiting[branch] = held
-            held.waiting.append(_IndexRecord(sequence + 1, held.known_offset, needed, restart_offset))
-            held.recent.append((sequence + 1, held.known_offset))
+                    local_epoch.named[partition] = max(end, local_epoch.named.get(partition, 0))
+            self._waiting[leader_epoch] = local_epoch
+            local_epoch.waiting.append(_IndexRecord(sequence + 1, local_epoch.known_offset, needed, restart_offset))
+            local_epoch.recent.append((sequence + 1, local_epoch.known_offset))
 
-    def offset_at(self, branch: LeaderAndEpoch, index_end: int) -> int | None:
-        """Return the offset after the last record that the index records of a branch up to a sequence name.
+    def offset_at(self, leader_epoch: LeaderAndEpoch, index_end: int) -> int | None:
+        """Return the offset after the last record that the index of an epoch names before a sequence.
 
         Args:
-            branch: The branch.
+            leader_epoch: The leader epoch.
             index_end: The sequence after the last index record.
 
         Returns:
             The offset; None if it is not remembered.
         """
-        held = self._branches.get(branch)
-        found = 0 if held is None else bisect_right(held.recent, index_end, key=lambda each: each[0])
-        return held.recent[found - 1][1] if held is not None and found else None
+        local_epoch = self._local_epochs.get(leader_epoch)
+        found = 0 if local_epoch is None else bisect_right(local_epoch.recent, index_end, key=lambda each: each[0])
+        return local_epoch.recent[found - 1][1] if local_epoch is not None and found else None
 
     def advance(self) -> Iterator[tuple[LeaderAndEpoch, int]]:
-        """Yield the branches of which more is held than before, each with the offset up to which it is held."""
-        for branch, held in list(self._waiting.items()):
-            before = held.index_end
-            while held.waiting and not self._missing(held.waiting[0]):
-                record = held.waiting.popleft()
-                held.index_end, held.end_offset = record.end_sequence, record.end_offset
+        """Yield the epochs that have advanced, each with the offset up to which it is stored."""
+        for leader_epoch, local_epoch in list(self._waiting.items()):
+            before = local_epoch.index_end
+            while local_epoch.waiting and not self._missing(local_epoch.waiting[0]):
+                record = local_epoch.waiting.popleft()
+                local_epoch.index_end, local_epoch.end_offset = record.end_sequence, record.end_offset
                 for partition, end in record.needed.items():
-                    held.needed[partition.address] = max(end, held.needed.get(partition.address, 0))
+                    local_epoch.needed[partition.address] = max(end, local_epoch.needed.get(partition.address, 0))
                 if record.restart_offset is not None:
-                    held.restart = Restart(record.end_sequence - 1, record.restart_offset)
-            if not held.waiting:
-                held.named.clear()
-                self._waiting.pop(branch, None)
-            if held.index_end > before:
-                self._advanced.add(branch)
-                yield branch, held.end_offset
+                    local_epoch.restart = Restart(record.end_sequence - 1, record.restart_offset)
+            if not local_epoch.waiting:
+                local_epoch.named.clear()
+                self._waiting.pop(leader_epoch, None)
+            if local_epoch.index_end > before:
+                self._advanced.add(leader_epoch)
+                yield leader_epoch, local_epoch.end_offset
 
-    def restart(self, branch: LeaderAndEpoch) -> Restart | None:
-        """Return where the index of a branch was last written again, as far as it is held; None if it was not."""
-        held = self._branches.get(branch)
-        return None if held is None else held.restart
+    def restart(self, leader_epoch: LeaderAndEpoch) -> Restart | None:
+        """Return where the index of an epoch was last written again, as far as it is stored; None if it was not."""
+        local_epoch = self._local_epochs.get(leader_epoch)
+        return None if local_epoch is None else local_epoch.restart
 
     def needed_from(self) -> dict[LeaderAndEpoch, int]:
-        """Return the branches whose index was written again, each with the sequence of its first record that counts."""
+        """Return the epochs whose index was written again, each with the sequence of its first record that counts."""
         return {
-            branch: held.restart.sequence
-            for branch, held in self._branches.items()
-            if held.restart is not None and held.index_end >= held.restart.sequence + REWRITE_RECORDS
+            leader_epoch: local_epoch.restart.sequence
+            for leader_epoch, local_epoch in self._local_epochs.items()
+            if local_epoch.restart is not None
+            and local_epoch.index_end >= local_epoch.restart.sequence + REWRITE_RECORDS
         }
 
     def known_ends(self) -> dict[LeaderAndEpoch, int]:
-        """Return the offset up to which the index of each branch is held, with or without the records that it names."""
-        return {branch: held.known_offset for branch, held in self._branches.items()}
+        """Return the offset up to which the index of each epoch is stored, with or without its records."""
+        return {leader_epoch: local_epoch.known_offset for leader_epoch, local_epoch in self._local_epochs.items()}
 
     def missing(self) -> dict[Partition, int]:
-        """Return the partitions of which records are named, and not held, each with the sequence after the last one."""
+        """Return the partitions with named records that are not stored, each with the sequence after the last one."""
         found: dict[Partition, int] = {}
-        for held in self._waiting.values():
-            held.named = {each: end for each, end in held.named.items() if self._durable_end(each) < end}
-            found.update(held.named)
+        for local_epoch in self._waiting.values():
+            local_epoch.named = {each: end for each, end in local_epoch.named.items() if self._durable_end(each) < end}
+            found.update(local_epoch.named)
         return found
 
     def _missing(self, record: _IndexRecord) -> list[tuple[Partition, int]]:
         return [(partition, end) for partition, end in record.needed.items() if self._durable_end(partition) < end]
 
 
-def _ended_runs(held: _LocalEpoch, entry: Entry) -> Iterator[RunEntry]:
-    """Yield the runs whose ends an entry tells: its own, and that of an open run before it."""
+def _ended_runs(local_epoch: _LocalEpoch, entry: Entry) -> Iterator[RunEntry]:
+    """Yield the runs whose length an entry makes known: its own, and that of an open run before it."""
     if not isinstance(entry, RunEntry | MarkerEntry):
         return
-    before, held.open_run = held.open_run, None
+    before, local_epoch.open_run = local_epoch.open_run, None
     if before is not None:
         yield before._replace(record_count=entry.offset - before.offset)
     if isinstance(entry, RunEntry):
         if entry.record_count:
             yield entry
         else:
-            held.open_run = entry
+            local_epoch.open_run = entry
 
 
 def _end_of(entry: Entry) -> int:
-    """Return the offset after what an entry gives an offset to; 0 if it does not."""
+    """Return the offset after the records or the marker of an entry, or the start of an epoch; 0 for other entries."""
     if isinstance(entry, RunEntry):
         return entry.offset + entry.record_count
     if isinstance(entry, MarkerEntry):

@@ -1,6 +1,6 @@
-"""The control records of replicated logs, which each broker publishes in its own partition of `$branches`.
+"""The control records of replicated logs. Each broker publishes its own in its partition of `$branches`.
 
-A broker makes a control record durable before anybody else learns of it, and never takes one back.
+A broker makes a control record durable before it sends it, and never takes one back.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
 BRANCHES_TOPIC = "$branches"
-"""Where control records are kept, a partition for each broker."""
+"""The topic of control records. It has a partition for each broker."""
 
 CONTROL_VERSION = 1
 """The version of control records."""
 
 EPOCH_STEP = 1024
-"""Epochs leave room for the numbers of brokers, so that no two brokers ever claim the same epoch."""
+"""The distance between epochs. It leaves space for the number of a broker, so no two brokers use the same epoch."""
 
 
 class LeaderAndEpoch(NamedTuple):
-    """The stretch of a log that one leader has ordered.
+    """A leader epoch of a log, with its leader.
 
     Attributes:
-        epoch: Its leader epoch: larger than those of all branches that the leader knew.
+        epoch: The number of the leader epoch: larger than all that the leader knew.
         leader: The address of the leader.
     """
 
@@ -38,39 +38,39 @@ class LeaderAndEpoch(NamedTuple):
 
 
 NO_EPOCH = LeaderAndEpoch(-1, "")
-"""The branch of a log that has no branch yet."""
+"""The leader epoch of a log that has none yet."""
 
 
 class EpochEnd(NamedTuple):
-    """How far a log reaches.
+    """The end of a log, or of one of its leader epochs.
 
     Attributes:
-        branch: The last branch.
+        leader_epoch: The last leader epoch.
         end_offset: The offset after its last record.
     """
 
-    branch: LeaderAndEpoch
+    leader_epoch: LeaderAndEpoch
     end_offset: int
 
 
 NO_EPOCH_END = EpochEnd(NO_EPOCH, 0)
-"""The tip of an empty log."""
+"""The end of an empty log."""
 
 
 @attrs.frozen
 class VoteRequest(ReplicaSet):
-    """A broker asks the replicas of a log to follow it.
+    """A broker asks the replicas of a log to elect it.
 
     Attributes:
         log: The log.
-        branch: The branch that it wants to begin.
-        replicas: The replicas that the log then has.
-        learners: Those of them that copy the log, and of which nothing is asked until they hold it.
-        is_transfer: Whether the leader lives, and is to be replaced by one that is preferred.
+        leader_epoch: The leader epoch that it wants to begin.
+        replicas: The replicas of the log in that epoch.
+        learners: The replicas that still copy the log. They do not vote until they have caught up.
+        is_transfer: Whether the leader is alive, and a preferred one asks to replace it.
     """
 
     log: str
-    branch: LeaderAndEpoch
+    leader_epoch: LeaderAndEpoch
     replicas: tuple[str, ...]
     learners: tuple[str, ...] = ()
     is_transfer: bool = False
@@ -78,38 +78,38 @@ class VoteRequest(ReplicaSet):
 
 @attrs.frozen
 class Vote:
-    """A replica acknowledges no records of earlier branches any more.
+    """The vote of a replica. It no longer acknowledges records of earlier epochs.
 
     Attributes:
         log: The log.
-        branch: The branch that was claimed.
-        tip: How far the log of this replica reaches.
-        replica_sets: The replicas that count for majorities of the latest branch that it knows, and of all later ones
-            that it promised to follow before: any of these branches may have begun.
-        latest: The latest branch whose row it knows.
+        leader_epoch: The leader epoch for which votes were requested.
+        log_end: The end of this replica's log.
+        replica_sets: The voters of the latest epoch that it knows, and of all later ones that it voted for before: any
+            of these epochs can have begun.
+        latest: The latest leader epoch whose start it knows.
     """
 
     log: str
-    branch: LeaderAndEpoch
-    tip: EpochEnd
+    leader_epoch: LeaderAndEpoch
+    log_end: EpochEnd
     replica_sets: tuple[tuple[str, ...], ...]
     latest: LeaderAndEpoch = NO_EPOCH
 
 
 @attrs.frozen
 class EpochStart(ReplicaSet):
-    """A branch begins: a row of the branch table.
+    """A leader epoch begins.
 
     Attributes:
         log: The log.
-        branch: The branch, whose leader publishes this row.
-        parent: The branch before it, and its end: the offset at which this branch begins.
+        leader_epoch: The leader epoch. Its leader publishes this record.
+        parent: The epoch before it, and its end: the offset at which the new epoch begins.
         replicas: The replicas.
-        learners: Those of them that copy the log, and of which nothing is asked until they hold it.
+        learners: The replicas that still copy the log. They do not vote until they have caught up.
     """
 
     log: str
-    branch: LeaderAndEpoch
+    leader_epoch: LeaderAndEpoch
     parent: EpochEnd
     replicas: tuple[str, ...]
     learners: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ _KINDS: dict[str, type[ControlRecord]] = {"claim": VoteRequest, "promise": Vote,
 
 
 def next_epoch(latest: int, number: int) -> int:
-    """Return an epoch that is larger than another one, and that no other broker chooses.
+    """Return an epoch that is larger than another one and that no other broker uses.
 
     Args:
         latest: The largest epoch that is known; -1 if there is none.
@@ -136,7 +136,7 @@ def next_epoch(latest: int, number: int) -> int:
 
 def key_of(record: ControlRecord) -> str:
     """Return the key of a control record. A later record with the same key replaces it."""
-    return f"{_KEYS[type(record)]}/{record.log}/{record.branch.epoch}"
+    return f"{_KEYS[type(record)]}/{record.log}/{record.leader_epoch.epoch}"
 
 
 def encode_control(record: ControlRecord) -> bytes:
@@ -149,7 +149,7 @@ def decode_control(value: bytes) -> ControlRecord:
     """Return a control record.
 
     Args:
-        value: What `encode_control` or an earlier version of it has returned.
+        value: A value returned by `encode_control` or by an earlier version of it.
 
     Returns:
         The control record.
@@ -163,20 +163,24 @@ def decode_control(value: bytes) -> ControlRecord:
             raise StorageFormatError("a control record has a newer version: update dafka on this broker")
         [(kind, found)] = fields.items()
         if kind == "claim":
-            log, branch, replicas, *further = found
-            learners = _texts(further[0]) if further else ()
-            return VoteRequest(str(log), _branch(branch), _texts(replicas), learners, is_transfer=True in further[1:])
-        log, branch, (last, end), replicas, *further = found
-        tip = EpochEnd(_branch(last), int(end))
+            log, leader_epoch, replicas, *rest = found
+            learners = _texts(rest[0]) if rest else ()
+            return VoteRequest(
+                str(log), _leader_epoch(leader_epoch), _texts(replicas), learners, is_transfer=True in rest[1:]
+            )
+        log, leader_epoch, (last, end), replicas, *rest = found
+        log_end = EpochEnd(_leader_epoch(last), int(end))
         if kind == "promise":
-            [latest] = further
-            return Vote(str(log), _branch(branch), tip, tuple(map(_texts, replicas)), _branch(latest))
+            [latest] = rest
+            return Vote(
+                str(log), _leader_epoch(leader_epoch), log_end, tuple(map(_texts, replicas)), _leader_epoch(latest)
+            )
         if kind == "row":
-            return EpochStart(str(log), _branch(branch), tip, _texts(replicas), *map(_texts, further))
+            return EpochStart(str(log), _leader_epoch(leader_epoch), log_end, _texts(replicas), *map(_texts, rest))
         raise StorageFormatError(f"a control record has the unknown kind {kind!r}")
 
 
-def _branch(found: Sequence[Any]) -> LeaderAndEpoch:
+def _leader_epoch(found: Sequence[Any]) -> LeaderAndEpoch:
     epoch, leader = found
     return LeaderAndEpoch(int(epoch), str(leader))
 

@@ -1,4 +1,4 @@
-"""The replicated logs of one broker: their machines, and what the broker holds of each of them."""
+"""The replicated logs of one broker: their state machines, and what the broker stores of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.partition_address import INDEX_TOPIC, BranchAddress, name_log, parse_address
+from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, name_log, parse_address
 from dafka.broker.core.replication.checkpoints import Checkpoint
 from dafka.broker.core.replication.effects import ReplicaAction
 from dafka.broker.core.replication.local_log import LocalLog
@@ -19,18 +19,18 @@ from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.records import Partition, RecordBatch
 
 
-def is_useless(record: ControlRecord, epoch: int) -> bool:
-    """Return whether a control record says nothing any more, now that a branch of an epoch has begun."""
-    return not isinstance(record, EpochStart) and record.branch.epoch < epoch
+def is_obsolete(record: ControlRecord, epoch: int) -> bool:
+    """Return whether a control record is obsolete, now that a leader epoch has begun."""
+    return not isinstance(record, EpochStart) and record.leader_epoch.epoch < epoch
 
 
 @attrs.frozen
 class FetchRecords:
-    """Fetch records that a log consists of and that this broker lacks.
+    """Fetch records of a log that are not stored here.
 
     Attributes:
         partition: Their partition.
-        end_sequence: The sequence after the last one; 0 if all that is known is that there are more than here.
+        end_sequence: The sequence after the last one; 0 if this broker only knows that records are missing.
     """
 
     partition: Partition
@@ -38,7 +38,7 @@ class FetchRecords:
 
 
 class LogAction(NamedTuple):
-    """What the machine of a log asks for."""
+    """An action that the state machine of a log asks for."""
 
     log: ReplicatedLog
     action: ReplicaAction | FetchRecords
@@ -46,15 +46,15 @@ class LogAction(NamedTuple):
 
 @attrs.define(eq=False)
 class ReplicatedLog:
-    """A log that several brokers keep, or have kept.
+    """A log that is or was replicated by several brokers.
 
     Attributes:
         topic: The name of its topic.
         topic_id: The id of its topic.
         number: The number of the log in the topic.
         name: The name of the log among all logs.
-        replica: Its machine.
-        held: What this broker holds of it.
+        replica: Its state machine.
+        local_log: What this broker stores of it.
     """
 
     topic: str
@@ -62,15 +62,19 @@ class ReplicatedLog:
     number: int
     name: str
     replica: Replica
-    held: LocalLog
+    local_log: LocalLog
 
-    def index_partition(self, branch: LeaderAndEpoch) -> Partition:
-        """Return the partition of the index of a branch."""
-        return Partition(INDEX_TOPIC, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
+    def index_partition(self, leader_epoch: LeaderAndEpoch) -> Partition:
+        """Return the partition of the index of an epoch."""
+        return Partition(
+            INDEX_TOPIC, str(EpochAddress(leader_epoch.leader, self.topic_id, self.number, leader_epoch.epoch))
+        )
 
-    def own_partition(self, branch: LeaderAndEpoch) -> Partition:
-        """Return the partition of the records that clients of a branch's leader have appended."""
-        return Partition(self.topic, str(BranchAddress(branch.leader, self.topic_id, self.number, branch.epoch)))
+    def leader_partition(self, leader_epoch: LeaderAndEpoch) -> Partition:
+        """Return the partition of the records that clients appended through the leader of an epoch."""
+        return Partition(
+            self.topic, str(EpochAddress(leader_epoch.leader, self.topic_id, self.number, leader_epoch.epoch))
+        )
 
 
 class ReplicatedLogs:
@@ -99,7 +103,7 @@ class ReplicatedLogs:
         self._alive: frozenset[str] = frozenset((address,))
         self._unwritable: frozenset[str] = frozenset()
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
-        self._lacking: dict[ReplicatedLog, None] = {}
+        self._incomplete: dict[ReplicatedLog, None] = {}
         self._active: dict[ReplicatedLog, None] = {}
         self._changed: dict[ReplicatedLog, None] = {}
         self._advanced_at = float("-inf")
@@ -115,19 +119,19 @@ class ReplicatedLogs:
         return self._logs.get(name)
 
     def find_partition(self, partition: Partition) -> tuple[ReplicatedLog, LeaderAndEpoch] | None:
-        """Return the log and the branch that a partition of records or of an index belongs to; None if to none."""
+        """Return the log and the leader epoch of a partition of records or of an index; None if it has none."""
         address = parse_address(partition.address)
         log = None if address is None else self._logs.get(address.log_name)
         if address is None or log is None or partition.topic not in {INDEX_TOPIC, log.topic}:
             return None
         return log, LeaderAndEpoch(address.epoch, address.leader)
 
-    def note_control(self, broker: str, record: ControlRecord) -> list[LogAction]:
-        """Take in a control record, of this broker or another one."""
-        noted = self._control.setdefault(record.log, [])
+    def record_control(self, broker: str, record: ControlRecord) -> list[LogAction]:
+        """Process a control record of this broker or of another one."""
+        recorded = self._control.setdefault(record.log, [])
         if isinstance(record, EpochStart):
-            noted[:] = [each for each in noted if not is_useless(each[1], record.branch.epoch)]
-        noted.append((broker, record))
+            recorded[:] = [each for each in recorded if not is_obsolete(each[1], record.leader_epoch.epoch)]
+        recorded.append((broker, record))
         log = self._logs.get(record.log)
         if log is None:
             return []
@@ -135,7 +139,7 @@ class ReplicatedLogs:
         replica = self._wake_up(log)
         found = replica.written(record) if is_own else replica.receive(broker, record)
         actions = self._actions(log, found)
-        return [*actions, *self.fetch_lacking([log])] if isinstance(record, EpochStart) else actions
+        return [*actions, *self.fetch_missing([log])] if isinstance(record, EpochStart) else actions
 
     def has_control(self, name: str) -> bool:
         """Return whether there are control records of a log."""
@@ -154,45 +158,45 @@ class ReplicatedLogs:
         Args:
             topic: Its topic.
             number: The number of the log in the topic.
-            replicas: The replicas of its first branch.
-            index: The index records of all its branches that are stored, as far as checkpoints do not cover them.
-            checkpoints: The checkpoints that the storage meets, by the partition of their index.
+            replicas: The replicas of its first leader epoch.
+            index: The stored index records of all its epochs that no checkpoint covers.
+            checkpoints: The checkpoints whose records the storage has, by the partition of their index.
 
         Returns:
-            The log, of which `resume` is to be called.
+            The log. The caller must call `resume` next.
         """
         availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
         settings = attrs.evolve(self._settings, availability=availability)
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
-        held = LocalLog(topic.name, topic.topic_id, number, self._durable_end)
-        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, held)
+        local_log = LocalLog(topic.name, topic.topic_id, number, self._durable_end)
+        log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, local_log)
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
         replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
         for partition, checkpoint in (checkpoints or {}).items():
             if found := self.find_partition(partition):
-                held.restore(found[1], checkpoint)
+                local_log.restore(found[1], checkpoint)
         for batch in index:
             self._add_index(log, batch)
-        for _ in held.advance():
+        for _ in local_log.advance():
             pass
-        replica.restore_held(held.ends())
+        replica.restore_local(local_log.ends())
         self._wait(log)
         return log
 
     def resume(self, log: ReplicatedLog, now: float) -> list[LogAction]:
-        """Begin to take part: lead the log if this broker does, or claim it if nobody does."""
+        """Begin to take part: lead the log if this broker is its leader, or request votes if it has none."""
         found = [*log.replica.resume(), *log.replica.set_alive(self._alive, now, self._unwritable)]
-        return [*self._actions(log, found), *self.fetch_lacking([log])]
+        return [*self._actions(log, found), *self.fetch_missing([log])]
 
     def remove(self, name: str) -> None:
-        """Remove a log whose topic is deleted or hidden. Its control records stay, see `forget_control`."""
+        """Remove a log whose topic is deleted or hidden. Its control records stay; see `forget_control`."""
         log = self._logs.pop(name, None)
         if log is not None:
             self._active.pop(log, None)
             self._changed.pop(log, None)
-            self._lacking.pop(log, None)
+            self._incomplete.pop(log, None)
             self._forget_waiting(log)
 
     def forget_control(self, name: str) -> None:
@@ -200,20 +204,20 @@ class ReplicatedLogs:
         self._control.pop(name, None)
 
     def drop(self, log: ReplicatedLog) -> None:
-        """Note that what this broker holds of a log is deleted; see `Replica.may_drop`."""
-        log.held.clear()
-        log.replica.restore_held({})
+        """Forget what this broker stored of a log, because it is deleted; see `Replica.may_drop`."""
+        log.local_log.clear()
+        log.replica.restore_local({})
         self._forget_waiting(log)
         self._touch(log)
 
     def stored(self, batches: Iterable[RecordBatch]) -> tuple[Collection[ReplicatedLog], list[LogAction]]:
-        """Note that records are durable here: of indexes, or records that indexes name.
+        """Record that records are durable here: of indexes, or records that indexes name.
 
         Args:
             batches: The records.
 
         Returns:
-            The logs of which more may be held than before, and the actions.
+            The logs that can have advanced, and the actions.
         """
         changed: dict[ReplicatedLog, None] = {}
         indexed: dict[ReplicatedLog, None] = {}
@@ -228,13 +232,13 @@ class ReplicatedLogs:
                 changed.update(dict.fromkeys(self._waiting.pop(partition)))
         actions: list[LogAction] = []
         for log in changed:
-            for branch, end_offset in log.held.advance():
-                actions += self._actions(log, self._wake_up(log).stored(branch, end_offset))
+            for leader_epoch, end_offset in log.local_log.advance():
+                actions += self._actions(log, self._wake_up(log).stored(leader_epoch, end_offset))
             self._wait(log)
-        return changed, actions + self.fetch_lacking([log for log in indexed if log in self._lacking])
+        return changed, actions + self.fetch_missing([log for log in indexed if log in self._incomplete])
 
     def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
-        """Take in the acknowledgement of index records by another replica.
+        """Process the acknowledgement of index records by another replica.
 
         Args:
             broker: The address of the replica.
@@ -247,26 +251,26 @@ class ReplicatedLogs:
         found = self.find_partition(partition)
         if found is None:
             return []
-        log, branch = found
-        end_offset = log.held.offset_at(branch, index_end)
-        if end_offset is None:  # who acknowledges anything of a branch has all that is before it
-            row = log.replica.table.rows.get(branch)
-            if row is None:
+        log, leader_epoch = found
+        end_offset = log.local_log.offset_at(leader_epoch, index_end)
+        if end_offset is None:  # it acknowledges something of this epoch, so it stores everything before
+            start = log.replica.epoch_tree.starts.get(leader_epoch)
+            if start is None:
                 return []
-            end_offset = row.parent.end_offset
-        return self._actions(log, self._wake_up(log).acknowledged(broker, branch, end_offset))
+            end_offset = start.parent.end_offset
+        return self._actions(log, self._wake_up(log).acknowledged(broker, leader_epoch, end_offset))
 
     def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
-        """Acknowledge the index records of a partition again: their leader may have missed it."""
+        """Acknowledge the index records of a partition again: their leader can have missed it."""
         found = self.find_partition(partition)
-        if found is None or found[1] != found[0].replica.acknowledged_tip.branch:
+        if found is None or found[1] != found[0].replica.acknowledged_log_end.leader_epoch:
             return []
         return self._actions(found[0], found[0].replica.repeat_acknowledgement())
 
     def set_alive(
         self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
     ) -> list[LogAction]:
-        """Note which brokers are alive, and which of these cannot write; see `Replica.set_alive`."""
+        """Set the brokers that are alive, and those of them that cannot write; see `Replica.set_alive`."""
         returned = set(brokers) - self._alive
         self._alive, self._unwritable = frozenset(brokers), unwritable
         actions: list[LogAction] = []
@@ -279,7 +283,7 @@ class ReplicatedLogs:
         return actions
 
     def advance(self, now: float) -> list[LogAction]:
-        """Let time pass, for the logs that wait for something."""
+        """Advance the time of the logs that wait for something."""
         active, self._active = self._active, {}
         self._advanced_at = now
         actions: list[LogAction] = []
@@ -290,96 +294,100 @@ class ReplicatedLogs:
         return actions
 
     def _wake_up(self, log: ReplicatedLog) -> Replica:
-        """Return the replica of a log that something happens to, which may have been settled until now."""
+        """Return the replica of a log, and wake it up if it was settled."""
         if log not in self._active:
             log.replica.idle(self._advanced_at)
         return log.replica
 
     @property
     def active(self) -> list[ReplicatedLog]:
-        """The logs that something has happened to since time was let pass, or that wait for something."""
+        """The logs with events since the last `advance`, and the logs that wait for something."""
         return list(self._active)
 
     def take_changed(self) -> list[ReplicatedLog]:
-        """Return the logs that may have changed since the last call."""
+        """Return the logs that can have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def set_preferences(
         self, log: ReplicatedLog, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]
     ) -> None:
-        """Note which brokers are meant to lead a log; see `Replica.set_preferences`."""
+        """Set the brokers that are preferred as leaders of a log; see `Replica.set_preferences`."""
         if log.replica.set_preferences(preferred, ineligible_leaders):
             self._touch(log)
 
     def transfer_leadership(self, log: ReplicatedLog) -> list[LogAction]:
-        """Claim a log from another leader, if this broker is preferred; see `Replica.transfer_leadership`."""
+        """Request the leadership of a log, if this broker is preferred; see `Replica.transfer_leadership`."""
         return self._actions(log, self._wake_up(log).transfer_leadership())
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
-        """Have other brokers keep a log that this one leads; see `Replica.change_replicas`."""
+        """Change the replicas of a log that this broker leads; see `Replica.change_replicas`."""
         return self._actions(log, self._wake_up(log).change_replicas(replicas))
 
     def renumber(self, number: int) -> None:
-        """Note the number of this broker, which has changed."""
+        """Set the number of this broker, which has changed."""
         for log in self._logs.values():
             log.replica.renumber(number)
 
     def keeps(self, partition: Partition) -> bool | None:
-        """Return whether this broker keeps a partition of a replicated log; None if it is not one of these."""
+        """Return whether this broker is a replica of a partition; None if the partition is not of a replicated log."""
         found = self.find_partition(partition)
         return None if found is None else self._address in found[0].replica.replicas
 
     def is_joining(self, partition: Partition) -> bool:
-        """Return whether a partition is fetched only so that this broker becomes a further replica of a log."""
+        """Return whether a partition is fetched only so that this broker becomes an additional replica of a log."""
         found = self.find_partition(partition)
         return found is not None and found[0].replica.is_joining
 
-    def rows(self, name: str) -> list[EpochStart]:
-        """Return the branch table of a log, by epoch."""
+    def epoch_starts(self, name: str) -> list[EpochStart]:
+        """Return the epoch starts of a log, by epoch."""
         log = self._logs.get(name)
-        return [] if log is None else [log.replica.table.rows[branch] for branch in sorted(log.replica.table.rows)]
+        return (
+            []
+            if log is None
+            else [log.replica.epoch_tree.starts[leader_epoch] for leader_epoch in sorted(log.replica.epoch_tree.starts)]
+        )
 
     def _add_index(self, log: ReplicatedLog, batch: RecordBatch) -> None:
         address = parse_address(batch.partition.address)
         assert address is not None
         values = [value or b"" for value in batch.values]
-        log.held.add_index(LeaderAndEpoch(address.epoch, address.leader), batch.first_sequence, values)
+        log.local_log.add_index(LeaderAndEpoch(address.epoch, address.leader), batch.first_sequence, values)
 
     def _wait(self, log: ReplicatedLog) -> None:
-        for partition in log.held.missing():
+        for partition in log.local_log.missing():
             self._waiting.setdefault(partition, set()).add(log)
 
-    def fetch_waited_for(self) -> list[LogAction]:
-        """Fetch what indexes name, or logs consist of, and what has not come by itself. Call it from time to time."""
-        return self.fetch_lacking({*self._lacking, *(log for logs in self._waiting.values() for log in logs)})
+    def repeat_fetches(self) -> list[LogAction]:
+        """Fetch again the missing records of all logs. Call it from time to time."""
+        return self.fetch_missing({*self._incomplete, *(log for logs in self._waiting.values() for log in logs)})
 
-    def fetch_lacking(self, logs: Iterable[ReplicatedLog]) -> list[LogAction]:
-        """Fetch what this broker, as a replica, lacks of logs up to the beginnings of their latest branches.
+    def fetch_missing(self, logs: Iterable[ReplicatedLog]) -> list[LogAction]:
+        """Fetch the records that this replica misses before the starts of the latest epochs of some logs.
 
-        Other brokers do not know what it lacks, and those that have written it may be dead.
+        Other brokers do not know that they are missing, and the brokers that wrote them can be dead.
         """
         actions: list[LogAction] = []
         for log in logs:
-            found = [LogAction(log, each) for each in self._find_lacking(log)]
+            found = [LogAction(log, each) for each in self._find_missing(log)]
             actions += found
             if found:
-                self._lacking[log] = None
+                self._incomplete[log] = None
             else:
-                self._lacking.pop(log, None)
+                self._incomplete.pop(log, None)
         return actions
 
-    def _find_lacking(self, log: ReplicatedLog) -> Iterator[FetchRecords]:
+    def _find_missing(self, log: ReplicatedLog) -> Iterator[FetchRecords]:
         replica = log.replica
         if self._address not in replica.replicas:
             return
-        yield from starmap(FetchRecords, log.held.missing().items())
-        row = replica.latest
-        if not replica.branches.is_complete(row.branch):
-            known = log.held.known_ends()
-            for branch, end_offset in replica.table.chain(row.parent) or ():
-                if known.get(branch, 0) < end_offset:
-                    yield FetchRecords(log.index_partition(branch))
+        yield from starmap(FetchRecords, log.local_log.missing().items())
+        start = replica.latest
+        if not replica.local_epochs.is_complete(start.leader_epoch):
+            known = log.local_log.known_ends()
+            for leader_epoch, end_offset in replica.epoch_tree.chain(start.parent) or ():
+                if known.get(leader_epoch, 0) < end_offset:
+                    yield FetchRecords(log.index_partition(leader_epoch))
 
     def _forget_waiting(self, log: ReplicatedLog) -> None:
         for waiting in self._waiting.values():

@@ -1,4 +1,4 @@
-"""How a log is replicated."""
+"""The settings of replication."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import attrs
 
 
 class Availability(Enum):
-    """What the sides of a split may do."""
+    """What the sides of a partitioned network can do."""
 
     BRANCH = "branch"
-    """Each side goes on; when they meet again, one branch continues, and gets the records of the other one."""
+    """Each side continues. When they meet again, one epoch continues, and the records of the other are merged."""
     MAJORITY = "majority"
-    """The side with more than half of the replicas goes on."""
+    """The side with more than half of the replicas continues."""
 
 
 @attrs.frozen(kw_only=True)
 class ReplicaSettings:
-    """How a log is replicated.
+    """The settings of a log's replication.
 
     Attributes:
-        availability: What the sides of a split may do.
-        claim_timeout_s: How long a claim waits for promises until another one is made, in seconds.
-        stagger_s: How much later each less preferred replica claims.
-        preferred_leader_after_s: How long a preferred leader must be caught up before it takes leadership back. Each
-            log waits for another time, up to twice as long, so that not all logs move at once.
+        availability: What the sides of a partitioned network can do.
+        election_timeout_s: How long a replica waits for votes before it requests them again, in seconds.
+        stagger_s: How much later each less preferred replica requests votes, in seconds.
+        preferred_leader_after_s: How long a preferred leader must be caught up before it takes leadership back, in
+            seconds. Each log waits for a different time, up to twice as long, so that the logs do not all change
+            leaders at once.
     """
 
     availability: Availability = Availability.MAJORITY

@@ -1,1 +1,1 @@
-"""The coordinator of transactions, and the ids of producers."""
+"""The transaction coordinator, and the assignment of producer ids."""

@@ -1,7 +1,7 @@
-"""The coordinator of transactions: who may write under a transactional id, and which transactions end how.
+"""The transaction coordinator: assigns producer ids and epochs, and commits or aborts transactions.
 
-A transaction is decided by one record, `PrepareCommit` or `PrepareAbort`. The markers follow it, in all logs and groups
-that take part. After a crash the coordinator has them written again, so that whatever was decided is completed.
+One record decides a transaction, `PrepareCommit` or `PrepareAbort`. The markers follow it, in all participating logs
+and groups. After a crash the coordinator has them written again, so that every decision is completed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _NO_PRODUCER = Producer(-1, -1)
 
 @attrs.frozen
 class InitProducerResult:
-    """The answer to InitProducerId."""
+    """The response to InitProducerId."""
 
     error_code: ErrorCode
     producer: Producer = _NO_PRODUCER
 
 
 class TransactionCoordinator:
-    """The transactional ids of one slot, and the ids that it gives to producers.
+    """The transactional ids of one shard, and the producer ids that it assigns.
 
-    To restart: `restore` every record in its order, then `start`, and carry out its actions before serving clients.
+    To restart: `restore` every record in order, then `start`, and execute its actions before serving clients.
 
     Args:
         settings: The limits.
-        producer_ids: The ids that it gives to producers; from 0 on if None.
+        producer_ids: The producer ids to assign; from 0 on if None.
     """
 
     def __init__(self, settings: TransactionSettings, producer_ids: ProducerIds | None = None) -> None:
@@ -57,7 +57,7 @@ class TransactionCoordinator:
         self._ending: dict[str, Token] = {}
 
     def restore(self, record: StateRecord) -> None:
-        """Take over what a record says.
+        """Restore a record.
 
         Args:
             record: A record of `$transactions`.
@@ -82,11 +82,11 @@ class TransactionCoordinator:
         return [_markers(each) for each in self._transactions.values() if each.phase in PREPARED]
 
     def next_deadline_ms(self) -> int | None:
-        """Return when to call `advance`; None if nothing waits for time to pass."""
+        """Return when to call `advance`; None if there is no deadline."""
         return self._deadlines.next_deadline_ms()
 
     def advance(self, now_ms: int) -> list[Action]:
-        """Abort transactions that have lasted too long, and forget transactional ids that are not used."""
+        """Abort transactions that have timed out, and forget unused transactional ids."""
         actions = list[Action]()
         while (transactional_id := self._deadlines.pop_due(now_ms)) is not None:
             transaction = self._transactions[transactional_id]
@@ -105,18 +105,18 @@ class TransactionCoordinator:
         expected: Producer | None,
         now_ms: int,
     ) -> list[Action]:
-        """Give a producer its id and epoch. The answer is an `InitProducerResult`.
+        """Assign an id and an epoch to a producer. The result is an `InitProducerResult`.
 
         Args:
-            token: Stands for the request.
-            transactional_id: The name of a transactional producer; None if it is only idempotent.
-            transaction_timeout_ms: How long its transactions may last.
-            expected: The id and epoch that a transactional producer has, and wants a new epoch for; None, or numbers
-                below 0, if it has none (InitProducerId before version 3 cannot say it).
+            token: Identifies the request.
+            transactional_id: The transactional id; None if the producer is only idempotent.
+            transaction_timeout_ms: How long its transactions can last.
+            expected: The current id and epoch of a transactional producer that wants a new epoch; None, or numbers
+                below 0, if it has none (InitProducerId before version 3 does not have it).
             now_ms: The time.
 
         Returns:
-            What to do. CONCURRENT_TRANSACTIONS asks the client to try again: an earlier transaction is being ended.
+            The actions. CONCURRENT_TRANSACTIONS asks the client to retry: an earlier transaction is being ended.
         """
         if transactional_id is None:
             producer_id, records = self._producer_ids.take()
@@ -129,7 +129,7 @@ class TransactionCoordinator:
             return [Answer(token, InitProducerResult(error))]
         if transaction is not None and transaction.phase is TransactionPhase.ONGOING:
             fenced = _fence(transaction)
-            if expected is not None:  # the producer itself asks: let its next attempt succeed
+            if expected is not None:  # the producer itself asks: its next attempt must succeed
                 fenced = attrs.evolve(fenced, last_producer_epoch=transaction.producer_epoch)
             actions = self._prepare(fenced, is_commit=False, now_ms=now_ms)
             return [*actions, Answer(token, InitProducerResult(ErrorCode.CONCURRENT_TRANSACTIONS))]
@@ -163,42 +163,42 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         now_ms: int,
     ) -> list[Action]:
-        """Let logs take part in a transaction, which begins if there is none. The answer is an `ErrorCode`.
+        """Add logs to a transaction, which begins if there is none. The result is an `ErrorCode`.
 
         Args:
-            token: Stands for the request.
-            transactional_id: The name of the producer.
+            token: Identifies the request.
+            transactional_id: The transactional id of the producer.
             producer: Its id and epoch.
             partitions: The logs, all of which must exist.
             now_ms: The time.
 
         Returns:
-            What to do. CONCURRENT_TRANSACTIONS asks the client to try again: the last transaction is being ended.
+            The actions. CONCURRENT_TRANSACTIONS asks the client to retry: the last transaction is being ended.
         """
         return self._join(token, transactional_id, producer, frozenset(partitions), frozenset(), now_ms)
 
     def add_offsets(
         self, token: Token, transactional_id: str, producer: Producer, group_id: str, now_ms: int
     ) -> list[Action]:
-        """Let the offsets of a group take part in a transaction, which begins if there is none.
+        """Add the offsets of a group to a transaction, which begins if there is none.
 
         Args:
-            token: Stands for the request.
-            transactional_id: The name of the producer.
+            token: Identifies the request.
+            transactional_id: The transactional id of the producer.
             producer: Its id and epoch.
             group_id: The group.
             now_ms: The time.
 
         Returns:
-            What to do. The answer is an `ErrorCode`, as that of `add_partitions`.
+            The actions. The result is an `ErrorCode`, as that of `add_partitions`.
         """
         return self._join(token, transactional_id, producer, frozenset(), frozenset({group_id}), now_ms)
 
     def check_partition(self, transactional_id: str, producer: Producer, log: TopicPartition) -> ErrorCode:
-        """Return what is wrong with a transactional batch for a log: the log must take part in the transaction.
+        """Return the error of a transactional batch for a log, or NONE. The log must be part of the transaction.
 
-        Ask this before the batch is checked by the log's `LogProducers` and appended, in the same step. So no batch
-        comes behind the marker of its transaction.
+        Call this before the log's `LogProducers` checks the batch and it is appended, in the same step. So no batch
+        comes after the marker of its transaction.
         """
         transaction, error = self._find(transactional_id, producer)
         if error is ErrorCode.PRODUCER_FENCED:
@@ -209,9 +209,9 @@ class TransactionCoordinator:
         return ErrorCode.NONE if is_part else ErrorCode.INVALID_TXN_STATE
 
     def check_group(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
-        """Return what is wrong with a TxnOffsetCommit: the group must take part in the transaction.
+        """Return the error of a TxnOffsetCommit, or NONE. The group must be part of the transaction.
 
-        Ask this before `GroupCoordinator.commit_transaction_offsets`, in the same step.
+        Call this before `GroupCoordinator.commit_transaction_offsets`, in the same step.
         """
         transaction, error = self._find(transactional_id, producer)
         if transaction is None:
@@ -220,17 +220,17 @@ class TransactionCoordinator:
         return ErrorCode.NONE if is_part else ErrorCode.INVALID_TXN_STATE
 
     def orphans(self, log: TopicPartition, producer_ids: Iterable[int]) -> list[int]:
-        """Return the producers whose open transactions in a log nobody will end. Abort them after a restart.
+        """Return the producers of orphaned transactions in a log. The caller aborts them after a restart.
 
-        A client that sends records before AddPartitionsToTxn is answered can leave such a transaction in the log, if
-        the broker crashes then. It would hold back the last stable offset forever.
+        A client that sends records before the response to AddPartitionsToTxn can leave such a transaction in the log,
+        if the broker crashes then. Nothing would end it, and it would hold back the last stable offset.
 
         Args:
             log: The log.
             producer_ids: The producers that have an open transaction there.
 
         Returns:
-            Those of whose transactions the log is no part.
+            The producers without a transaction that the log is part of.
         """
         known = {each.producer_id for each in self._transactions.values() if log in each.partitions}
         return [producer_id for producer_id in producer_ids if producer_id not in known]
@@ -238,17 +238,17 @@ class TransactionCoordinator:
     def end_transaction(
         self, token: Token, transactional_id: str, producer: Producer, is_commit: bool, now_ms: int
     ) -> list[Action]:
-        """Commit or abort a transaction. The answer is an `ErrorCode`. It waits until the markers are written.
+        """Commit or abort a transaction. The result is an `ErrorCode`. It waits until the markers are written.
 
         Args:
-            token: Stands for the request.
-            transactional_id: The name of the producer.
+            token: Identifies the request.
+            transactional_id: The transactional id of the producer.
             producer: Its id and epoch.
             is_commit: Whether to commit.
             now_ms: The time.
 
         Returns:
-            What to do.
+            The actions.
         """
         transaction, error = self._find(transactional_id, producer)
         if transaction is None:
@@ -266,14 +266,14 @@ class TransactionCoordinator:
         return [Answer(token, error)]
 
     def markers_written(self, transactional_id: str, now_ms: int) -> list[Action]:
-        """Note that everything that `WriteMarkers` asked for is durable.
+        """Complete a transaction, after everything in its `WriteMarkers` is durable.
 
         Args:
-            transactional_id: The name of the producer.
+            transactional_id: The transactional id of the producer.
             now_ms: The time.
 
         Returns:
-            What to do.
+            The actions.
         """
         transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.phase not in PREPARED:
@@ -309,11 +309,11 @@ class TransactionCoordinator:
         if not error and transaction.phase in PREPARED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if transaction.phase is TransactionPhase.ONGOING and _is_repeated(transaction, expected):
-            return ErrorCode.PRODUCER_FENCED  # an old request: the producer has its new epoch, and uses it
+            return ErrorCode.PRODUCER_FENCED  # an old request: the producer already uses its new epoch
         return error
 
     def _find(self, transactional_id: str, producer: Producer) -> tuple[Transaction | None, ErrorCode]:
-        """Return the transaction of a producer; none, and what is wrong, if it is not the producer's."""
+        """Return the transaction of a producer; None and the error if it is not the producer's."""
         if not transactional_id:
             return None, ErrorCode.INVALID_REQUEST
         transaction = self._transactions.get(transactional_id)
@@ -353,7 +353,7 @@ class TransactionCoordinator:
         return encode_transaction(transaction)
 
     def _set_deadline(self, transaction: Transaction) -> None:
-        """Set when the transaction is aborted, or when the id is forgotten."""
+        """Set the deadline after which the transaction is aborted, or the id is forgotten."""
         if transaction.phase in PREPARED:
             self._deadlines.cancel(transaction.transactional_id)
             return

@@ -10,9 +10,9 @@ class TransactionSettings:
     """The limits of transactions.
 
     Attributes:
-        transaction_max_timeout_ms: The longest timeout that a producer may ask for.
-        transactional_id_expiration_ms: How long a transactional id without transactions is kept.
-        transactional_ids_max: The number of transactional ids. Kafka has no such limit.
+        transaction_max_timeout_ms: The longest timeout of a transaction.
+        transactional_id_expiration_ms: How long an unused transactional id is retained.
+        transactional_ids_max: The maximum number of transactional ids. Kafka has no such limit.
     """
 
     transaction_max_timeout_ms: int = 900_000

@@ -25,13 +25,13 @@ EPOCH_MAX = 32_767
 
 
 class TransactionPhase(Enum):
-    """The phases of a transaction, under Kafka's names."""
+    """The phases of a transaction, with Kafka's names."""
 
     EMPTY = "Empty"
-    """The producer has its id, and no transaction yet."""
+    """The producer has its id, but no transaction yet."""
 
     ONGOING = "Ongoing"
-    """The producer writes."""
+    """The producer is writing."""
 
     PREPARE_COMMIT = "PrepareCommit"
     """The transaction is committed; its markers are being written."""
@@ -58,17 +58,17 @@ class Transaction:
     """The state of a transactional id.
 
     Attributes:
-        transactional_id: The name that the producer keeps when it restarts.
+        transactional_id: The transactional id, which the producer keeps when it restarts.
         producer_id: The producer's id in batches.
-        previous_producer_id: The id before, whose epochs were used up; -1 if there was none.
-        producer_epoch: Counts the lives of the producer. An older epoch is fenced.
-        last_producer_epoch: The epoch before, if the producer itself has asked for a new one; otherwise -1.
-        transaction_timeout_ms: How long a transaction may last.
+        previous_producer_id: The previous id, whose epochs are exhausted; -1 if there was none.
+        producer_epoch: Counts the incarnations of the producer. An older epoch is fenced.
+        last_producer_epoch: The previous epoch, if the producer itself has requested a new one; otherwise -1.
+        transaction_timeout_ms: How long a transaction can last.
         phase: The phase of the transaction.
-        partitions: The logs that take part in it.
+        partitions: The participating logs.
         groups: The groups for which it has offsets.
         started_at_ms: When it began; -1 if there is none.
-        updated_at_ms: When the state changed.
+        updated_at_ms: When the state last changed.
     """
 
     transactional_id: str
@@ -85,27 +85,27 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the producer needs another id. One epoch is left, to fence the producer with."""
+        """Whether the producer needs another id. One epoch is reserved to fence the producer."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def check_producer(self, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """Return what is wrong with a request of this producer, whatever the phase is."""
+        """Return the error of a request of this producer in any phase, or NONE."""
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return ErrorCode.NONE if producer_epoch == self.producer_epoch else ErrorCode.PRODUCER_FENCED
 
     def check_expected(self, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """Return what is wrong with a producer that asks for a new epoch, and says which one it has."""
+        """Return the error of a producer that requests a new epoch with its current one, or NONE."""
         is_own = producer_id == self.producer_id and producer_epoch in {self.producer_epoch, self.last_producer_epoch}
         is_replaced = producer_id == self.previous_producer_id and producer_epoch == self.last_producer_epoch
         return ErrorCode.NONE if producer_epoch >= 0 and (is_own or is_replaced) else ErrorCode.PRODUCER_FENCED
 
     def is_repeated(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether a producer that passed `check_expected` has got its new epoch, and lost the answer."""
+        """Return whether a producer that passed `check_expected` has its new epoch already, and lost the response."""
         return producer_id != self.producer_id or producer_epoch != self.producer_epoch
 
     def reset(self, transaction_timeout_ms: int, now_ms: int) -> Transaction:
-        """Return the state of a producer that has its id and epoch, and no transaction."""
+        """Return the state of a producer that has its id and epoch, but no transaction."""
         return attrs.evolve(
             self,
             phase=TransactionPhase.EMPTY,
@@ -114,7 +114,7 @@ class Transaction:
         )
 
     def join(self, partitions: frozenset[TopicPartition], groups: frozenset[str], now_ms: int) -> Transaction:
-        """Return the transaction with further logs and groups. It begins if there is none."""
+        """Return the transaction with additional logs and groups. It begins if there is none."""
         is_ongoing = self.phase is TransactionPhase.ONGOING
         return attrs.evolve(
             self,
@@ -148,16 +148,16 @@ def encode_transaction(transaction: Transaction) -> StateRecord:
 
 
 def encode_transaction_tombstone(transactional_id: str) -> StateRecord:
-    """Return the record that says that a transactional id has expired."""
+    """Return the tombstone of a transactional id that has expired."""
     return encode_state(TRANSACTIONS_TOPIC, ("transaction", transactional_id), None, TRANSACTION_VERSION)
 
 
 def decode_transaction(record: StateRecord, transactional_id: str) -> Transaction:
-    """Return the transaction of a record with a value.
+    """Decode the record of a transaction, which is not a tombstone.
 
     Args:
         record: The record.
-        transactional_id: The name in its key.
+        transactional_id: The transactional id in its key.
 
     Returns:
         The transaction.
