@@ -57,11 +57,11 @@ def create(cluster: RunningCluster, admin: AdminClient, topic: NewTopic) -> None
 
 
 def wait_leaders(cluster: RunningCluster, topic: str, count: int) -> None:
-    def leaders(broker: Any) -> list[str]:
-        return [log.leadership.leader for log in broker.logs(topic)]
+    def leaders(node: Any) -> list[str]:
+        return [log.leadership.leader for log in node.logs(topic)]
 
     def is_reached() -> bool:
-        found = [leaders(each.broker) for each in cluster.running()]
+        found = [leaders(each.node) for each in cluster.running()]
         return all(len(each) == count and all(each) and each == found[0] for each in found)
 
     cluster.wait_until(is_reached)
