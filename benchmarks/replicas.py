@@ -27,7 +27,7 @@ import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.brokers import BrokerCluster, open_cluster
+from tests.broker.cluster.brokers import BrokerCluster, open_cluster
 
 BROKERS = (1, 2, 3, 4)
 CONTENT = bytes(range(100))

@@ -20,8 +20,8 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.web.console.browser import open_browser, open_window
-from tests.web.console.served import ServedBroker, serve_broker
+from tests.http.console.browser import open_browser, open_window
+from tests.http.console.served import ServedBroker, serve_broker
 
 FOLDER = Path(__file__).parent / "how-to" / "console"
 

@@ -55,7 +55,7 @@ TOGETHER = {
         "tests/spark/test_spark_cli.py",
         "tests/spark/test_spark_errors.py",
     ),
-    "one Chromium": ("tests/web/console/*",),
+    "one Chromium": ("tests/http/console/*",),
 }
 
 # What `make test` runs of the tests that start Spark: every example of its page, batches, a stream that continues, and
@@ -102,7 +102,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitSch
 
 
 # Seconds. A simulation runs a fixed number of seeds, however long that takes: the limit is for one that hangs.
-SIMULATED = ("tests/replication/", "tests/simulation/")
+SIMULATED = ("tests/broker/core/replication/", "tests/simulation/")
 SIMULATION_TIMEOUT = 1800
 
 # Seconds. An interrupted Spark test ends its session, and so fails all tests after it. Therefore the limit is long.

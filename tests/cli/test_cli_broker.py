@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.harness import Dafka
-from tests.listener.clients import Confluent, Message
+from tests.kafka.server.clients import Confluent, Message
 from tests.ports import free_ports
 
 

@@ -18,9 +18,9 @@ from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from dafka.cli import main
 from dafka.testing import RunningKafka
-from tests.listener.clients import Confluent, Message
-from tests.listener.fixtures import run_broker
-from tests.listener.secured import EVERYTHING, PASSWORD, Authority, write_user_file
+from tests.kafka.server.clients import Confluent, Message
+from tests.kafka.server.fixtures import run_broker
+from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
 
 TIMES = [1_700_000_000_000 + n * 1000 for n in range(10)]
 

@@ -11,7 +11,7 @@ from dafka.broker.access.login import begin_login
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import UsersFile, read_users
 from tests.cli.harness import Dafka
-from tests.listener.secured import Confluent, Login, RefusedError
+from tests.kafka.server.secured import Confluent, Login, RefusedError
 
 
 def run_user(dafka: Dafka, *arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.cli.harness import Dafka, wait_until
-from tests.listener.clients import Confluent, Message
+from tests.kafka.server.clients import Confluent, Message
 from tests.operations.test_supervised import Manager, wait_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.harness import wait_until
-from tests.listener.clients import Confluent, Message
+from tests.kafka.server.clients import Confluent, Message
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

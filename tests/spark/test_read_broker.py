@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, Producer
 
 from dafka import Config, ProducerRecord, open_consumer, open_producer
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
-from tests.listener.clients import AioKafka, Message
-from tests.listener.fixtures import run_broker
+from tests.kafka.server.clients import AioKafka, Message
+from tests.kafka.server.fixtures import run_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

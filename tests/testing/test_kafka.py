@@ -6,7 +6,7 @@ import pytest
 
 from dafka.errors import AddressInUseError
 from dafka.testing import kafka
-from tests.listener.clients import AioKafka, Confluent, Message
+from tests.kafka.server.clients import AioKafka, Confluent, Message
 
 
 def test_broker_serves_plain_and_asyncio_programs() -> None:

@@ -1,0 +1,382 @@
+"""A cluster of broker processes with one tower, each with a configuration file and a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.request import Request, urlopen
+
+import attrs
+import trio
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from dafka.exceptions import unwrap_group
+from tests.broker.cluster.network import Network, Place, open_network
+from tests.chaos.processes import Node
+from tests.chaos.timeline import Timeline
+from tests.ports import free_ports
+
+READY_S = 120.0
+"""Seconds within which a broker must be ready, and all must know each other."""
+
+POLL_S = 0.1
+
+TOWER = "tower"
+
+CLOCK = Path(__file__).parent / "clock"
+"""The folder with the module that sets the clocks of processes."""
+
+QUICK: dict[str, dict[str, Any]] = {
+    "broker": {"preferred_leader_after_ms": 3000, "replace_replicas_after_ms": 20_000, "copy_rate_bytes": 2**20},
+    "beacon": {"interval_ms": 250, "timeout_ms": 1000},
+    "fetch": {"retry_ms": 200, "retry_max_ms": 1000},
+    "store": {"retry_ms": 300},
+    "producer": {"head_interval_ms": 500, "head_interval_max_ms": 2000},
+}
+"""Settings with which a cluster is whole again sooner than by default."""
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Settings by section."""
+
+
+@attrs.frozen
+class BrokerNode:
+    """A broker.
+
+    Attributes:
+        number: Its number.
+        node: Its process.
+        place: Where it runs.
+        storage: The URL of its storage.
+        servers: Where clients of Kafka reach it.
+        url: Where HTTP clients reach it.
+    """
+
+    number: int
+    node: Node
+    place: Place
+    storage: str
+    servers: str
+    url: str
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.node.name
+
+
+class BrokerCluster:
+    """A cluster, opened by `open_cluster`.
+
+    Attributes:
+        network: The network between its nodes.
+        folder: Where all its files are.
+        timeline: What happens to it.
+        tower: Its tower.
+        brokers: Its brokers, by their names.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        folder: Path,
+        timeline: Timeline,
+        nursery: trio.Nursery,
+        settings: Settings,
+        scheme: str = "filelog",
+    ) -> None:
+        """Create it. Tests call `open_cluster` instead."""
+        self.network = network
+        self.folder = folder
+        self.timeline = timeline
+        self.brokers: dict[str, BrokerNode] = {}
+        self._nursery = nursery
+        self._settings = settings
+        self._scheme = scheme
+        self._tower_ports = (5556, 5557)
+        self._tower_host = ""
+
+    @property
+    def servers(self) -> str:
+        """Where clients find all brokers."""
+        return ",".join(each.servers for each in self.brokers.values())
+
+    async def start_tower(self) -> None:
+        """Start the tower."""
+        place = await self.network.add(TOWER)
+        self._tower_host = place.host
+        if not self.network.can_split:
+            self._tower_ports = tuple(free_ports(2))  # type: ignore[assignment]
+        sub, pub = (f"tcp://{place.host}:{port}" for port in self._tower_ports)
+        command = (sys.executable, "-m", "dafka", "tower", "--sub", sub, "--pub", pub)
+        self.tower = self.run(TOWER, place, command, " takes beacons ")
+        self.tower.start()
+        await self.wait_ready(self.tower)
+
+    async def add(self, *, rack: str = "", **settings: Mapping[str, Any]) -> BrokerNode:
+        """Add a broker, which is not started. Its number is the smallest that no broker has had."""
+        number = len(list(self.folder.glob("broker-*.toml")))
+        name = f"broker-{number}"
+        place = await self.network.add(name)
+        kafka, http = (9092, 8080) if self.network.can_split else free_ports(2)
+        storage = f"{self._scheme}:{self.folder / name}"
+        own: Settings = {
+            "node": {"bind": f"tcp://{place.host}:*", "tower_timeout_ms": 120_000},
+            "beacon": {"tower": [":".join(map(str, (self._tower_host, *self._tower_ports)))], "advertise": place.host},
+            "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
+            "http": {"listen": f"{place.host}:{http}"},
+            "store": {"storage": storage},
+            "broker": {"number": number, "rack": rack},
+            "clients": {"allow_unauthenticated": "on"},
+        }
+        config = self.folder / f"{name}.toml"
+        config.write_text(to_toml(merge(self._settings, own, settings)))
+        command = (sys.executable, "-m", "dafka", "broker", "-v", "--config", str(config))
+        clock = self.folder / f"{name}.clock"
+        set_clock(clock, 0.0)
+        environment = {"PYTHONPATH": str(CLOCK), "CLUSTER_CLOCK": str(clock)}
+        node = self.run(name, place, command, "clients of Kafka connect to ", **environment)
+        servers = f"{place.host}:{kafka}"
+        self.brokers[name] = BrokerNode(number, node, place, storage, servers, f"http://{place.host}:{http}")
+        return self.brokers[name]
+
+    def set_clock(self, broker: BrokerNode, ahead_s: float) -> None:
+        """Set the clock of a broker ahead, or back to the right time with 0. Durations are measured as before."""
+        set_clock(self.folder / f"{broker.name}.clock", ahead_s)
+
+    async def set_draining(self, broker: BrokerNode, *, is_draining: bool) -> None:
+        """Drain a broker, or no longer. Raises `OSError` if it does not answer."""
+        action = "drain" if is_draining else "undrain"
+        request = Request(f"{broker.url}/brokers/{broker.number}/{action}", method="POST")
+
+        def ask() -> None:
+            with urlopen(request, timeout=READY_S) as answer:
+                answer.read()
+
+        await trio.to_thread.run_sync(ask)
+
+    def run(self, name: str, place: Place, command: Sequence[str], ready_line: str, **environment: str) -> Node:
+        """Return a further process at a place, which is not started, and that is killed at the end."""
+        node = Node(name, (*place.prefix, *command), environment, self.folder, self.timeline, ready_line)
+        self._nursery.start_soon(node.run)
+        return node
+
+    async def start(self, *brokers: BrokerNode) -> None:
+        """Start brokers, and wait until they are ready."""
+        for each in brokers:
+            each.node.start()
+        for each in brokers:
+            await self.wait_ready(each.node)
+
+    async def wait_ready(self, node: Node) -> None:
+        """Wait until a process is ready."""
+        with trio.move_on_after(READY_S) as scope:
+            await node.wait_ready()
+        if scope.cancelled_caught:
+            self.timeline.problem(f"{node.name} is not ready within {READY_S:.0f} s")
+            raise TimeoutError(f"{node.name} is not ready within {READY_S:.0f} s")
+
+    async def wait_members(self, deadline_s: float = READY_S) -> None:
+        """Wait until all running brokers list all running brokers."""
+        wanted = {each.number for each in self.running()}
+        await self.wait_until(
+            lambda: all(set(list_brokers(each.servers)) == wanted for each in self.running()),
+            f"not every broker knows the brokers {sorted(wanted)}",
+            deadline_s,
+        )
+
+    async def wait_replicated(self, replicas: int = 3, deadline_s: float = READY_S) -> None:
+        """Wait until each log, internal ones among them, is kept by as many brokers, and copied to no further one."""
+
+        def is_replicated() -> bool:
+            if any(self._get(each, "/moves")["moves"] for each in self.running()):
+                return False
+            found = [self._get(each, "/brokers") for each in self.running()]
+            return all(
+                sum(broker["replicas"] for broker in each["brokers"]) == replicas * each["log_count"] for each in found
+            )
+
+        await self.wait_until(is_replicated, f"not every log is kept by {replicas} brokers", deadline_s)
+
+    @staticmethod
+    def _get(broker: BrokerNode, path: str) -> Any:
+        with urlopen(broker.url + path, timeout=READY_S) as answer:
+            return json.load(answer)
+
+    async def wait_until(self, is_reached: Callable[[], bool], otherwise: str, deadline_s: float = READY_S) -> float:
+        """Ask in a thread until something is reached, and return how long that took.
+
+        Raises:
+            TimeoutError: It was not reached in time.
+        """
+        begun = trio.current_time()
+        while not await trio.to_thread.run_sync(is_reached):
+            if trio.current_time() > begun + deadline_s:
+                raise TimeoutError(f"{otherwise}, after {deadline_s:.0f} s")
+            await trio.sleep(POLL_S)
+        return trio.current_time() - begun
+
+    def running(self) -> list[BrokerNode]:
+        """Return the brokers whose processes run."""
+        return [each for each in self.brokers.values() if each.node.is_running]
+
+    async def create_topic(self, topic: str, logs: int, replicas: int = 3, availability: str = "") -> None:
+        """Create a topic, and wait until every running broker knows it with its leaders."""
+        settings = {"availability": availability} if availability else {}
+        new = NewTopic(topic, num_partitions=logs, replication_factor=replicas, config=settings)
+
+        def create() -> None:
+            admin = AdminClient({"bootstrap.servers": self.servers})
+            admin.create_topics([new], operation_timeout=30)[topic].result(60)
+
+        await trio.to_thread.run_sync(create)
+        await self.wait_until(
+            lambda: all(len(find_leaders(each.servers, topic)) == logs for each in self.running()),
+            f"not every broker knows the leaders of all logs of {topic}",
+        )
+
+    async def kill(self, *brokers: BrokerNode) -> None:
+        """Kill brokers at the same moment."""
+        async with trio.open_nursery() as nursery:
+            for each in brokers:
+                nursery.start_soon(each.node.kill)
+
+    def stop(self, broker: BrokerNode) -> None:
+        """Stop a broker as a machine that hangs does."""
+        broker.node.signal(signal.SIGSTOP)
+
+    def go_on(self, broker: BrokerNode) -> None:
+        """Let a stopped broker go on."""
+        broker.node.signal(signal.SIGCONT)
+
+    async def remove(self, broker: BrokerNode) -> None:
+        """Take a broker away."""
+        await broker.node.terminate(READY_S)
+        del self.brokers[broker.name]
+
+
+@asynccontextmanager
+async def open_cluster(
+    folder: Path,
+    brokers: int = 3,
+    *,
+    is_split: bool = False,
+    racks: Sequence[str] = (),
+    is_quick: bool = True,
+    scheme: str = "filelog",
+    echo: TextIO | None = None,
+    **settings: Mapping[str, Any],
+) -> AsyncIterator[BrokerCluster]:
+    """Run a cluster during the block; at its end, or on any failure, all processes are killed.
+
+    Args:
+        folder: Where to keep all files.
+        brokers: The number of brokers at the start.
+        is_split: Whether its network can be split.
+        racks: The racks of these brokers.
+        is_quick: Whether the cluster is whole again sooner than by default.
+        scheme: The storages of the brokers.
+        echo: Where to show what happens.
+        settings: Settings of all brokers, by section.
+    """
+    timeline = Timeline(folder / "timeline.txt", echo)
+    network = await open_network(is_split=is_split)
+    try:
+        with unwrap_group():
+            async with trio.open_nursery() as nursery:
+                common = merge(QUICK, settings) if is_quick else settings
+                cluster = BrokerCluster(network, folder, timeline, nursery, common, scheme)
+                await cluster.start_tower()
+                added = [await cluster.add(rack=racks[each] if racks else "") for each in range(brokers)]
+                await cluster.start(*added)
+                await cluster.wait_members()
+                yield cluster
+                nursery.cancel_scope.cancel()
+    finally:
+        await network.close()
+        timeline.close()
+
+
+def set_clock(path: Path, ahead_s: float) -> None:
+    """Write by how much a clock is ahead to a file that processes have mapped."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(struct.pack("=d", ahead_s))
+
+
+def list_brokers(servers: str) -> list[int]:
+    """Return the numbers of the brokers that one broker lists; none if it does not answer."""
+    try:
+        return list(AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(timeout=5).brokers)
+    except KafkaException:
+        return []
+
+
+def find_leaders(servers: str, topic: str) -> dict[int, int]:
+    """Return the leaders of those logs of a topic that have one, as one broker knows them."""
+    try:
+        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5).topics[topic]
+    except KafkaException:
+        return {}
+    return {each.id: each.leader for each in found.partitions.values() if each.leader >= 0 and each.error is None}
+
+
+def find_in_sync(servers: str, topic: str) -> dict[int, list[int]]:
+    """Return the numbers of the brokers that hold each log of a topic whole, as one broker knows them."""
+    try:
+        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5).topics[topic]
+    except KafkaException:
+        return {}
+    return {each.id: list(each.isrs) for each in found.partitions.values()}
+
+
+def find_replicas(servers: str, topic: str) -> dict[int, list[int]]:
+    """Return the numbers of the brokers that keep each log of a topic, as one broker knows them."""
+    try:
+        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5).topics[topic]
+    except KafkaException:
+        return {}
+    return {each.id: list(each.replicas) for each in found.partitions.values()}
+
+
+def has_read_all(servers: str, group: str, topic: str, logs: int) -> bool:
+    """Return whether a group has committed the ends of all logs of a topic."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, **SILENT})
+    try:
+        committed = consumer.committed([TopicPartition(topic, log) for log in range(logs)], timeout=5)
+        return all(
+            each.error is None and max(each.offset, 0) >= consumer.get_watermark_offsets(each, timeout=5)[1]
+            for each in committed
+        )
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+
+
+SILENT = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+"""Settings of clients that expect brokers to be away."""
+
+
+def merge(*layers: Settings) -> dict[str, dict[str, Any]]:
+    """Return settings, in which later layers override earlier ones."""
+    sections: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for name, settings in layer.items():
+            sections.setdefault(name, {}).update(settings)
+    return sections
+
+
+def to_toml(sections: Settings) -> str:
+    """Return the text of a configuration file."""
+    lines = []
+    for name, settings in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    return "\n".join((*lines, ""))

@@ -1,0 +1,368 @@
+"""Coordinators that are spread over brokers, and survive the loss of any."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.broker import Broker
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, append_batches
+from tests.broker.coordinator.brokers import DEADLINE_S, Brokers, open_brokers, served
+
+PLACE = TopicPartition("orders", 0)
+
+NAMES = ("a", "b", "c")
+
+
+def commit(group: str, offset: int) -> CommitRequest:
+    return CommitRequest(group_id=group, offsets={PLACE: OffsetToCommit(offset)})
+
+
+def join(group: str, member_id: str = "") -> JoinRequest:
+    return JoinRequest(
+        group_id=group,
+        member_id=member_id,
+        group_instance_id=None,
+        client_id="client",
+        client_host="host",
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(("range", b""),),
+        requires_known_member_id=False,
+    )
+
+
+@asynccontextmanager
+async def open_orders(folder: Path, log_count: int = 1) -> AsyncIterator[Brokers]:
+    """Run three brokers with a topic that all of them know."""
+    async with open_brokers(folder, *NAMES) as brokers:
+        await next(iter(brokers.running.values())).node.create_topic("orders", log_count).wait()
+        await brokers.wait_until(
+            lambda: all(find_leader(brokers, number) is not None for number in range(log_count)), "no leader"
+        )
+        await brokers.wait_committed()
+        yield brokers
+
+
+def find_leader(brokers: Brokers, number: int = 0) -> Broker | None:
+    """Return the broker that leads a log of the topic, if all know it."""
+    leaders = set()
+    for broker in brokers.running.values():
+        log = broker.node.find_log("orders", number)
+        leaders.add("" if log is None else log.leadership.leader)
+    led = [each for each in brokers.running.values() if is_led(each, number)]
+    return led[0] if len(led) == 1 and leaders == {led[0].node.address} else None
+
+
+def is_led(broker: Broker, number: int) -> bool:
+    log = broker.node.find_log("orders", number)
+    return log is not None and log.leadership.is_led
+
+
+def led_log(brokers: Brokers, number: int = 0) -> tuple[Broker, Log]:
+    broker = find_leader(brokers, number)
+    assert broker is not None
+    log = broker.node.find_log("orders", number)
+    assert log is not None
+    return broker, log
+
+
+async def append(brokers: Brokers, name: str, producer: Producer, sequence: int, number: int = 0) -> None:
+    """Append a record in a transaction, as a client does: again and again while it is told to try again."""
+    data = encode_batch(
+        0,
+        [b"record %d" % sequence],
+        timestamps=1000,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+    with trio.fail_after(DEADLINE_S):
+        while True:
+            broker, log = led_log(brokers, number)
+            try:
+                appended = append_batches(broker, log, [(check_crc(data), data)], name)
+            except AppendRefusedError as refused:
+                if refused.error_code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                    raise
+                await trio.sleep(0.01)
+                continue
+            await appended.wait_offset()
+            return
+
+
+async def begin(brokers: Brokers, name: str) -> Producer:
+    result = await brokers.coordinator_of(name).transactions.init_producer_id(name, 60_000)
+    assert result.error_code is ErrorCode.NONE
+    return result.producer
+
+
+def named(brokers: Brokers, broker: Broker, *, is_here: bool) -> str:
+    """Return a group or transactional id that a broker coordinates, or that it does not."""
+    names = (f"name-{number}" for number in range(1000))
+    return next(name for name in names if (brokers.coordinator_of(name) is broker) == is_here)
+
+
+async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(tmp_path: Path) -> None:
+    """librdkafka may send batches to a new leader in this order. Only a lasting gap is an error."""
+    first, second, last = [
+        encode_batch(0, [b"%d" % each], timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=each)
+        for each in range(3)
+    ]
+
+    def send(data: bytes) -> AppendedBatches | ErrorCode:
+        broker, log = led_log(brokers)
+        try:
+            return append_batches(broker, log, [(check_crc(data), data)])
+        except AppendRefusedError as refused:
+            return refused.error_code
+
+    async with open_orders(tmp_path) as brokers:
+        assert isinstance(send(first), AppendedBatches)
+        assert send(last) is ErrorCode.NOT_ENOUGH_REPLICAS
+        answers: list[AppendedBatches | ErrorCode] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+        with trio.fail_after(DEADLINE_S):
+            while answers[-1] is ErrorCode.NOT_ENOUGH_REPLICAS:
+                answers.append(send(last))
+                await trio.sleep(0.01)
+        assert answers[-1] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        appended = [send(second), send(last)]
+        assert [await each.wait_offset() for each in appended if isinstance(each, AppendedBatches)] == [1, 2]
+
+
+async def test_offsets_survive_the_loss_of_their_coordinator(tmp_path: Path) -> None:
+    groups = [f"group-{number}" for number in range(20)]
+    async with open_brokers(tmp_path, *NAMES) as brokers:
+        for number, group in enumerate(groups):
+            coordinator = brokers.coordinator_of(group)
+            assert await coordinator.groups.commit_offsets(commit(group, number)) == {PLACE: ErrorCode.NONE}
+            for other in brokers.running.values():
+                found = other.coordinator_of(group)
+                assert found is not None
+                assert found.address == coordinator.node.address
+                if other is not coordinator:
+                    refused = await other.groups.commit_offsets(commit(group, 99))
+                    assert refused == {PLACE: ErrorCode.NOT_COORDINATOR}
+        listed = [each.group_id for broker in brokers.running.values() for each in await broker.groups.list_groups()]
+        assert sorted(listed) == sorted(groups)
+        for _ in range(2):
+            await brokers.stop(brokers.name_of(brokers.coordinator_of(groups[0])))
+            (stopped,) = set(NAMES) - set(brokers.running)
+            await brokers.wait_committed()
+            for number, group in enumerate(groups):
+                committed = await brokers.coordinator_of(group).groups.fetch_offsets(group)
+                assert committed[PLACE].offset == number
+            await brokers.start(stopped)
+            await brokers.wait_committed()
+
+
+async def test_members_stay_in_their_group_when_another_broker_coordinates_it(tmp_path: Path) -> None:
+    async with open_brokers(tmp_path, *NAMES) as brokers:
+        coordinator = brokers.coordinator_of("g")
+        joined = await coordinator.groups.join_group(join("g"))
+        assert joined.error_code is ErrorCode.NONE
+        sync = SyncRequest(
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            protocol_type=None,
+            protocol_name=None,
+            assignments=((joined.member_id, b"all"),),
+        )
+        assert (await coordinator.groups.sync_group(sync)).assignment == b"all"
+        waiting: list[JoinResult] = []
+
+        async def wait_join() -> None:
+            waiting.append(await coordinator.groups.join_group(join("g")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_join)
+            coordinator.node.set_draining(True)
+            await brokers.wait_until(lambda: bool(waiting), "the member that joins waits")
+        assert waiting[0].error_code is ErrorCode.NOT_COORDINATOR
+        await brokers.wait_committed()
+        other = brokers.coordinator_of("g")
+        assert other is not coordinator
+        beat = partial(other.groups.heartbeat, "g", joined.generation_id, group_instance_id=None)
+        assert await beat(joined.member_id) is ErrorCode.NONE
+        assert await beat("stranger") is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await coordinator.groups.heartbeat("g", 1, joined.member_id, None) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: Path, *, is_commit: bool) -> None:
+    async with open_orders(tmp_path, 6) as brokers:
+        leaders = {number: led_log(brokers, number)[0] for number in range(6)}
+        assert len(set(leaders.values())) > 1
+        name = named(brokers, leaders[0], is_here=False)
+        coordinator = brokers.coordinator_of(name)
+        group = named(brokers, coordinator, is_here=False)
+        group_coordinator = brokers.coordinator_of(group)
+        producer = await begin(brokers, name)
+        logs = [TopicPartition("orders", number) for number in leaders]
+        assert await coordinator.transactions.add_partitions(name, producer, logs) is ErrorCode.NONE
+        assert await coordinator.transactions.add_offsets(name, producer, group) is ErrorCode.NONE
+        for number in leaders:
+            await append(brokers, name, producer, 0, number)
+        with trio.fail_after(DEADLINE_S):
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            while error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                added = await group_coordinator.groups.commit_transaction_offsets(commit(group, 7), name, producer)
+                error = added[PLACE]
+                await trio.sleep(0.01)
+        assert error is ErrorCode.NONE
+        for number in leaders:
+            broker, log = led_log(brokers, number)
+            assert (broker.last_stable_offset(log), log.high_watermark) == (0, 1)
+        with trio.fail_after(DEADLINE_S):
+            ended = await coordinator.transactions.end_transaction(name, producer, is_commit=is_commit)
+        assert ended is ErrorCode.NONE
+        for number in leaders:
+            broker, log = led_log(brokers, number)
+            assert (broker.last_stable_offset(log), log.high_watermark) == (2, 2)
+            aborted = broker.aborted_between(log, 0, 2)
+            assert aborted == ([] if is_commit else [(producer.producer_id, 0)])
+        committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
+        assert committed[PLACE].offset == (7 if is_commit else -1)
+
+
+async def test_a_record_of_no_transaction_is_refused_wherever_its_coordinator_is(tmp_path: Path) -> None:
+    async with open_orders(tmp_path) as brokers:
+        leader, _ = led_log(brokers)
+        for is_here in (True, False):
+            name = named(brokers, leader, is_here=is_here)
+            producer = await begin(brokers, name)
+            with pytest.raises(AppendRefusedError) as refused:
+                await append(brokers, name, producer, 0)
+            assert refused.value.error_code is ErrorCode.INVALID_TXN_STATE
+            coordinator = brokers.coordinator_of(name)
+            assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
+            await append(brokers, name, producer, 0)
+            assert await coordinator.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
+            with pytest.raises(AppendRefusedError) as refused:
+                await append(brokers, name, producer, 1)
+            assert refused.value.error_code is ErrorCode.INVALID_TXN_STATE
+
+
+async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_path: Path) -> None:
+    async with open_orders(tmp_path) as brokers:
+        leader, log = led_log(brokers)
+        name = named(brokers, leader, is_here=False)
+        coordinator = brokers.coordinator_of(name)
+        producer = await begin(brokers, name)
+        assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
+        await append(brokers, name, producer, 0)
+        coordinator._post._publish = lambda _value: None  # its messages are lost from here on
+        ended: list[ErrorCode] = []
+
+        async def end() -> None:
+            ended.append(await coordinator.transactions.end_transaction(name, producer, is_commit=True))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            await brokers.wait_until(
+                lambda: any(
+                    each.phase is TransactionPhase.PREPARE_COMMIT
+                    for slot in coordinator._coordinators.served()
+                    for each in slot.transactions.list_transactions()
+                    if slot.is_settled
+                ),
+                "the transaction is not decided",
+            )
+            assert leader.last_stable_offset(log) == 0
+            await brokers.stop(brokers.name_of(coordinator))
+            nursery.cancel_scope.cancel()
+        await brokers.wait_committed()
+        assert ended in ([], [ErrorCode.NOT_COORDINATOR])
+        other = brokers.coordinator_of(name)
+        await brokers.wait_until(
+            lambda: [each.phase for each in other.transactions.known()] == [TransactionPhase.COMPLETE_COMMIT],
+            "the transaction is not completed",
+        )
+        broker, log = led_log(brokers)
+        assert broker.last_stable_offset(log) == log.high_watermark
+        assert broker.aborted_between(log, 0, log.high_watermark) == []
+        assert await other.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
+
+
+async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path: Path) -> None:
+    async with open_orders(tmp_path) as brokers:
+        leader, _ = led_log(brokers)
+        name = named(brokers, leader, is_here=False)
+        coordinator = brokers.coordinator_of(name)
+        producer = await begin(brokers, name)
+        assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
+        await brokers.stop(brokers.name_of(leader))
+        await brokers.wait_committed()
+        await brokers.wait_until(lambda: find_leader(brokers) is not None, "nobody leads the log")
+        await append(brokers, name, producer, 0)
+        with trio.fail_after(DEADLINE_S):
+            ended = await brokers.coordinator_of(name).transactions.end_transaction(name, producer, is_commit=False)
+        assert ended is ErrorCode.NONE
+        broker, log = led_log(brokers)
+        assert broker.last_stable_offset(log) == log.high_watermark
+        assert broker.aborted_between(log, 0, log.high_watermark) == [(producer.producer_id, 0)]
+
+
+async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
+    async with open_brokers(tmp_path, *NAMES) as brokers:
+        found = []
+        for is_first in (True, False):
+            for broker in brokers.running.values():
+                for _ in range(20):
+                    result = await broker.transactions.init_producer_id(None)
+                    assert result.error_code is ErrorCode.NONE
+                    found.append(result.producer.producer_id)
+            if is_first:
+                await brokers.stop(next(iter(brokers.running)))
+                await brokers.wait_committed()
+        assert len(found) == len(set(found)) == 100
+
+
+async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_path: Path) -> None:
+    async with open_brokers(tmp_path, *NAMES) as brokers:
+        drained = next(iter(brokers.running.values()))
+        drained.node.set_draining(True)
+        found: set[Producer] = set()
+        while len(found) < 3:
+            await brokers.wait_until(lambda: not served(drained), "it still serves slots")
+            await brokers.wait_committed()
+            result = await drained.transactions.init_producer_id(None)
+            if not served(drained):  # a broker that is late lets it serve slots once more, for a moment
+                assert result.error_code is ErrorCode.NONE
+                assert result.producer not in found
+                assert result.producer.producer_id < 2**52
+                found.add(result.producer)
+
+
+async def test_producers_get_ids_where_no_coordinator_is_reached(tmp_path: Path) -> None:
+    """A broker alone of three serves no slot: the logs of coordinators need more than half of their replicas."""
+    async with open_brokers(tmp_path, *NAMES) as brokers:
+        await brokers.wait_committed()
+        for name in NAMES[1:]:
+            await brokers.stop(name)
+        (alone,) = brokers.running.values()
+        await brokers.wait_until(lambda: not served(alone), "slots are served")
+        results = [await alone.transactions.init_producer_id(None) for _ in range(2)]
+        assert [each.error_code for each in results] == [ErrorCode.NONE] * 2
+        first, second = (each.producer.producer_id for each in results)
+        assert first != second
+        assert 2**52 <= min(first, second) < max(first, second) < 2**53
+        refused = await alone.transactions.init_producer_id("t", 60_000)
+        assert refused.error_code

@@ -1,0 +1,268 @@
+"""The state of the coordinators in the logs of `$coordinators`: imported, restored, rewritten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.broker import Broker
+from dafka.broker.coordinator import coordinator_log as slot_log
+from dafka.broker.coordinator.coordinator_log import CoordinatorLog
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
+from dafka.broker.core.coordination.state_records import (
+    COORDINATORS_TOPIC,
+    GROUPS_TOPIC,
+    OFFSETS_TOPIC,
+    SHARDS,
+    TRANSACTIONS_TOPIC,
+    StateRecord,
+    shard_of,
+)
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.producer_ids import ProducerIds
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.node import BrokerNode
+from dafka.broker.startup import serve_broker
+from dafka.testing.cluster import open_cluster
+from tests.http.brokers import STORAGES, open_broker_service
+
+PLACE = TopicPartition("orders", 0)
+
+GROUPS = [f"group-{number}" for number in range(40)]
+
+NAMES = [f"g{number}" for number in range(200)]
+"""Some for each slot."""
+
+
+def commit(group: str, offset: int, leader_epoch: int = -1) -> CommitRequest:
+    return CommitRequest(group_id=group, offsets={PLACE: OffsetToCommit(offset, leader_epoch)})
+
+
+def former_records() -> list[StateRecord]:
+    """Return what a lone broker of a former version has kept: offsets of many groups, and a transactional id."""
+    groups = GroupCoordinator(GroupSettings(), str)
+    transactions = TransactionCoordinator(TransactionSettings())
+    actions = [
+        action
+        for number, group in enumerate(GROUPS)
+        for action in groups.commit_offsets(0, commit(group, number), 1000)
+    ]
+    actions += transactions.init_producer_id(0, "payments", 60_000, None, 10**15)
+    return [record for action in actions for record in getattr(action, "records", ())]
+
+
+@asynccontextmanager
+async def open_broker(url: str) -> AsyncIterator[BrokerNode]:
+    """Run a broker without coordinators."""
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        yield await nursery.start(serve_broker, cluster.config.with_store(storage=url))
+        nursery.cancel_scope.cancel()
+
+
+async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: int = 0) -> None:
+    headers = [[("leader-epoch", b"%d" % epoch)] for _ in records] if epoch else None
+    data = encode_batch(
+        0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
+    )
+    await node.append(log, [(check_crc(data), data)]).wait_offset()
+
+
+async def check_imported(broker: Broker) -> None:
+    for number, group in enumerate(GROUPS):
+        assert (await broker.groups.fetch_offsets(group))[PLACE].offset == number
+    again = await broker.transactions.init_producer_id("payments", 60_000)
+    assert again.producer == Producer(0, 1)
+    taken = {(await broker.transactions.init_producer_id(None)).producer.producer_id for _ in range(3)}
+    assert min(taken) >= 1000
+    for topic in (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        assert dict(broker.node.state(topic)) == {}
+
+
+@pytest.mark.parametrize("done", [0, 1, 7, 10**6], ids=["nothing", "one", "some", "all"])
+async def test_state_of_a_former_version_is_imported_once(tmp_path: Path, done: int) -> None:
+    """`done` records of each slot were imported when the broker was killed before."""
+    url = f"sqlite:{tmp_path}/broker.db"
+    records = former_records()
+    async with open_broker(url) as broker:
+        for record in records:
+            broker.write_state(record.topic, [(record.key, record.value)])
+        await broker.wait_durable()
+        if done:
+            logs = await broker.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
+            for log in logs:
+                names = {group for group in GROUPS if shard_of(group) == log.number}
+                own = [each for each in records if names & set(map(str, json.loads(each.key)))]
+                if own[:done]:
+                    await append(broker, log, own[:done])
+    async with open_broker_service(url) as broker:
+        await check_imported(broker)
+        assert await broker.groups.commit_offsets(commit(GROUPS[0], 99)) == {PLACE: ErrorCode.NONE}
+    async with open_broker_service(url) as broker:
+        assert (await broker.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+        assert (await broker.groups.fetch_offsets(GROUPS[1]))[PLACE].offset == 1
+
+
+async def test_state_of_the_cluster_is_not_replaced_by_that_of_a_former_version(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/broker.db"
+    async with open_broker_service(url) as broker:
+        await broker.groups.commit_offsets(commit(GROUPS[0], 99))
+    async with open_broker(url) as broker:
+        for record in former_records():
+            broker.write_state(record.topic, [(record.key, record.value)])
+        await broker.wait_durable()
+    async with open_broker_service(url) as broker:
+        assert (await broker.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
+
+
+async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as broker:
+        await broker.groups.commit_offsets(commit("g", 7))
+        log = broker.node.order.find_log(COORDINATORS_TOPIC, shard_of("g"))
+        assert log is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.node, "holds_lease", lambda asked: asked is not log)
+            with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+                await broker.groups.fetch_offsets("g")
+            described = await broker.groups.describe_groups(["g"])
+            assert described["g"].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 7
+
+
+async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_broker_service() as broker:
+        waiting: list[object] = []
+        all_wait = trio.Event()
+
+        async def wait_committed(slot: CoordinatorShard, *_arguments: object) -> dict[str, ErrorCode]:
+            waiting.append(slot)
+            if len(waiting) == SHARDS:
+                all_wait.set()
+            await all_wait.wait()
+            return {}
+
+        calls: list[Callable[[], Awaitable[object]]] = [
+            broker.groups.list_groups,
+            broker.groups.wait_committed,
+            broker.transactions.list_transactions,
+            lambda: broker.groups.describe_groups(NAMES),
+            lambda: broker.groups.delete_groups(NAMES),
+        ]
+        monkeypatch.setattr(CoordinatorShard, "wait_committed", wait_committed)
+        monkeypatch.setattr(CoordinatorShard, "ask", wait_committed)
+        for each in calls:
+            waiting.clear()
+            all_wait = trio.Event()
+            with trio.fail_after(60):
+                await each()
+            assert len(waiting) == SHARDS
+
+
+async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(slot: CoordinatorShard) -> None:
+        if slot.log.number == 7:
+            raise CoordinatorError(code)
+
+    async with open_broker_service() as broker:
+        for each in NAMES:
+            await broker.groups.commit_offsets(commit(each, 1))
+        monkeypatch.setattr(CoordinatorShard, "wait_committed", fail)
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        reads: list[Callable[[], Awaitable[object]]] = [
+            broker.groups.list_groups,
+            broker.transactions.list_transactions,
+        ]
+        for read in reads:
+            with pytest.raises(CoordinatorError):
+                await read()
+        described = await broker.groups.describe_groups(NAMES)
+        assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if shard_of(each) == 7}
+        code = ErrorCode.NOT_COORDINATOR
+        assert len(await broker.groups.list_groups()) == sum(shard_of(each) != 7 for each in NAMES)
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+async def test_logs_are_rewritten(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_log, "REWRITE_RECORDS", 10)
+    url = storage.format(tmp_path)
+    async with open_broker_service(url) as broker:
+        log = broker.node.order.find_log(COORDINATORS_TOPIC, shard_of("g"))
+        assert log is not None
+        others = [group for group in GROUPS if shard_of(group) == shard_of("g")]
+        for group in others:
+            await broker.groups.commit_offsets(commit(group, 7))
+        for offset in range(200):
+            await broker.groups.commit_offsets(commit("g", offset))
+        with trio.fail_after(30):
+            while log.index.end_offset - log.index.start_offset > 60:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert log.index.end_offset > 200
+    async with open_broker_service(url) as broker:
+        assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 199
+        for group in others:
+            assert (await broker.groups.fetch_offsets(group))[PLACE].offset == 7
+
+
+async def test_records_of_a_deposed_leader_do_not_count() -> None:
+    def record(key: bytes, value: bytes | None) -> StateRecord:
+        return StateRecord("", key, value)
+
+    async with open_broker("memory:") as broker:
+        (log,) = await broker.ensure_internal_topic("$test", 1)
+        await append(broker, log, [record(b"a", b"0"), record(b"b", b"0")])
+        await append(broker, log, [record(b"a", b"5")], epoch=5)
+        await append(broker, log, [record(b"a", b"3"), record(b"b", None)], epoch=3)
+        await append(broker, log, [record(b"c", b"5")], epoch=5)
+        await append(broker, log, [record(b"c", b"0")])
+        loaded = CoordinatorLog(broker, log)
+        await loaded.load()
+        assert loaded.values == {b"a": b"5", b"b": b"0", b"c": b"5"}
+
+
+async def test_many_commits_share_a_write() -> None:
+    async with open_broker_service() as broker:
+        before = broker.node.statistics().commits
+        async with trio.open_nursery() as nursery:
+            for number in range(500):
+                nursery.start_soon(broker.groups.commit_offsets, commit(f"group-{number}", number))
+        assert broker.node.statistics().commits - before < 20
+
+
+def test_slots_give_different_producer_ids() -> None:
+    found = []
+    for slot in range(SHARDS):
+        ids = ProducerIds(slot, SHARDS)
+        for run in range(3):
+            records = []
+            for _ in range(1500 if run == 2 else 10):
+                producer_id, written = ids.take()
+                found.append(producer_id)
+                records += written
+            ids = ProducerIds(slot, SHARDS)
+            for record in records:
+                ids.restore(record)
+    assert len(found) == len(set(found))
+    assert min(found) == 0
+
+
+def test_slots_go_on_behind_the_ids_of_a_lone_broker() -> None:
+    record = ProducerIds().take()[1][0]._replace(value=b'{"version":1,"next_producer_id":33000}')
+    for slot in range(SHARDS):
+        ids = ProducerIds(slot, SHARDS)
+        ids.restore(record)
+        first, _ = ids.take()
+        assert first >= 33000
+        assert first // 1000 % SHARDS == slot

@@ -1,0 +1,351 @@
+"""Groups, as clients of Kafka's classic protocol see them."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.results import LeavingMember, SyncResult
+from dafka.broker.core.groups.settings import GroupSettings
+from tests.broker.core.coordination.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
+
+
+def test_first_member_leads_and_gets_what_it_assigns() -> None:
+    groups = Groups()
+    joined = groups.joined()
+    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.NONE, 1, "range")
+    assert joined.leader == joined.member_id
+    assert joined.member_id.startswith("c-")
+    assert joined.members == ((joined.member_id, None, b"range metadata"),)
+    assert groups.state == "CompletingRebalance"
+    synced = groups.synced(joined, {joined.member_id: b"all"}, protocol_type="consumer", protocol_name="range")
+    assert synced == SyncResult(ErrorCode.NONE, "consumer", "range", b"all")
+    assert groups.state == "Stable"
+    assert groups.beat(joined) is ErrorCode.NONE
+
+
+def test_member_id_is_given_first() -> None:
+    groups = Groups()
+    refused = groups.joined(requires_known_member_id=True)
+    assert refused.error_code is ErrorCode.MEMBER_ID_REQUIRED
+    assert groups.state == "Empty"
+    joined = groups.joined(refused.member_id, requires_known_member_id=True)
+    assert (joined.error_code, joined.member_id) == (ErrorCode.NONE, refused.member_id)
+
+
+def test_member_id_that_is_not_used_expires() -> None:
+    groups = Groups()
+    refused = groups.joined(requires_known_member_id=True)
+    groups.wait(10_000)
+    assert groups.joined(refused.member_id).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_second_member_causes_a_rebalance() -> None:
+    groups = Groups()
+    first = groups.joined()
+    groups.synced(first, {first.member_id: b"all"})
+    second = groups.join(client_id="d")
+    assert second not in groups.answers
+    assert groups.state == "PreparingRebalance"
+    assert groups.beat(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = groups.joined(first.member_id)
+    joined = groups.answers[second]
+    assert again.generation_id == joined.generation_id == 2
+    assert again.leader == joined.leader == first.member_id
+    assert [member.member_id for member in again.members] == [first.member_id, joined.member_id]
+    assert joined.members == ()
+    waiting = groups.sync(joined)
+    assert waiting not in groups.answers
+    groups.synced(again, {first.member_id: b"left", joined.member_id: b"right"})
+    assert groups.answers[waiting].assignment == b"right"
+
+
+def test_rebalance_does_not_wait_longer_than_its_timeout() -> None:
+    groups = Groups()
+    first = groups.joined(session_timeout_ms=100_000)
+    groups.synced(first)
+    second = groups.join(client_id="d", rebalance_timeout_ms=5_000)
+    groups.wait(29_999)
+    assert second not in groups.answers
+    groups.wait(1)
+    assert groups.answers[second].leader == groups.answers[second].member_id
+    assert groups.beat(first) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.joined(first.member_id).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_silent_member_is_removed() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    groups.wait(6_000)
+    assert groups.beat(leader) is ErrorCode.NONE
+    groups.wait(6_000)
+    assert groups.beat(follower) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert groups.joined(leader.member_id).generation_id == 3
+
+
+def test_waiting_member_needs_no_heartbeats() -> None:
+    groups = Groups()
+    first = groups.joined(session_timeout_ms=100_000)
+    groups.synced(first)
+    second = groups.join(session_timeout_ms=6_000)
+    groups.wait(20_000)
+    third = groups.joined(first.member_id)
+    assert groups.answers[second].generation_id == third.generation_id == 2
+
+
+def test_new_member_that_waits_too_long_is_removed() -> None:
+    groups = Groups()
+    first = groups.joined(session_timeout_ms=1_000_000, rebalance_timeout_ms=1_000_000)
+    groups.synced(first)
+    second = groups.join()
+    groups.wait(300_000)
+    assert groups.answers[second].error_code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_group_waits_for_more_members_at_first() -> None:
+    groups = Groups(GroupSettings())
+    first = groups.join()
+    groups.wait(2_000)
+    second = groups.join()
+    groups.wait(3_999)
+    assert not groups.answers
+    groups.wait(1)
+    assert groups.answers[first].generation_id == groups.answers[second].generation_id == 1
+
+
+def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
+    groups = Groups(GroupSettings())
+    first = groups.join(rebalance_timeout_ms=7_000)
+    for _ in range(3):
+        groups.wait(2_000)
+        groups.join()
+    groups.wait(1_000)
+    assert groups.answers[first].generation_id == 1
+
+
+def test_leader_that_does_not_assign_is_removed() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups, session_timeout_ms=100_000)
+    waiting = groups.join(leader.member_id, session_timeout_ms=100_000)
+    groups.join(follower.member_id, session_timeout_ms=100_000)
+    joined = groups.answers[waiting]
+    held = groups.sync(attrs.evolve(joined, member_id=follower.member_id))
+    groups.wait(30_000)
+    assert groups.answers[held].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert groups.joined(follower.member_id).leader == follower.member_id
+
+
+def test_assignor_with_most_votes_wins() -> None:
+    groups = Groups(GroupSettings())
+    tokens = [groups.join(protocols=protocols) for protocols in (BOTH, BOTH[::-1], BOTH[::-1])]
+    groups.wait(6_000)
+    assert {groups.answers[token].protocol_name for token in tokens} == {"sticky"}
+    assert {each.metadata for each in groups.answers[tokens[0]].members} == {b"s"}
+
+
+def test_only_assignors_of_all_members_count() -> None:
+    groups = Groups(GroupSettings())
+    tokens = [groups.join(protocols=protocols) for protocols in (BOTH[::-1], BOTH[::-1], RANGE)]
+    groups.wait(6_000)
+    assert {groups.answers[token].protocol_name for token in tokens} == {"range"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"session_timeout_ms": 5_999}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"session_timeout_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("sticky", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"group_id": "other", "member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "stranger", "group_instance_id": "s"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_join_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
+    groups = Groups()
+    groups.joined()
+    assert groups.joined(**fields).error_code is error
+
+
+def test_group_has_limited_size() -> None:
+    groups = Groups(attrs.evolve(NO_DELAY, group_max_size=1))
+    first = groups.joined()
+    assert groups.joined().error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert groups.joined(first.member_id).error_code is ErrorCode.NONE
+
+
+def test_number_of_groups_is_limited() -> None:
+    groups = Groups(attrs.evolve(NO_DELAY, groups_max=1))
+    groups.joined()
+    assert groups.joined(group_id="another").error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation_id": 1}, ErrorCode.ILLEGAL_GENERATION),
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_sync_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
+    groups = Groups()
+    _, follower = two_members(groups)
+    assert groups.synced(follower, **fields) == SyncResult(error)
+
+
+def test_sync_during_a_rebalance_asks_to_join_again() -> None:
+    groups = Groups()
+    leader, _ = two_members(groups)
+    groups.join(client_id="e")
+    assert groups.synced(leader).error_code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_heartbeats_of_strangers_are_refused() -> None:
+    groups = Groups()
+    leader, _ = two_members(groups)
+    assert groups.beat(attrs.evolve(leader, generation_id=1)) is ErrorCode.ILLEGAL_GENERATION
+    assert groups.beat(attrs.evolve(leader, member_id="stranger")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.coordinator.heartbeat("", 1, "m", None, 0) is ErrorCode.INVALID_GROUP_ID
+    assert groups.coordinator.heartbeat("other", 1, "m", None, 0) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_member_that_lost_its_answer_gets_it_again() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    again = groups.joined(follower.member_id)
+    assert (again.generation_id, again.members) == (2, ())
+    assert groups.synced(again).assignment == b"right"
+    assert groups.beat(leader) is ErrorCode.NONE
+
+
+def test_leader_that_joins_again_causes_a_rebalance() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    groups.join(leader.member_id)
+    assert groups.beat(follower) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_changed_metadata_cause_a_rebalance() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    groups.join(follower.member_id, protocols=(("range", b"other topics"),))
+    assert groups.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_request_that_replaces_a_waiting_one_answers_it() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    first = groups.join(leader.member_id)
+    second = groups.join(leader.member_id)
+    assert groups.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    groups.join(follower.member_id)
+    assert groups.answers[second].generation_id == 3
+
+
+def test_leaving_member_causes_a_rebalance() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    left = groups.leave(LeavingMember(leader.member_id), LeavingMember("stranger"))
+    assert [each.error_code for each in left.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert groups.joined(follower.member_id).leader == follower.member_id
+
+
+def test_all_members_leave() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    groups.leave(LeavingMember(leader.member_id), LeavingMember(follower.member_id))
+    assert groups.state == "Empty"
+    assert groups.joined().generation_id == 4
+
+
+def test_leaving_a_group_that_does_not_exist() -> None:
+    groups = Groups()
+    assert groups.leave(LeavingMember("m")).members[0].error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.leave(LeavingMember("m"), group_id="").error_code is ErrorCode.INVALID_GROUP_ID
+
+
+def test_expected_member_that_leaves_disturbs_nobody() -> None:
+    groups = Groups()
+    leader, _ = two_members(groups)
+    refused = groups.joined(requires_known_member_id=True)
+    assert groups.leave(LeavingMember(refused.member_id)).members[0].error_code is ErrorCode.NONE
+    assert groups.beat(leader) is ErrorCode.NONE
+
+
+def test_group_survives_a_restart() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    restarted = groups.restart()
+    assert restarted.coordinator.describe_group("g") == groups.coordinator.describe_group("g")
+    assert restarted.beat(leader) is ErrorCode.NONE
+    assert restarted.synced(follower).assignment == b"right"
+    restarted.wait(10_000)
+    assert restarted.beat(leader) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_generation_that_was_begun_is_completed_after_a_restart() -> None:
+    groups = Groups()
+    joined = groups.joined()
+    restarted = groups.restart()
+    assert restarted.state == "CompletingRebalance"
+    assert restarted.synced(joined, {joined.member_id: b"all"}).assignment == b"all"
+
+
+def test_restart_during_a_rebalance_returns_to_the_last_generation() -> None:
+    groups = Groups()
+    leader, _ = two_members(groups)
+    groups.join(client_id="e")
+    restarted = groups.restart()
+    assert restarted.state == "Stable"
+    assert restarted.beat(leader) is ErrorCode.NONE
+
+
+def test_groups_are_described_and_listed() -> None:
+    groups = Groups()
+    leader, _ = two_members(groups, client_host="/127.0.0.1")
+    described = groups.coordinator.describe_group("g")
+    assert (described.state, described.protocol_type, described.protocol) == ("Stable", "consumer", "range")
+    assert [member.assignment for member in described.members] == [b"left", b"right"]
+    assert {member.client_host for member in described.members} == {"/127.0.0.1"}
+    groups.join(group_id="h")
+    assert {group.group_id for group in groups.coordinator.list_groups()} == {"g", "h"}
+    assert [group.group_id for group in groups.coordinator.list_groups(states=["stable"])] == ["g"]
+    assert groups.coordinator.list_groups(types=["consumer"]) == []
+    assert len(groups.coordinator.list_groups(types=["Classic"])) == 2
+    groups.join(leader.member_id)
+    described = groups.coordinator.describe_group("g")
+    assert (described.state, described.protocol, described.members[1].assignment) == ("PreparingRebalance", "", b"")
+    missing = groups.coordinator.describe_group("none")
+    assert (missing.error_code, missing.state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+
+
+def test_only_empty_groups_are_deleted() -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    token = 1000
+    groups.take(groups.coordinator.delete_groups(token, ["g", "none"]))
+    assert groups.answers[token] == {"g": ErrorCode.NON_EMPTY_GROUP, "none": ErrorCode.GROUP_ID_NOT_FOUND}
+    groups.leave(LeavingMember(leader.member_id), LeavingMember(follower.member_id))
+    groups.take(groups.coordinator.delete_groups(token + 1, ["g"]))
+    assert groups.answers[token + 1] == {"g": ErrorCode.NONE}
+    assert groups.state == "Dead"
+    assert groups.restart().state == "Dead"
+
+
+def test_large_group_of_timers_stays_small() -> None:
+    groups = Groups()
+    for _ in range(3_000):
+        joined = groups.joined()
+        groups.leave(LeavingMember(joined.member_id))
+    timers = groups.coordinator._membership._rebalancer._deadlines
+    assert len(timers._heap) < 1_100

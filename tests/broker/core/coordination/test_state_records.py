@@ -1,0 +1,148 @@
+"""The records in which coordinators keep their state."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dafka.broker.core.coordination.deadlines import Deadlines
+from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import FetchedOffset, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.errors import StorageFormatError
+from tests.broker.core.coordination.group_client import Groups, two_members
+from tests.broker.core.coordination.test_offsets import ORDERS, commit
+
+OPTIONAL = "topic_id"
+"""The field of committed offsets that former versions have not written."""
+
+
+def restore(record: StateRecord) -> None:
+    if record.topic == TRANSACTIONS_TOPIC:
+        TransactionCoordinator(TransactionSettings()).restore(record)
+    else:
+        GroupCoordinator(GroupSettings(), str).restore(record)
+
+
+def transaction_records() -> list[StateRecord]:
+    coordinator = TransactionCoordinator(TransactionSettings())
+    actions = coordinator.init_producer_id(0, "payments", 60_000, None, 1_000)
+    return [record for action in actions for record in getattr(action, "records", ())]
+
+
+def samples() -> list[StateRecord]:
+    groups = Groups()
+    two_members(groups)
+    commit(groups, group_id="simple", offsets={ORDERS: OffsetToCommit(5, 3, "note", "2D")})
+    return [groups.records[-2], groups.records[-1], *transaction_records()]
+
+
+def test_records_are_readable() -> None:
+    group, offset, ids, transaction = samples()
+    assert (group.topic, group.key) == (GROUPS_TOPIC, b'["group","g"]')
+    assert group.value is not None
+    assert json.loads(group.value)["members"][0]["assignment"] == "bGVmdA=="
+    assert (offset.topic, offset.key) == (OFFSETS_TOPIC, b'["offset","simple","orders",0]')
+    assert offset.value is not None
+    assert json.loads(offset.value) == {
+        "version": 1,
+        "offset": 5,
+        "leader_epoch": 3,
+        "metadata": "note",
+        "commit_timestamp_ms": 0,
+        "expire_timestamp_ms": None,
+        "order": 1,
+        "topic_id": "2D",
+    }
+    assert (ids.key, ids.value) == (b'["producer-ids"]', b'{"version":1,"next_producer_id":1000}')
+    assert (transaction.topic, transaction.key) == (TRANSACTIONS_TOPIC, b'["transaction","payments"]')
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_newer_versions_are_refused(number: int) -> None:
+    record = samples()[number]
+    assert record.value is not None
+    newer = json.dumps(json.loads(record.value) | {"version": 2}).encode()
+    with pytest.raises(StorageFormatError, match="has version 2, and this dafka reads versions up to 1"):
+        restore(record._replace(value=newer))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_unknown_fields_are_ignored_and_missing_ones_refused(number: int) -> None:
+    record = samples()[number]
+    assert record.value is not None
+    fields = json.loads(record.value)
+    restore(record._replace(value=json.dumps(fields | {"later": True}).encode()))
+    for name in fields.keys() - {OPTIONAL}:
+        fewer = {key: value for key, value in fields.items() if key != name}
+        with pytest.raises(StorageFormatError):
+            restore(record._replace(value=json.dumps(fewer).encode()))
+
+
+def test_committed_offsets_of_former_versions_have_no_topic_id() -> None:
+    record = samples()[1]
+    assert record.value is not None
+    fields = json.loads(record.value)
+    del fields[OPTIONAL]
+    coordinator = GroupCoordinator(GroupSettings(), str)
+    coordinator.restore(record._replace(value=json.dumps(fields).encode()))
+    assert coordinator.fetch_offsets("simple", [ORDERS])[ORDERS] == FetchedOffset(5, 3, "note", ErrorCode.NONE, "")
+
+
+@pytest.mark.parametrize("topic", [GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+@pytest.mark.parametrize("key", [b"", b"\xff", b"{}", b"[]", b"[1]", b'["other"]', b'["group",1]', b'["offset","g"]'])
+def test_other_keys_are_refused(topic: str, key: bytes) -> None:
+    with pytest.raises(StorageFormatError):
+        restore(StateRecord(topic, key, None))
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b'{"version":"1"}', b'{"version":0}', b'{"version":1}'])
+def test_other_values_are_refused(value: bytes) -> None:
+    for record in samples():
+        with pytest.raises(StorageFormatError):
+            restore(record._replace(value=value))
+
+
+def test_topic_of_others_is_refused() -> None:
+    with pytest.raises(StorageFormatError, match="orders has no records of groups"):
+        restore(StateRecord("orders", b'["group","g"]', None))
+
+
+def test_state_that_contradicts_itself_is_refused() -> None:
+    record = samples()[0]
+    assert record.value is not None
+    changes: list[dict[str, Any]] = [{"state": "Empty"}, {"members": []}, {"leader": "x"}, {"state": "Dead"}]
+    for change in changes:
+        value = json.dumps(json.loads(record.value) | change).encode()
+        with pytest.raises(StorageFormatError):
+            restore(record._replace(value=value))
+
+
+def test_deadlines_are_postponed_and_cancelled() -> None:
+    deadlines = Deadlines[str]()
+    deadlines.set("a", 10)
+    deadlines.set("b", 20)
+    deadlines.set("a", 30)
+    deadlines.set("c", 15)
+    deadlines.cancel("c")
+    deadlines.cancel("unknown")
+    assert "c" not in deadlines
+    assert deadlines.next_deadline_ms() == 20
+    deadlines.set("a", 5)
+    assert deadlines.next_deadline_ms() == 5
+    assert [deadlines.pop_due(19), deadlines.pop_due(19)] == ["a", None]
+    assert [deadlines.pop_due(20), deadlines.pop_due(1_000), deadlines.next_deadline_ms()] == ["b", None, None]
+
+
+def test_cancelled_deadlines_take_no_memory() -> None:
+    deadlines = Deadlines[int]()
+    for number in range(10_000):
+        deadlines.set(number, number)
+        if number % 100:
+            deadlines.cancel(number)
+    assert len(deadlines._heap) < 1_300
+    due = [deadlines.pop_due(10_000) for _ in range(101)]
+    assert due == [*range(0, 10_000, 100), None]

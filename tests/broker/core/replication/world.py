@@ -1,0 +1,157 @@
+"""A simulated world of brokers: time, a network whose links fail, and disks that lose nothing that was durable."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from tests.broker.core.replication.brokers import Broker
+from tests.broker.core.replication.history import History
+from tests.broker.core.replication.transactions import Transactions
+
+TRANSACTIONS_EVERY = 5
+"""Which part of the seeds has transactions: with "majority", every fifth one from the seed 4 on."""
+
+LEASES_EVERY = 4
+"""Which part of the seeds has processes that are stopped, and clocks that run as those of leases do."""
+
+
+class World:
+    """Brokers, a network, disks, and what was promised to clients.
+
+    Args:
+        seed: Determines everything that happens.
+        availability: What the sides of a split may do.
+        broker_count: The number of brokers at the beginning.
+        log_count: The number of logs.
+        reserve_count: How many further brokers may start later.
+        balances: Whether brokers balance their logs.
+        make_replica: Makes the replicas.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        availability: Availability,
+        broker_count: int = 3,
+        log_count: int = 1,
+        reserve_count: int = 0,
+        balances: bool = False,
+        make_replica: Callable[..., Replica] = Replica,
+    ) -> None:
+        self.draw = random.Random(seed)
+        self.transaction_draw = random.Random(f"transactions {seed}")
+        self.now = 0.0
+        self.make_replica = make_replica
+        self.availability = availability
+        self.settings = ReplicaSettings(availability=availability, preferred_leader_after_s=3.0)
+        self.balances = balances
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        names = [f"b{number}" for number in range(broker_count + reserve_count)]
+        self.brokers = {name: Broker(name, number, self) for number, name in enumerate(names)}
+        self.reserve = names[broker_count:]
+        self.wanted = min(broker_count, 3) if balances else broker_count
+        self._broker_count, self._log_count = broker_count, log_count
+        self.histories: dict[str, History] = {}
+        self.place_on(self.wanted)
+        self.down: set[tuple[str, str]] = set()
+        self.deaf: set[tuple[str, str]] = set()
+        self.stalled: set[str] = set()
+        self.drops = False
+        self.compacts = False
+        self.has_transactions = availability is Availability.MAJORITY and seed % TRANSACTIONS_EVERY == 4
+        self.has_leases = availability is Availability.MAJORITY and seed % LEASES_EVERY == 2
+        self.rewrite_entries = self.transaction_draw.choice([0, 20, 2000])
+        self.slow_s = 0.01
+        self.crash_after_write = 0.0
+        self.skipped = 0.0
+        self.sent = 0
+        self.messages: Counter[str] = Counter()
+
+    def place_on(self, replica_count: int) -> None:
+        """Place logs on some of the brokers, before they start."""
+        names = list(self.brokers)[: self._broker_count]
+        for name in [f"log/{number}" for number in range(self._log_count)]:
+            replicas = tuple(self.draw.sample(names, replica_count))
+            self.histories[name] = History(name, replicas, self.availability, Transactions(self.transaction_draw))
+
+    # Time
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call something later."""
+        self.call_at(self.now + delay_s, call)
+
+    def call_at(self, at: float, call: Callable[[], None]) -> None:
+        """Call something at a time."""
+        heapq.heappush(self._events, (at, next(self._order), call))
+
+    def run_until(self, end: float) -> None:
+        """Let time pass."""
+        while self._events and self._events[0][0] <= end:
+            self.now, _, call = heapq.heappop(self._events)
+            call()
+        self.now = end
+
+    # Network and disks
+
+    def send(self, sender: Broker, receiver: Broker, deliver: Callable[[], None]) -> None:
+        """Deliver something, if both are up and connected then; to a stopped process when it goes on."""
+        link = (sender.name, receiver.name)
+        if not sender.is_up or not receiver.is_up or link in self.down:
+            return
+        self.messages[sender.name] += 1
+
+        def arrive() -> None:
+            if self.now < receiver.stopped_until:
+                self.call_at(receiver.stopped_until + self.draw.uniform(0, 0.02), arrive)
+            elif receiver.is_up and sender.is_up and link not in self.down:
+                deliver()
+
+        self.later(self.draw.expovariate(1 / self.slow_s), arrive)
+
+    def is_skipped(self) -> bool:
+        """Return whether something is copied later."""
+        return self.draw.random() < self.skipped
+
+    def write(self, broker: Broker, stored: Callable[[], None]) -> None:
+        """Make something durable, in the order of the calls; on a full disk, when it has room again."""
+        generation = broker.generation
+        broker.pending_writes += 1
+        at = max(broker.last_write_at, self.now + self.draw.uniform(0.0005, 0.01), broker.full_until)
+        broker.last_write_at = at
+
+        def done() -> None:
+            if self.now < broker.stopped_until:
+                self.call_at(broker.stopped_until, done)
+            elif broker.generation == generation:
+                broker.pending_writes -= 1
+                stored()
+
+        self.later(at - self.now, done)
+
+    # Promises
+
+    def acknowledged(self) -> int:
+        """Return how many records were acknowledged."""
+        return sum(len(each.acknowledged) for each in self.histories.values())
+
+    def check_tables(self, age_s: float) -> None:
+        """Check that every broker that is up knows each row that is older."""
+        for log, history in self.histories.items():
+            old = {branch for branch, at in history.begun_at.items() if at < self.now - age_s}
+            for broker in self.brokers.values():
+                if broker.is_up:
+                    history.check_table(broker.name, broker.logs[log].replica.epoch_tree, old)
+
+    def check_end(self) -> None:
+        """Check all logs after everything has healed."""
+        self.check_tables(1.0)
+        started = [each for each in self.brokers.values() if each.is_up]
+        for log, history in self.histories.items():
+            history.check_end([each.logs[log] for each in started], min(self.wanted, len(started)))

@@ -1,0 +1,79 @@
+"""Deleting records and topics of a broker while native producers go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka import Config
+from dafka.storage import open_storage
+from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
+
+STORAGES = ["sqlite:{}/broker.db", "filelog:{}/log"]
+
+
+@pytest.fixture(params=STORAGES, ids=["sqlite", "filelog"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+async def test_deleted_records_of_native_producers_are_dropped(storage: str) -> None:
+    async with open_broker(storage) as (cluster, broker):
+        async with cluster.producer("orders") as producer:
+            await producer.send_many([b"%d" % n for n in range(100)])
+            await producer.wait_acknowledged()
+            log = await wait_end(broker, "orders", 100)
+            await broker.delete_records(log, 60)
+            await producer.send(b"100")
+            await producer.wait_acknowledged()
+            partition = producer.partition
+        await wait_end(broker, "orders", 101)
+        assert log.index.start_offset == 60
+        assert values_of(await read_all(broker, log, 60)) == [b"%d" % n for n in range(60, 101)]
+    async with open_storage(storage, read_only=True) as held:
+        info = (await held.partitions("orders"))[partition]
+        assert (info.earliest_sequence, info.end_sequence) == (60, 101)
+    async with open_broker(storage) as (_, broker):
+        log = log_of(broker, "orders")
+        assert (log.index.start_offset, log.high_watermark) == (60, 101)
+
+
+async def test_partition_keeps_what_another_log_needs(storage: str) -> None:
+    config = Config().with_kafka(log_count=2)
+    async with open_broker(storage, config) as (cluster, broker):
+        keys = [b"a", b"b", b"c", b"d"]
+        async with cluster.producer("orders") as producer:
+            for number in range(40):
+                await producer.send(b"%d" % number, key=keys[number % 4])
+            await producer.wait_acknowledged()
+            partition = producer.partition
+        first, second = log_of(broker, "orders", 0), log_of(broker, "orders", 1)
+        assert first.high_watermark
+        assert second.high_watermark
+        kept = await read_all(broker, second)
+        await broker.delete_records(first, first.high_watermark)
+        assert first.index.start_offset == first.high_watermark
+        assert values_of(await read_all(broker, second)) == values_of(kept)
+        await broker.delete_records(second, second.high_watermark)
+    async with open_storage(storage, read_only=True) as held:
+        info = (await held.partitions("orders"))[partition]
+        assert (info.earliest_sequence, info.end_sequence) == (40, 40)
+
+
+async def test_topic_is_created_again_by_a_producer_that_goes_on(storage: str) -> None:
+    async with open_broker(storage) as (cluster, broker), cluster.producer("orders") as producer:
+        await producer.send_many([b"%d" % n for n in range(10)])
+        await producer.wait_acknowledged()
+        await wait_end(broker, "orders", 10)
+        before = broker.find_topic("orders")
+        assert before is not None
+        await broker.delete_topic("orders")
+        assert broker.find_topic("orders") is None
+        await producer.send_many([b"10", b"11"])
+        await producer.wait_acknowledged()
+        log = await wait_end(broker, "orders", 2)
+        after = broker.find_topic("orders")
+        assert after is not None
+        assert after.topic_id != before.topic_id
+        assert values_of(await read_all(broker, log)) == [b"10", b"11"]

@@ -1,0 +1,281 @@
+"""A broker among other nodes, over real sockets: the order of native records, and records that its clients append."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBatch
+from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.node import BrokerNode
+from dafka.broker.startup import serve_broker
+from dafka.errors import StorageError
+from dafka.roles import serve_store
+from dafka.storage import open_storage
+from dafka.testing.cluster import Cluster, open_cluster
+
+DEADLINE_S = 60
+
+STORAGES = ["memory:", "sqlite:{}/broker.db", "filelog:{}/log"]
+
+
+@pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+@asynccontextmanager
+async def open_broker(storage: str, config: Config | None = None) -> AsyncIterator[tuple[Cluster, BrokerNode]]:
+    """Run a tower and a broker."""
+    async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
+        broker: BrokerNode = await nursery.start(serve_broker, cluster.config.with_store(storage=storage))
+        yield cluster, broker
+        nursery.cancel_scope.cancel()
+
+
+def encode(values: list[bytes], **options: object) -> list[tuple[BatchHeader, bytes]]:
+    data = encode_batch(0, values, timestamps=1000, **options)  # type: ignore[arg-type]
+    return [(check_crc(data), data)]
+
+
+def log_of(broker: BrokerNode, topic: str, number: int = 0) -> Log:
+    log = broker.order.find_log(topic, number)
+    assert log is not None
+    return log
+
+
+async def wait_end(broker: BrokerNode, topic: str, end: int, number: int = 0) -> Log:
+    """Wait until a log reaches an offset."""
+    with trio.fail_after(DEADLINE_S):
+        while (log := broker.order.find_log(topic, number)) is None:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        while log.high_watermark < end:
+            with broker.watchers.watching([log]) as advanced:
+                if log.high_watermark < end:
+                    await advanced.wait()
+    return log
+
+
+async def read_all(broker: BrokerNode, log: Log, offset: int = 0) -> list[Record]:
+    """Read a log from an offset on. The sequences of the records are their offsets."""
+    found: list[Record] = []
+    while offset < log.high_watermark:
+        batches = await broker.reader.read(log, offset, log.high_watermark, 10_000)
+        assert batches
+        for data in batches:
+            batch = decode_records(Partition(log.topic, "log"), data, bytes_max=2**20)
+            found += batch
+            offset = batch.end_sequence
+    return found
+
+
+async def take(consumer: Consumer, count: int) -> list[Record]:
+    records: list[Record] = []
+    while len(records) < count:
+        records += await consumer.next_batch()
+    return records
+
+
+def values_of(records: Iterable[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+async def test_native_records_get_offsets(storage: str) -> None:
+    async with open_broker(storage) as (cluster, broker):
+        async with cluster.producer("orders") as producer:
+            await producer.send_many([ProducerRecord(b"%d" % n, b"key", [("h", b"v")], 5000 + n) for n in range(100)])
+            await producer.wait_acknowledged()
+        log = await wait_end(broker, "orders", 100)
+        records = await read_all(broker, log)
+        assert values_of(records) == [b"%d" % n for n in range(100)]
+        assert [record.sequence for record in records] == list(range(100))
+        assert records[7].key == b"key"
+        assert records[7].headers == (("h", b"v"),)
+        assert records[7].timestamp == 5007
+        assert values_of(await read_all(broker, log, 95)) == [b"%d" % n for n in range(95, 100)]
+
+
+async def test_consumers_get_what_clients_append(storage: str) -> None:
+    async with open_broker(storage) as (cluster, broker), cluster.consumer(["orders"]) as consumer:
+        await consumer.wait_settled()
+        await broker.create_topic("orders").wait()
+        log = log_of(broker, "orders")
+        batches = encode([b"a", b"b"], keys=[b"k", None], headers=[[("h", b"1")], []])
+        assert await broker.append(log, batches).wait_offset() == 0
+        assert await broker.append(log, encode([b"c"], compression=Compression.GZIP)).wait_offset() == 2
+        with trio.fail_after(DEADLINE_S):
+            first, second, third = await take(consumer, 3)
+        assert [first.value, second.value, third.value] == [b"a", b"b", b"c"]
+        assert first.key == b"k"
+        assert first.headers == (("h", b"1"),)
+        assert first.timestamp == 1000
+        assert first.partition == log.leader_partition
+        assert values_of(await read_all(broker, log)) == [b"a", b"b", b"c"]
+    async with open_broker(storage) as (cluster, broker), cluster.consumer(["orders"]) as consumer:
+        if storage != "memory:":
+            with trio.fail_after(DEADLINE_S):  # a consumer that comes later fetches them
+                assert values_of(await take(consumer, 3)) == [b"a", b"b", b"c"]
+
+
+async def test_other_stores_keep_what_clients_append(tmp_path: Path) -> None:
+    async with open_broker(f"filelog:{tmp_path}/broker") as (cluster, broker), trio.open_nursery() as nursery:
+        store = await nursery.start(serve_store, cluster.config.with_store(storage="memory:"))
+        await broker.create_topic("orders").wait()
+        await broker.append(log_of(broker, "orders"), encode([b"a", b"b"])).wait_offset()
+        with trio.fail_after(DEADLINE_S):
+            while store.statistics().topics.get("orders") is None:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert store.statistics().topics["orders"].records == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log"
+    expected: list[bytes] = []
+    for run in range(3):
+        async with open_broker(storage) as (cluster, broker):
+            if not run:
+                await broker.create_topic("orders").wait()
+            log = log_of(broker, "orders")
+            assert log.high_watermark == len(expected)
+            assert values_of(await read_all(broker, log)) == expected
+            for number in range(5):
+                assert await broker.append(log, encode([b"%d-%d" % (run, number)])).wait_offset() == len(expected)
+                expected.append(b"%d-%d" % (run, number))
+            async with cluster.producer("orders") as producer:
+                await producer.send(b"native %d" % run)
+                await producer.wait_acknowledged()
+            expected.append(b"native %d" % run)
+            await wait_end(broker, "orders", len(expected))
+
+
+async def test_records_of_a_key_are_in_its_log(storage: str) -> None:
+    async with open_broker(storage) as (cluster, broker):
+        await broker.create_topic("orders", 3).wait()
+        async with cluster.producer("orders") as producer:
+            await producer.send_many([ProducerRecord(b"%d" % n, b"k%d" % (n % 10)) for n in range(200)])
+            await producer.wait_acknowledged()
+        for number in range(3):
+            log = log_of(broker, "orders", number)
+            expected = [b"%d" % n for n in range(200) if log_of_key(b"k%d" % (n % 10), 3) == number]
+            await wait_end(broker, "orders", len(expected), number)
+            assert values_of(await read_all(broker, log)) == expected
+
+
+async def test_records_from_before_the_broker_get_offsets(tmp_path: Path) -> None:
+    storage = f"sqlite:{tmp_path}/store.db"
+    async with open_storage(storage) as opened:
+        await opened.append([RecordBatch(Partition("orders", "A"), 0, [b"a", b"b"])])
+        await opened.append([RecordBatch(Partition("orders", "B"), 0, [b"c"])])
+    for _ in range(2):
+        async with open_broker(storage) as (_, broker):
+            assert values_of(await read_all(broker, log_of(broker, "orders"))) == [b"a", b"b", b"c"]
+
+
+async def test_offsets_are_found_by_time(storage: str) -> None:
+    async with open_broker(storage) as (_, broker):
+        await broker.create_topic("orders").wait()
+        log = log_of(broker, "orders")
+        for first in (0, 10, 20):
+            data = encode_batch(0, [b"x"] * 10, timestamps=[1000 + first + n for n in range(10)])
+            await broker.append(log, [(check_crc(data), data)]).wait_offset()
+        assert await broker.reader.find_offset_by_time(log, 1015) == (15, 1015)
+        assert await broker.reader.find_offset_by_time(log, 0) == (0, 1000)
+        assert await broker.reader.find_offset_by_time(log, 1030) is None
+        assert await broker.reader.find_latest_time(log) == (29, 1029)
+
+
+async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log"
+    async with open_broker(storage) as (_, broker):
+        await broker.create_topic("orders").wait()
+        log = log_of(broker, "orders")
+        for n in range(5):
+            await broker.append(log, encode([b"%d" % n])).wait_offset()
+        await broker.delete_records(log, 3)
+        assert log.index.start_offset == 3
+        await broker.create_topic("other").wait()
+        await broker.append(log_of(broker, "other"), encode([b"x"])).wait_offset()
+        await broker.delete_topic("other")
+        assert broker.find_topic("other") is None
+        await broker.create_topic("other").wait()
+        assert log_of(broker, "other").high_watermark == 0
+    async with open_broker(storage) as (_, broker):
+        log = log_of(broker, "orders")
+        assert (log.index.start_offset, log.high_watermark) == (3, 5)
+        assert values_of(await read_all(broker, log, 3)) == [b"3", b"4"]
+        assert await broker.append(log, encode([b"5"])).wait_offset() == 5
+        assert log_of(broker, "other").high_watermark == 0
+
+
+async def test_state_is_kept(tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log"
+    async with open_broker(storage) as (_, broker):
+        await broker.write_state("$offsets", [(b"a", b"1"), (b"b", b"2")]).wait()
+        await broker.write_state("$offsets", [(b"a", b"3"), (b"b", None)]).wait()
+    async with open_broker(storage) as (_, broker):
+        assert dict(broker.state("$offsets")) == {b"a": b"3"}
+
+
+async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log"
+    program = [sys.executable, "-m", "tests.broker.log.appending", storage]
+    acknowledged = 0
+    for _ in range(3):
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+            assert process.stdout is not None
+            for _ in range(20):
+                acknowledged = int(await trio.to_thread.run_sync(process.stdout.readline))
+            process.kill()
+            rest = process.stdout.read().split()
+            acknowledged = int(rest[-1]) if rest else acknowledged
+        async with open_broker(storage) as (_, broker):
+            log = log_of(broker, "orders")
+            assert log.high_watermark > acknowledged
+            records = await read_all(broker, log)
+            assert values_of(records) == [b"%d" % n for n in range(log.high_watermark)]
+
+
+async def test_records_get_their_offsets_when_a_failing_storage_works_again(
+    storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config().with_store(retry_ms=10)
+    async with open_broker(storage, config) as (cluster, broker):
+        await broker.create_topic("orders").wait()
+        log = log_of(broker, "orders")
+        append = broker._storage.append
+        attempts = 0
+
+        async def fail_at_first(batches: list[RecordBatch]) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts <= 3:
+                await trio.sleep(0.01)
+                raise StorageError("the disk is full")
+            await append(batches)
+
+        monkeypatch.setattr(broker._storage, "append", fail_at_first)
+        state = broker.write_state("$groups", [(b"a", b"1")])
+        await trio.testing.wait_all_tasks_blocked()
+        first = broker.append(log, encode([b"a", b"b"]))
+        await trio.sleep(0.015)
+        second = broker.append(log, encode([b"c"]))
+        with trio.fail_after(DEADLINE_S):
+            assert await second.wait_offset() == 2
+            assert await first.wait_offset() == 0
+            await state.wait()
+            async with cluster.producer("orders") as producer:
+                await producer.send(b"d")
+                await producer.wait_acknowledged()
+        await wait_end(broker, "orders", 4)
+        assert values_of(await read_all(broker, log)) == [b"a", b"b", b"c", b"d"]
+        assert attempts > 3

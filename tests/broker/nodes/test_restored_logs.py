@@ -1,0 +1,225 @@
+"""A log that is restored from the indexes of its branches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import dafka.broker.replication.index_reader
+from dafka.broker.core.log.entries import (
+    BatchEntry,
+    Entry,
+    EpochStartEntry,
+    IndexRewriteEntry,
+    ProducerEntry,
+    RunEntry,
+    encode_entries,
+)
+from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.local_log import LocalLog
+from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.replica import Replica
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.core.replication.settings import ReplicaSettings
+from dafka.broker.replication.index_reader import restore_log
+from dafka.records import Partition, RecordBatch
+from dafka.storage.memory import MemoryStorage
+from tests.broker.nodes.broker_cluster import (
+    PATIENCE_S,
+    append,
+    distinct,
+    make_batch,
+    note_read_indexes,
+    open_several,
+    read,
+    wait_until,
+)
+
+pytestmark = pytest.mark.trio
+
+FIRST, SECOND = LeaderAndEpoch(0, "a"), LeaderAndEpoch(1024, "b")
+BATCHES = 12
+
+
+@pytest.fixture
+def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
+    """The partition of each index record that was read to restore logs."""
+    return note_read_indexes(monkeypatch, "index_reader")
+
+
+def batch(number: int) -> BatchEntry:
+    return BatchEntry(number, 1, 7, 0, number, 0, 0)
+
+
+class Indexes:
+    """The indexes of a log of two branches: the second one continues the first one from some offset on."""
+
+    def __init__(self, forked_at: int) -> None:
+        self.forked_at = forked_at
+        self.storage = MemoryStorage()
+        settings = ReplicaSettings()
+        replica = Replica("log", "b", 1, ("a", "b"), settings)
+        replica.epoch_tree.add(EpochStart("log", SECOND, EpochEnd(FIRST, self.forked_at), ("a", "b")))
+        ends: defaultdict[Partition, int] = defaultdict(lambda: 100)
+        held = LocalLog("orders", "id", 0, ends.__getitem__)
+        self.log = ReplicatedLog("orders", "id", 0, "log", replica, held)
+        self.written: defaultdict[LeaderAndEpoch, int] = defaultdict(int)
+
+    async def write(self, branch: LeaderAndEpoch, *entries: Entry) -> None:
+        sequence, value = self.written[branch], encode_entries(entries)
+        await self.storage.append([RecordBatch(self.log.index_partition(branch), sequence, [value])])
+        self.log.local_log.add_index(branch, sequence, [value])
+        for _ in self.log.local_log.advance():
+            pass
+        self.written[branch] += 1
+
+    async def restore(self) -> tuple[list[Entry], list[int]]:
+        """Return the entries of the restored index, and the numbers of the batches that a producer has appended."""
+        log = self.log
+        state = Log("orders", 0, log.leader_partition(SECOND), log.index_partition(SECOND))
+        numbers: list[int] = []
+
+        def note(_state: Log, entry: ProducerEntry) -> None:
+            if isinstance(entry, IndexRewriteEntry):
+                numbers.clear()
+            elif isinstance(entry, BatchEntry) and entry.base_sequence is not None:
+                numbers.append(entry.base_sequence)
+
+        await restore_log(self.storage, log, state, SECOND, note, is_led=True)
+        assert state.index_end == self.written[SECOND]
+        assert state.epochs == [(0, 0), (1024, self.forked_at)]
+        return state.index.entries(), numbers
+
+
+async def write_again(forked_at: int) -> Indexes:
+    """Return indexes of which the first one was written again after its eighth batch, and has four more."""
+    indexes = Indexes(forked_at)
+    for number in range(8):
+        await indexes.write(FIRST, RunEntry(number, LEADER, number, 1), batch(number))
+    await indexes.write(FIRST, IndexRewriteEntry(), RunEntry(0, LEADER, 0, 9), *map(batch, range(4, 9)))
+    for number in range(9, BATCHES):
+        await indexes.write(FIRST, RunEntry(number, LEADER, number, 1), batch(number))
+    await indexes.write(SECOND, EpochStartEntry(forked_at, 1024))
+    await indexes.write(SECOND, RunEntry(forked_at, LEADER, 0, 1))
+    return indexes
+
+
+@pytest.mark.parametrize("forked_at", range(1, BATCHES + 1))
+async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_it_forks(
+    forked_at: int, records_read: list[Partition]
+) -> None:
+    indexes = await write_again(forked_at)
+    entries, numbers = await indexes.restore()
+    address = indexes.log.leader_partition(FIRST).address
+    runs = [each for each in entries if isinstance(each, RunEntry)]
+    assert runs == [RunEntry(0, address, 0, forked_at), RunEntry(forked_at, LEADER, 0, 1)]
+    assert numbers[-5:] == list(range(forked_at))[-5:]  # what a client may send again
+    assert records_read.count(indexes.log.index_partition(FIRST)) == (4 if forked_at > 8 else BATCHES)
+
+
+async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(records_read: list[Partition]) -> None:
+    indexes = await write_again(BATCHES)
+    address = indexes.log.leader_partition(FIRST).address
+    written = (RunEntry(0, address, 0, BATCHES), RunEntry(BATCHES, LEADER, 0, 2))
+    await indexes.write(SECOND, IndexRewriteEntry(), *written, batch(BATCHES))
+    entries, numbers = await indexes.restore()
+    assert [each for each in entries if isinstance(each, RunEntry)] == list(written)
+    assert numbers == [BATCHES]
+    assert len(records_read) == 1
+
+
+async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, may_go_on = trio.Event(), trio.Event()
+    read_index = dafka.broker.replication.index_reader.read_index
+
+    async def read_slowly(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
+        found = [each async for each in read_index(storage, partition, *sequences)]
+        if any(held.topic == "orders" for held in await storage.partitions("orders")) and found:
+            is_reading.set()
+            await may_go_on.wait()
+        for each in found:
+            yield each
+
+    async def adopt_nothing(_cluster: object) -> None:
+        """Leave all logs for later, as if the broker had begun alone."""
+
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all("a", "b", "c")
+        await first.create_topic("orders").wait()
+        ((leader, log),) = await several.wait_led("orders")
+        await append(leader, log, b"before")
+        await wait_until(lambda: len(log.leadership.in_sync) == 3)
+        away = next(each for each, broker in several.brokers.items() if broker is not leader)
+        await several.stop(away)
+        monkeypatch.setattr("dafka.broker.replication.replica_loader.read_index", read_slowly)
+        monkeypatch.setattr("dafka.broker.replication.replica_loader.ReplicaLoader.load_first", adopt_nothing)
+        again = await several.start(away)
+        with trio.fail_after(PATIENCE_S):
+            await is_reading.wait()
+        await append(leader, log, b"meanwhile")
+        await wait_until(lambda: again.durable_end_of(log.index_partition) == log.index_end)
+        may_go_on.set()
+        name = name_log(leader.order.topics["orders"].topic_id, 0)
+
+        def held_end() -> int:
+            found = again.replicator.logs.find(name)
+            return 0 if found is None else max(found.local_log.ends().values())
+
+        await wait_until(lambda: held_end() == 2)
+
+
+async def test_new_leaders_read_little_of_a_log_that_has_had_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
+) -> None:
+    monkeypatch.setattr("dafka.broker.startup.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=20))
+    names = ("a", "b", "c")
+    count = 30
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*names)
+        await first.create_topic("orders").wait()
+        for leaders in range(4):
+            ((leader, log),) = await several.wait_led("orders")
+            for number in range(count * leaders, count * (leaders + 1)):
+                value = f"{number}".encode()
+                with trio.fail_after(PATIENCE_S):
+                    await leader.append(log, make_batch(value, producer=(7, 0, number))).wait_offset()
+            name = several.name_of(leader)
+            records_read.clear()
+            await several.stop(name)
+            ((leader, log),) = await several.wait_led("orders")
+            assert len(records_read) <= 2 * count
+            expected = [f"{number}".encode() for number in range(count * (leaders + 1))]
+            assert distinct(await read(leader, log)) == expected
+            await several.start(name)
+
+
+async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
+) -> None:
+    monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_EPOCHS", 2)
+    names = ("a", "b", "c")
+    async with open_several(tmp_path) as several:
+        first, *_ = await several.start_all(*names)
+        await first.create_topic("orders").wait()
+        for number in range(6):
+            ((leader, log),) = await several.wait_led("orders")
+            with trio.fail_after(PATIENCE_S):
+                await leader.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
+            name = several.name_of(leader)
+            records_read.clear()
+            await several.stop(name)
+            ((leader, log),) = await several.wait_led("orders")
+            topic_id = leader.order.topics["orders"].topic_id
+            assert len({each for each in records_read if each.address.split("/")[1] == topic_id}) <= 3
+            assert distinct(await read(leader, log)) == [f"{each}".encode() for each in range(number + 1)]
+            await several.start(name)

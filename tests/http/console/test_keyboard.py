@@ -1,0 +1,152 @@
+"""The console without a mouse, with other colours, with little motion, and loading quickly."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.http.console.browser import PHONE, Window, open_window
+from tests.http.console.served import ServedBroker
+
+LOADED_BYTES_MAX = 120_000
+"""What the first page may load before it is shown, compressed: a second at 1 Mbit/s."""
+
+LOADED_FILES_MAX = 24
+
+
+def focused(window: Window) -> str:
+    """Return the name of what has the focus: its label, or its text."""
+    name = window.page.evaluate(
+        "(element => element.getAttribute('aria-label') || element.labels?.[0]?.innerText || element.innerText)"
+        "(document.activeElement)"
+    )
+    return " ".join(str(name).split())
+
+
+def test_the_console_is_used_without_a_mouse(browser: Any, broker: ServedBroker) -> None:
+    with open_window(browser, broker.url) as window:
+        page, press = window.page, window.page.keyboard.press
+        window.open("", "Overview")
+        expected = [
+            "Skip to the contents",
+            "Dafka",
+            "Overview",
+            "Topics",
+            "Groups",
+            "Brokers",
+            "Storage",
+            "Settings",
+            "Colours",
+        ]
+        for name in expected:
+            press("Tab")
+            assert focused(window) == name or (name == "Colours" and focused(window).startswith(name))
+        for _ in expected[1:]:
+            press("Shift+Tab")
+        press("Enter")
+        assert focused(window) == "Overview"
+        page.get_by_role("link", name="Topics").focus()
+        press("Enter")
+        page.get_by_role("heading", level=1, name="Topics").wait_for()
+        page.wait_for_timeout(0)
+        assert focused(window) == "Topics", "the heading of a new page has the focus"
+        press("/")
+        assert focused(window) == "Filter topics by name"
+        page.keyboard.type("orders")
+        page.get_by_text("1 of ").wait_for()
+        press("Tab")
+        assert focused(window) == "Topics", "the table can be scrolled by keys"
+        for _ in range(7):
+            press("Tab")
+            if focused(window) == "orders":
+                break
+        press("Enter")
+        page.get_by_role("heading", level=1, name="orders").wait_for()
+        table = page.get_by_label("Records", exact=True)
+        page.locator("tbody th button").first.wait_for()
+        table.focus()
+        press("ArrowDown")
+        press("ArrowDown")
+        page.locator("tr.selected").wait_for()
+        assert page.locator("tbody tr:not(.spacer)").nth(1).get_attribute("class") == "selected"
+        assert focused(window) == "Records"
+
+
+def test_dialogs_take_and_return_the_focus(browser: Any, broker: ServedBroker) -> None:
+    with open_window(browser, broker.url) as window:
+        page, press = window.page, window.page.keyboard.press
+        window.open("topics", "Topics")
+        page.get_by_role("button", name="Create a topic").focus()
+        press("Enter")
+        page.get_by_role("dialog").wait_for()
+        assert focused(window) == "Name"
+        assert window.find_faults() == []
+        inside = "document.activeElement === document.body || document.activeElement.closest('dialog') !== null"
+        for _ in range(8):
+            press("Tab")
+            assert page.evaluate(inside), "the focus stays in the dialog"
+        press("Escape")
+        page.get_by_role("dialog").wait_for(state="detached")
+        assert focused(window) == "Create a topic"
+
+
+def test_the_theme_is_chosen_and_kept(browser: Any, broker: ServedBroker) -> None:
+    def background() -> str:
+        return str(window.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    with open_window(browser, broker.url, color_scheme="light") as window:
+        window.open("", "Overview")
+        light = background()
+        window.page.get_by_label("Colours").select_option("dark")
+        dark = background()
+        assert dark != light
+        window.page.reload()
+        window.settle()
+        assert background() == dark
+        window.page.get_by_label("Colours").select_option("system")
+        assert background() == light
+
+
+def test_nothing_moves_for_those_who_want_little_motion(browser: Any, broker: ServedBroker) -> None:
+    with open_window(browser, broker.url, reduced_motion="reduce") as window:
+        window.open("", "Overview")
+        moving = "[...document.querySelectorAll('*')].filter(each => getComputedStyle(each).animationName !== 'none')"
+        assert window.page.evaluate(f"{moving}.length") == 0
+
+
+def test_a_phone_has_everything(browser: Any, broker: ServedBroker) -> None:
+    with open_window(browser, broker.url, viewport=PHONE, has_touch=True) as window:
+        page = window.page
+        window.open("", "Overview")
+        for name in ("Topics", "Groups", "Storage", "Settings"):
+            page.get_by_role("link", name=name).tap()
+            page.get_by_role("heading", level=1, name=name).wait_for()
+        page.get_by_role("button", name="More").tap()
+        page.get_by_label("Colours").select_option("dark")
+        assert window.find_faults() == []
+
+
+def test_the_first_page_needs_little(browser: Any, broker: ServedBroker) -> None:
+    sizes: dict[str, int] = {}
+
+    def note(response: Any) -> None:
+        if re.search(r"/console/|/dafka.js|/$", response.url):
+            sizes[response.url] = int(response.headers.get("content-length", 0))
+
+    with open_window(browser, broker.url) as window:
+        window.page.on("response", note)
+        # Charts are drawn when there is time: their library is not needed to show the page.
+        window.page.route("**/uplot-*.js", lambda route: route.abort())
+        window.open("", "Overview")
+        window.complaints = [each for each in window.complaints if "ERR_FAILED" not in each and "imported" not in each]
+    loaded = {url: size for url, size in sizes.items() if "uplot" not in url}
+    assert len(loaded) <= LOADED_FILES_MAX
+    assert 0 < sum(loaded.values()) <= LOADED_BYTES_MAX
+
+
+def test_updates_are_not_read_out(browser: Any, broker: ServedBroker) -> None:
+    with open_window(browser, broker.url) as window:
+        window.open("", "Overview")
+        live = "[...document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]')]"
+        assert window.page.evaluate(f"{live}.map(each => each.id)") == ["announcements"]
+        assert window.page.evaluate("document.getElementById('announcements').textContent") == ""

@@ -1,0 +1,654 @@
+"""Forwarding: clients of one broker use logs that another one leads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import trio
+import trio.testing
+from websockets.trio.client import ClientConnection
+
+from dafka import Config
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, derive_credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import User, write_users
+from dafka.broker.broker import Broker
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.log import appending
+from dafka.broker.log.appending import AppendRefusedError
+from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink, Reply
+from dafka.http.forwarding.leaders import LEADER_WAIT_S, Leaders
+from dafka.http.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
+from dafka.http.server.errors import WebError
+from dafka.http.server.http_server import HttpServer
+from dafka.http.websocket.binary import encode_publish
+from dafka.records import Partition
+from tests.http.forwarding import TOPIC, Pair, log_of, open_pair
+from tests.http.running import RunningWeb
+from tests.http.websocket.clients import BINARY, Client, open_client
+
+DEADLINE_S = 60
+
+FIRST_ID = 100
+"""The id of a client's first message that has records."""
+
+
+def lines(*values: str) -> bytes:
+    return b"\n".join(json.dumps({"value": each}).encode() for each in values)
+
+
+def values_in(body: bytes) -> list[str]:
+    return [json.loads(each)["value"] for each in body.splitlines()]
+
+
+async def publish(pair: Pair, *values: str, log: int = 0) -> list[dict[str, int]]:
+    target = f"/topics/{TOPIC}/records?log={log}"
+    answer = await pair.first.request("POST", target, lines(*values), Content_Type="application/x-ndjson")
+    assert answer.status == 200, answer.body
+    found: list[dict[str, int]] = answer.document["offsets"]
+    return found
+
+
+async def test_http_clients_publish_and_read_at_a_broker_that_does_not_lead() -> None:
+    async with open_pair() as pair:
+        assert await publish(pair, "a", "b") == [{"log": 0, "offset": 0, "count": 2}]
+        assert await publish(pair, "c") == [{"log": 0, "offset": 2, "count": 1}]
+        assert log_of(pair.second).high_watermark == 3
+        assert log_of(pair.first).high_watermark == 0
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == ["a", "b", "c"]
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=1&limit=1")).body) == ["b"]
+        assert (await pair.first.get(f"/topics/{TOPIC}/records?from=9")).code == "offset_out_of_range"
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=latest")).body) == []
+
+
+async def test_offsets_and_times_come_from_the_leader() -> None:
+    async with open_pair() as pair, open_client(pair.first) as client:
+        records = [{"value": f"{number}", "timestamp": 1000 + number} for number in range(4)]
+        await client.ask("publish", topic=TOPIC, records=records)
+        found = (await pair.first.get(f"/topics/{TOPIC}/offsets?time=1002")).document["offsets"]
+        assert found == [{"log": 0, "start_offset": 0, "end_offset": 4, "offset": 2}]
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=time:1003")).body) == ["3"]
+        described = await client.ask("describe", topic=TOPIC)
+        assert described["logs"] == [{"log": 0, "start_offset": 0, "end_offset": 4}]
+
+
+async def test_records_are_deleted_at_the_leader() -> None:
+    async with open_pair() as pair:
+        await publish(pair, "a", "b", "c")
+        answer = await pair.first.request("DELETE", f"/topics/{TOPIC}/records?before=2")
+        assert answer.document == {"log": 0, "start_offset": 2}
+        assert log_of(pair.second).index.start_offset == 2
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == ["c"]
+
+
+async def test_one_subscription_gets_records_of_logs_with_different_leaders() -> None:
+    async with open_pair(log_count=3) as pair, open_client(pair.first) as client:
+        pair.lead(1, pair.first)
+        identifier = await client.subscribe(TOPIC)
+        for number in range(3):
+            await publish(pair, f"{number}", log=number)
+            (record,) = await client.take(1, identifier)
+            assert (record["log"], record["offset"], record["value"]) == (number, 0, f"{number}")
+        assert [log_of(pair.first, number).high_watermark for number in range(3)] == [0, 1, 0]
+
+
+async def test_waiting_clients_get_records_when_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = trio.Event()
+    begin = RemoteReads.begin
+
+    def begin_and_tell(reads: RemoteReads, log: Log, offset: int) -> RemoteRead:
+        begun.set()
+        return begin(reads, log, offset)
+
+    monkeypatch.setattr(RemoteReads, "begin", begin_and_tell)
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+
+        async def publish_later() -> None:
+            await begun.wait()
+            await publish(pair, "a")
+
+        nursery.start_soon(publish_later)
+        answer = await pair.first.get(f"/topics/{TOPIC}/records?wait_ms=30000")
+        assert values_in(answer.body) == ["a"]
+
+
+async def test_events_stream_from_the_leader() -> None:
+    async with open_pair() as pair:
+        await publish(pair, "a")
+        head = f"GET /topics/{TOPIC}/records HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+        with trio.fail_after(DEADLINE_S):
+            stream = await trio.open_tcp_stream("127.0.0.1", pair.first.port)
+            async with stream:
+                await stream.send_all(head.encode())
+                received = b""
+                while b'"value":"a"' not in received:
+                    received += await stream.receive_some()
+                await publish(pair, "b")
+                while b'"value":"b"' not in received:
+                    received += await stream.receive_some()
+        assert b"id: 0=2" in received
+
+
+async def test_subscription_goes_on_at_the_next_leader_and_at_this_broker() -> None:
+    async with open_pair() as pair, open_client(pair.first) as client:
+        for web in (pair.first, pair.second):  # both have the same records, as replicas do
+            pair.lead(0, web)
+            await publish(pair, "a", "b")
+        await client.subscribe(TOPIC)
+        assert await client.values(2) == ["a", "b"]
+        pair.lead(0, pair.first)
+        await publish(pair, "c")
+        assert await client.values(1) == ["c"]
+        pair.lead(0, pair.second)
+        await pair.second.request("POST", f"/topics/{TOPIC}/records", b"x")
+        await pair.second.request("POST", f"/topics/{TOPIC}/records", b"d")
+        assert await client.values(1) == ["d"]
+
+
+async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_pair() as pair, open_client(pair.first) as client:
+        for web, values in ((pair.first, "abC"), (pair.second, "abcd")):
+            web.broker.node.change_topic(TOPIC, settings={"availability": "branch"})
+            pair.lead(0, web)
+            await publish(pair, *values)
+        await client.subscribe(TOPIC)
+        assert await client.values(4) == ["a", "b", "c", "d"]
+        second, first = (
+            LeaderAndEpoch(1, pair.second.broker.node.address),
+            LeaderAndEpoch(2, pair.first.broker.node.address),
+        )
+        rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, EpochEnd(second, 2), ())]
+        monkeypatch.setattr(pair.first.broker.node, "branches", lambda _topic: [rows])
+        pair.leaderships.lead(0, pair.first, epoch=2)
+        (record,) = await client.take(1)
+        assert (record["offset"], record["value"]) == (2, "C")
+        await publish(pair, "D")
+        assert await client.values(1) == ["D"]
+
+
+async def test_publishing_waits_for_a_leader() -> None:
+    async with open_pair() as pair, open_client(pair.first) as client:
+        pair.lead(0, None)
+        identifiers = [await client.send("publish", topic=TOPIC, records=[{"value": f"{each}"}]) for each in range(5)]
+        pong = await client.ask("ping")
+        assert pong["type"] == "pong"
+        pair.lead(0, pair.second)
+        for number, identifier in enumerate(identifiers):
+            answer = await client.expect("published", identifier)
+            assert answer["offsets"] == [{"log": 0, "offset": number, "count": 1}]
+
+
+async def test_without_a_leader_the_answer_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("leaders", "remote_appends", "remote_logs"):
+        monkeypatch.setattr(f"dafka.http.forwarding.{module}.LEADER_WAIT_S", 0.3)
+    monkeypatch.setattr(Leaders.ask, "__kwdefaults__", {"wait_s": 0.3})
+    async with open_pair() as pair:
+        pair.lead(0, None)
+        for method, target, body in (
+            ("POST", "records?log=0", b"x"),
+            ("GET", "records", None),
+            ("GET", "offsets", None),
+        ):
+            answer = await pair.first.request(method, f"/topics/{TOPIC}/{target}", body)
+            assert (answer.status, answer.code) == (503, "leader_unavailable")
+            assert "log 0 of the topic 'orders' has no leader" in answer.document["error"]["message"]
+
+
+class IdempotentClient:
+    """A client over WebSocket that publishes idempotent records, one in a batch, without waiting for answers."""
+
+    def __init__(self, client: Client, producer: dict[str, Any]) -> None:
+        self._client = client
+        self._producer = producer
+        self._next = 0
+
+    async def send(self, count: int) -> None:
+        for sequence in range(self._next, self._next + count):
+            data = encode_batch(
+                0,
+                [b"%d" % sequence],
+                timestamps=5,
+                producer_id=self._producer["producer_id"],
+                producer_epoch=self._producer["producer_epoch"],
+                base_sequence=sequence,
+            )
+            await self._client.connection.send(encode_publish(FIRST_ID + sequence, TOPIC, 0, data))
+        self._next += count
+
+    async def expect_answers(self, first: int, end: int) -> list[int | None]:
+        """Return the offsets that are told of some records."""
+        answers = [await self._client.expect("published", FIRST_ID + number) for number in range(first, end)]
+        return [each["offsets"][0]["offset"] for each in answers]
+
+
+class LostAnswers:
+    """Loses answers of leaders to forwarded records, and then the connection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lost = 0
+        self.passing: float = math.inf
+        self._connections: list[ClientConnection] = []
+        receive, serve = BrokerLink._receive, BrokerLink._serve
+
+        def lose(link: BrokerLink, message: str | bytes) -> None:
+            if isinstance(message, str) and json.loads(message)["type"] == "published":
+                self.passing -= 1
+                if self.passing < 0:
+                    self.lost += 1
+                    return
+            receive(link, message)
+
+        async def serve_and_note(link: BrokerLink, connection: ClientConnection) -> None:
+            self._connections.append(connection)
+            await serve(link, connection)
+
+        monkeypatch.setattr(BrokerLink, "_receive", lose)
+        monkeypatch.setattr(BrokerLink, "_serve", serve_and_note)
+
+    async def end_connection(self) -> None:
+        """Let the next answers pass, after the connection has ended."""
+        self.passing = math.inf
+        await self._connections.pop().aclose()
+
+
+@asynccontextmanager
+async def open_idempotent(pair: Pair) -> AsyncIterator[IdempotentClient]:
+    async with open_client(pair.first, BINARY) as client:
+        yield IdempotentClient(client, await client.ask("init_producer"))
+
+
+async def wait_records(pair: Pair, count: int) -> None:
+    """Wait until the leader has appended records."""
+    log, broker = log_of(pair.second), pair.second.broker.node
+    with trio.fail_after(DEADLINE_S):
+        while log.high_watermark < count:
+            with broker.watchers.watching([log]) as advanced:
+                if log.high_watermark < count:
+                    await advanced.wait()
+
+
+async def test_idempotent_records_whose_answers_are_lost_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = LostAnswers(monkeypatch)
+    async with open_pair() as pair, open_idempotent(pair) as producer:
+        await producer.send(3)
+        assert await producer.expect_answers(0, 3) == [0, 1, 2]
+        answers.passing = 1
+        await producer.send(4)
+        await wait_records(pair, 7)
+        while answers.lost < 3:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await answers.end_connection()
+        await producer.send(2)
+        assert await producer.expect_answers(3, 9) == [3, 4, 5, 6, 7, 8]
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == list("012345678")
+
+
+async def test_stream_of_idempotent_records_survives_lost_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round loses a connection after some answers, with more records under way than a leader remembers."""
+    answers = LostAnswers(monkeypatch)
+    rounds, each = 6, 25
+    async with open_pair() as pair, open_idempotent(pair) as producer:
+        for number in range(rounds):
+            lost = answers.lost
+            answers.passing = 4 * number
+            await producer.send(each)
+            await wait_records(pair, (number + 1) * each)
+            while answers.lost - lost < each - 4 * number:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await answers.end_connection()
+            found = await producer.expect_answers(number * each, (number + 1) * each)
+            assert all(told in {number * each + place, None} for place, told in enumerate(found))
+        values = values_in((await pair.first.get(f"/topics/{TOPIC}/records?limit=1000")).body)
+        assert values == [str(number) for number in range(rounds * each)]
+
+
+@pytest.mark.parametrize("place", ["before it is sent", "when it is sent", "when it is stored", "in the answer"])
+@pytest.mark.parametrize("count", [1, 3, LANES_MAX + 6])
+async def test_records_are_stored_once_wherever_the_link_breaks(
+    monkeypatch: pytest.MonkeyPatch, place: str, count: int
+) -> None:
+    """Records without a producer of the client's own, of which each client sends one."""
+    broken = BrokenLink(monkeypatch, place)
+    async with open_pair() as pair, open_client(pair.first) as client:
+        for number in range(2):  # the next ones use the same producers
+            broken.is_armed = True
+            values = [f"{number}-{each}" for each in range(count)]
+            sent = [await client.send("publish", topic=TOPIC, records=[{"value": each}]) for each in values]
+            answers = [await client.expect("published", each) for each in sent]
+            offsets = [each["offsets"][0]["offset"] for each in answers]
+            assert offsets == list(range(number * count, (number + 1) * count))
+        assert broken.count >= 2
+        assert log_of(pair.second).high_watermark == 2 * count
+        producers = pair.second.broker.broker.producers.of(log_of(pair.second))
+        assert len(producers) <= LANES_MAX
+
+
+def web_of(running: RunningWeb) -> HttpServer:
+    return next(each for each in running.broker.broker.listeners if isinstance(each, HttpServer))
+
+
+class BrokenLink:
+    """Ends the connection between two brokers at a place, once each time that it is armed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        self.is_armed = False
+        self.count = 0
+        connections: dict[BrokerLink, ClientConnection] = {}
+        receive, serve, send = BrokerLink._receive, BrokerLink._serve, ClientConnection.send
+
+        def break_link() -> None:
+            self.is_armed = False
+            self.count += 1
+            raise BrokerError("is cut off")
+
+        def receive_or_break(link: BrokerLink, message: str | bytes) -> None:
+            if self.is_armed and isinstance(message, str) and json.loads(message)["type"] == "published":
+                if place == "in the answer":
+                    receive(link, message)  # and nothing behind it
+                if place in {"in the answer", "when it is stored"}:
+                    break_link()
+            receive(link, message)
+
+        async def send_or_break(connection: ClientConnection, message: Any, *arguments: Any, **options: Any) -> None:
+            is_publish = connection in connections.values() and isinstance(message, bytes)
+            if self.is_armed and is_publish and place == "before it is sent":
+                break_link()
+            await send(connection, message, *arguments, **options)
+            if self.is_armed and is_publish and place == "when it is sent":
+                break_link()
+
+        async def serve_and_note(link: BrokerLink, connection: ClientConnection) -> None:
+            connections[link] = connection
+            await serve(link, connection)
+
+        monkeypatch.setattr(BrokerLink, "_receive", receive_or_break)
+        monkeypatch.setattr(BrokerLink, "_serve", serve_and_note)
+        monkeypatch.setattr(ClientConnection, "send", send_or_break)
+
+
+async def test_records_that_wait_to_be_sent_are_withdrawn_when_the_leader_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were sent twice over the same connection when the same broker led in a later epoch."""
+    held = trio.Event()
+    send = ClientConnection.send
+
+    async def send_later(connection: ClientConnection, message: Any, *arguments: Any, **options: Any) -> None:
+        if isinstance(message, bytes):
+            await held.wait()
+        await send(connection, message, *arguments, **options)
+
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+        monkeypatch.setattr(ClientConnection, "send", send_later)
+        batches = b"".join(encode_batch(0, [value], timestamps=5) for value in (b"a", b"b"))  # no producer for several
+        publisher = web_of(pair.first).publisher
+        found: list[int | str | None] = []
+
+        async def publish_both() -> None:
+            try:
+                publication = await publisher.begin_batches(TOPIC, 0, batches, "127.0.0.1")
+                (place,) = await publication.wait()
+                found.append(place.offset)
+            except WebError as error:
+                found.append(error.code)
+
+        for _ in range(2):  # the first one is being sent, the second one waits
+            nursery.start_soon(publish_both)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        pair.leaderships.lead(0, pair.second, epoch=2)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        held.set()
+        with trio.fail_after(DEADLINE_S):
+            while len(found) < 2:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+        await wait_records(pair, 4)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        assert log_of(pair.second).high_watermark == 4
+
+
+class SlowLeader:
+    """Stands for the leader of all logs and the connection to it. It answers each publish after a while."""
+
+    def __init__(self, answer_s: float, nursery: trio.Nursery) -> None:
+        self._answer_s = answer_s
+        self._nursery = nursery
+
+    def is_deleted(self, _log: Log) -> bool:
+        return False
+
+    async def retry_on_leader_change(
+        self, _log: Log, call: Callable[[SlowLeader], Awaitable[None]], deadline: float
+    ) -> None:
+        with trio.move_on_at(deadline):
+            await call(self)
+
+    def publish(self, _topic: str, _log: int, _data: bytes, notify: Callable[[], None]) -> Reply:
+        reply = Reply(notify)
+        reply.is_sent = True
+        self._nursery.start_soon(self._answer, reply)
+        return reply
+
+    async def _answer(self, reply: Reply) -> None:
+        await trio.sleep(self._answer_s)
+        reply.set(0)
+
+
+async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Records are always under way, so that no moment comes at which nothing waits for an answer."""
+    log = Log(TOPIC, 0, Partition(TOPIC, "a" * 32), Partition(TOPIC, "a" * 32))
+    log.leadership = LeaderAndIsr("b" * 32, 1, is_led=False)
+    batch = encode_batch(0, [b"a"], timestamps=5)
+    gone: list[RemoteAppend] = []
+    async with trio.open_nursery() as nursery:
+        leader: Any = SlowLeader(0.9 * LEADER_WAIT_S, nursery)
+        appends = RemoteAppends(log, leader, lambda *_: None, gone.append, Lanes())
+        added = [appends.add([(check_crc(batch), batch)])]
+        nursery.start_soon(appends.run)
+        while trio.current_time() < 3 * LEADER_WAIT_S:
+            await trio.sleep(LEADER_WAIT_S / 20)
+            added.append(appends.add([(check_crc(batch), batch)]))
+    assert [await each.wait_offset() for each in added] == [0] * len(added)
+    assert gone == added
+
+
+async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader has too few replicas at first."""
+    refused: list[Log] = []
+    check = appending._check_replicas
+
+    def refuse(broker: Broker, log: Log) -> None:
+        if broker is pair.second.broker.broker and len(refused) < 3:
+            refused.append(log)
+            raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 3 replicas are alive, which is no majority")
+        check(broker, log)
+
+    monkeypatch.setattr(appending, "_check_replicas", refuse)
+    async with open_pair() as pair:
+        assert await publish(pair, "a") == [{"log": 0, "offset": 0, "count": 1}]
+        assert len(refused) == 3
+        refused.clear()
+        answer = await pair.second.request("POST", f"/topics/{TOPIC}/records?log=0", b"x")
+        assert (answer.status, answer.code) == (503, "leader_unavailable")
+        assert "1 of 3 replicas are alive" in answer.document["error"]["message"]
+
+
+def client_of(pair: Pair) -> tuple[BrokerClient, BrokerRegistration]:
+    """Return what the second broker asks the first one with, and the description of the first one."""
+    first, second = (each.broker.node for each in (pair.first, pair.second))
+    description = second.brokers.find(first.address)
+    assert description is not None
+    return BrokerClient(pair.second.config, second.address, ""), description
+
+
+async def test_forwarded_requests_are_not_forwarded_again() -> None:
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+        for web in (pair.first, pair.second):  # each believes that the other one leads
+            other = pair.second if web is pair.first else pair.first
+            log_of(web).leadership = type(log_of(web).leadership)(other.broker.node.address, 1, False)
+        client, first = client_of(pair)
+        nursery.start_soon(client.run)
+        for _ in range(2):  # over the same connection
+            with pytest.raises(WebError, match="does not lead log 0") as refused:
+                await client.request(first, "GET", f"/topics/{TOPIC}/records")
+            assert refused.value.code == "not_leader"
+        nursery.cancel_scope.cancel()
+
+
+async def test_topics_are_not_created_for_forwarded_records() -> None:
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+        client, first = client_of(pair)
+        link = BrokerLink(client, first)
+        nursery.start_soon(link.run)
+        data = encode_batch(0, [b"a"], timestamps=5)
+        reply = link.publish("new", 0, data, lambda: None)
+        await reply.arrived.wait()
+        with pytest.raises(WebError, match="there is no topic 'new'"):
+            reply.result()
+        assert pair.first.broker.node.find_topic("new") is None
+        nursery.cancel_scope.cancel()
+
+
+FORGED = (
+    {"Dafka_Forwarded_By": "x"},
+    {"Forwarded": "by=x", "X_Forwarded_For": "x", "Via": "1.1 x"},
+)
+
+
+@pytest.mark.parametrize("headers", FORGED)
+async def test_no_header_of_a_client_makes_it_a_broker(headers: dict[str, str]) -> None:
+    async with open_pair() as pair, open_client(pair.first, **headers) as client:
+        target = f"/topics/{TOPIC}/records"
+        assert (await pair.first.request("POST", target, b"a", **headers)).document["offsets"][0]["offset"] == 0
+        assert (await client.ask("publish", topic=TOPIC, records=[{"value": "b"}]))["type"] == "published"
+        assert values_in((await pair.first.get(target, **headers)).body) == ["a", "b"]
+        described = await client.ask("describe", topic=TOPIC)
+        assert described["logs"] == [{"log": 0, "start_offset": 0, "end_offset": 2}]
+
+
+async def test_credentials_that_a_client_makes_up_are_refused() -> None:
+    async with open_pair() as pair:
+        address = pair.second.broker.node.address
+        for given in ("Dafka-Broker x", f"Dafka-Broker {address}.1.{'0' * 64}"):
+            answer = await pair.first.get(f"/topics/{TOPIC}/records", Authorization=given)
+            assert (answer.status, answer.code) == (401, "unauthenticated")
+        answer = await pair.first.get("/topics", Authorization="Dafka-Broker")
+        assert answer.status == 401
+        assert answer.headers["WWW-Authenticate"].startswith("Dafka-Broker ")
+
+
+async def test_clients_use_up_no_connections_between_brokers(users: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32)
+    config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
+    config = config.with_http(connections_max=60)
+    async with open_pair(config=config) as pair:
+        crowd = web_of(pair.second).crowd
+        writer = {"Authorization": "Basic d3JpdGVyOnB3"}
+        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
+        before = crowd.admitted
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(get_often, pair, "/topics?sizes=true", 4, writer)
+                await trio.lowlevel.checkpoint()
+        assert crowd.admitted - before <= CONNECTIONS_MAX
+        assert crowd.refused == 0
+        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
+
+
+async def get_often(pair: Pair, target: str, count: int, headers: dict[str, str]) -> None:
+    for _ in range(count):
+        assert (await pair.first.get(target, **headers)).status == 200
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users.toml"
+    credentials = {each: derive_credential(each, "pw", DEFAULT_ITERATIONS) for each in MECHANISMS}
+    everyone = {
+        "writer": User("writer", credentials, Permissions(write=("*",))),
+        "reader": User("reader", credentials, Permissions(read=("*",))),
+    }
+    write_users(path, everyone)
+    return path
+
+
+async def test_permissions_are_those_of_the_user_at_the_first_broker(users: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32)
+    config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
+    async with open_pair(config=config) as pair:
+        writer, reader = "Basic d3JpdGVyOnB3", "Basic cmVhZGVyOnB3"
+        target = f"/topics/{TOPIC}/records"
+        assert (await pair.first.request("POST", target, b"a", Authorization=writer)).status == 200
+        assert (await pair.first.request("POST", target, b"a", Authorization=reader)).code == "forbidden"
+        assert values_in((await pair.first.get(target, Authorization=reader)).body) == ["a"]
+        assert (await pair.first.get(target)).code == "unauthenticated"
+        # A session of a browser ends at the first broker, and its requests are forwarded nevertheless.
+        answer = await pair.first.request("POST", "/session", document={"user": "reader", "password": "pw"})
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        assert values_in((await pair.first.get(target, Cookie=cookie)).body) == ["a"]
+
+
+async def test_brokers_with_different_secrets_do_not_trust_each_other(
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.http.forwarding.remote_appends.LEADER_WAIT_S", 0.3)
+    async with open_pair(config=Config().with_clients(users=str(users))) as pair:
+        # Neither broker has a secret, so that none can prove that it is one.
+        answer = await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", Authorization="Basic d3JpdGVyOnB3")
+        assert answer.code == "leader_unavailable"
+        assert "secret_file" in answer.document["error"]["message"]
+        assert log_of(pair.second).high_watermark == 0
+
+
+def coordinate_elsewhere(pair: Pair) -> None:
+    """Let the second broker coordinate all groups."""
+    other = pair.second.broker.node.address
+    for log in pair.first.broker.node.order.logs(COORDINATORS_TOPIC):
+        log.leadership = LeaderAndIsr(other, 1, is_led=False)
+
+
+async def test_groups_are_reached_at_the_broker_that_coordinates_them() -> None:
+    async with open_pair() as pair, open_client(pair.first) as client:
+        await publish(pair, "a", "b", "c")
+        here = {"topic": TOPIC, "offsets": {"0": 1}}
+        assert (await pair.first.request("PUT", "/groups/here/offsets", document=here)).status == 200
+        coordinate_elsewhere(pair)
+        assert (await client.ask("commit", group="e/b", topic=TOPIC, offsets={"0": 2}))["type"] == "committed"
+        latest = {"topic": TOPIC, "to": "latest"}
+        assert (await pair.first.request("PUT", "/groups/e%2Fa/offsets", document=latest)).document["lag"] == 0
+        found = await pair.second.broker.broker.groups.fetch_offsets("e/b")
+        assert [each.offset for each in found.values()] == [2]
+        described = (await pair.first.get("/groups/e%2Fb")).document
+        assert (described["group"], described["lag"], described["offsets"][0]["offset"]) == ("e/b", 1, 2)
+        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=group:e%2Fb")).body) == ["c"]
+        assert (await pair.first.get("/groups/nothing")).code == "group_not_found"
+        listed = []
+        target = "/groups?limit=1"
+        while True:
+            page = (await pair.first.get(target)).document
+            listed += [each["group"] for each in page["groups"]]
+            assert page["group_count"] == 3
+            if page["next"] is None:
+                break
+            target = f"/groups?limit=1&after={quote(page['next'], safe='')}"
+        assert listed == ["e/a", "e/b", "here"]
+        assert (await pair.first.request("DELETE", "/groups/e%2Fa")).status == 204
+        assert (await pair.first.request("DELETE", "/groups/e%2Fa")).code == "group_not_found"

@@ -1,0 +1,167 @@
+"""Groups over HTTP, with consumers of Kafka in them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import Consumer
+
+from dafka.broker.core.groups.subscriptions import read_assignment
+from dafka.http.forwarding.broker_client import BrokerError
+from dafka.http.logs.group_access import GroupAccess
+from dafka.http.server.errors import WebError, group_not_found
+from tests.http.running import DEADLINE_S, RunningWeb, open_web
+
+
+@contextmanager
+def open_consumer(web: RunningWeb) -> Iterator[Consumer]:
+    """Open a consumer of the group `billing` that reads `orders`."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": web.broker.bootstrap_servers,
+            "group.id": "billing",
+            "client.id": "shop",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe(["orders"])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "orders", "log_count": 2})
+        for log in (0, 0, 0, 1):
+            assert (await web.request("POST", f"/topics/orders/records?log={log}", b"x")).status == 200
+        with trio.fail_after(DEADLINE_S):
+            with open_consumer(web) as consumer:
+                read = 0
+                while read < 4:
+                    message = await trio.to_thread.run_sync(consumer.poll, 0.1)
+                    assert message is None or message.error() is None
+                    read += message is not None
+                await trio.to_thread.run_sync(lambda: consumer.commit(asynchronous=False))
+                await web.request("POST", "/topics/orders/records?log=1", b"y")
+                group = (await web.get("/groups/billing")).document
+                (member,) = group["members"]
+                assert (group["state"], group["protocol_type"], group["lag"]) == ("Stable", "consumer", 1)
+                assert (member["client_id"], member["assignment"]) == ("shop", {"orders": [0, 1]})
+                assert [(each["log"], each["offset"], each["lag"], each["member_id"]) for each in group["offsets"]] == [
+                    (0, 3, 0, member["member_id"]),
+                    (1, 1, 1, member["member_id"]),
+                ]
+                listed = (await web.get("/groups?state=Stable")).document["groups"]
+                assert [(each["group"], each["member_count"]) for each in listed] == [("billing", 1)]
+                assert (await web.get("/groups?state=Empty")).document["groups"] == []
+                assert (await web.request("DELETE", "/groups/billing")).code == "conflict"
+                reset = {"topic": "orders", "to": "earliest"}
+                refused = await web.request("PUT", "/groups/billing/offsets", document=reset)
+                assert (refused.code, "has members" in refused.document["error"]["message"]) == ("conflict", True)
+            while (await web.get("/groups/billing")).document["members"]:
+                pass
+            assert (await web.request("PUT", "/groups/billing/offsets", document=reset)).document["lag"] == 5
+            copied = {"topic": "orders", "to": {"group": "billing"}}
+            assert (await web.request("PUT", "/groups/other/offsets", document=copied)).document["lag"] == 5
+            assert (await web.request("DELETE", "/groups/billing")).status == 204
+            assert (await web.get("/groups/billing")).code == "group_not_found"
+
+
+async def test_a_consumer_goes_on_where_its_group_was_set() -> None:
+    async with open_web() as web:
+        for value in (b"a", b"b", b"c"):
+            await web.request("POST", "/topics/orders/records", value)
+        commit = {"topic": "orders", "offsets": {"0": 2}}
+        assert (await web.request("PUT", "/groups/billing/offsets", document=commit)).status == 200
+        with trio.fail_after(DEADLINE_S), open_consumer(web) as consumer:
+            message = None
+            while message is None:
+                message = await trio.to_thread.run_sync(consumer.poll, 0.1)
+            assert message.value() == b"c"
+
+
+async def test_groups_are_listed_page_by_page() -> None:
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "orders"})
+        names = ["a", "b c", "b/d", "bé", "z"]
+        for name in ("z", "b%2Fd", "a", "b%C3%A9", "b%20c"):
+            answer = await web.request("PUT", f"/groups/{name}/offsets", document={"topic": "orders", "to": "latest"})
+            assert answer.status == 200
+        found: list[str] = []
+        after = ""
+        while after is not None:
+            page = (await web.get(f"/groups?limit=2&after={after.replace(' ', '+').replace('é', '%C3%A9')}")).document
+            found += [each["group"] for each in page["groups"]]
+            assert page["group_count"] == 5
+            after = page["next"]
+        assert found == names
+        assert len((await web.get("/groups?prefix=b")).document["groups"]) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": "orders"},
+        {"topic": "orders", "to": "earliest", "offsets": {"0": 1}},
+        {"topic": "orders", "to": "yesterday"},
+        {"topic": "orders", "offsets": {"one": 1}},
+        {"topic": "orders", "offsets": {"0": -1}},
+        {"topic": "orders", "offsets": {"0": 2}},
+        {"topic": "orders", "offsets": {"7": 0}},
+        {"topic": "none", "to": "earliest"},
+    ],
+)
+async def test_an_offset_that_is_not_there_is_refused(wrong: dict[str, object]) -> None:
+    async with open_web() as web:
+        await web.request("POST", "/topics/orders/records", b"x")
+        answer = await web.request("PUT", "/groups/billing/offsets", document=wrong)
+        assert 400 <= answer.status <= 404
+        assert (await web.get("/groups/billing")).status == 404
+
+
+def assignment(*topics: tuple[bytes, tuple[int, ...]]) -> bytes:
+    """Return an assignment in Kafka's format."""
+    parts = [struct.pack(f">h{len(name)}si{len(logs)}i", len(name), name, len(logs), *logs) for name, logs in topics]
+    return struct.pack(">hi", 0, len(topics)) + b"".join(parts) + struct.pack(">i", -1)
+
+
+def test_assignments_of_other_formats_are_not_understood() -> None:
+    whole = assignment((b"orders", (0, 2)), (b"b", ()))
+    assert read_assignment(whole) == {"orders": [0, 2], "b": []}
+    assert read_assignment(b"") == {}
+    for wrong in (
+        whole[:20],
+        b"\xff" * 10,
+        assignment((b"\xff", (1,))),
+        struct.pack(">hi", 0, 2**31 - 1),
+        struct.pack(">hih1si", 0, 1, 1, b"a", 2**31 - 1),
+        struct.pack(">hih1si", 0, 1, 1, b"a", -1),
+    ):
+        assert read_assignment(wrong) is None
+
+
+async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
+    """The coordinator is asked again, and then there is no such group: this request has deleted it."""
+    coordinator = SimpleNamespace(address="other")
+    node = SimpleNamespace(address="own", waits=SimpleNamespace(problem=""))
+    broker: Any = SimpleNamespace(coordinator_of=lambda _name: coordinator, node=node)
+    answers: list[Exception] = [BrokerError("does not answer"), group_not_found("g")]
+
+    async def request(*_arguments: object) -> None:
+        raise answers.pop(0)
+
+    client: Any = SimpleNamespace(request=request)
+    await GroupAccess(broker, client).delete("g")
+    assert answers == []
+    answers = [group_not_found("g")]
+    with pytest.raises(WebError, match="there is no group"):
+        await GroupAccess(broker, client).delete("g")

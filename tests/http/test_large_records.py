@@ -1,0 +1,193 @@
+"""Large records, and small batches that contain much: they come whole, and take little memory on their way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from dafka import Config
+from dafka.batches import Compression, check_crc, encode_batch
+from dafka.broker.broker import Broker
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
+from dafka.broker.log.appending import AppendRefusedError, append_batches, unpacked
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.reading import UNPACKED_BYTES, find_logs, read_committed
+from dafka.http.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
+from tests.http.brokers import STORAGES, open_broker_service
+from tests.http.running import DEADLINE_S, open_web
+
+MIB = 2**20
+HOST = "127.0.0.1"
+PIECE_BYTES_MAX = JOIN_BYTES + 6 * 2**14 + 1000
+SHAPES = {
+    "zeros": bytes(3 * MIB),
+    "text": ("a line \u00e4\u20ac\U0001f600\n" * 200_000).encode(),
+    "binary": bytes(range(256)) * 5000,
+}
+
+
+@pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = None) -> None:
+    data = encode_batch(
+        0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
+    )
+    await append_batches(broker, log, [(check_crc(data), data)]).wait_offset()
+
+
+async def test_read_has_limited_records_whatever_their_batches_take(storage: str) -> None:
+    """A hundred batches of some bytes each contain a hundred MiB: reads have a MiB each, and go on."""
+    async with open_broker_service(storage) as broker:
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
+        for _ in range(10):
+            await append(broker, log, bytes(MIB))
+        await append(broker, log, *[bytes(1000)] * 5000)
+        offset, count = 0, 0
+        while (read := await read_committed(broker, log, offset)).next_offset > offset:
+            assert 0 < read.unpacked_bytes <= UNPACKED_BYTES + MIB
+            sizes = [len(value or b"") for _, part in read.columns() for value in part.values]
+            assert sum(sizes) <= read.unpacked_bytes
+            count += len(sizes)
+            offset = read.next_offset
+        assert count == 5010
+
+
+async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
+    async with open_broker_service(storage) as broker:
+        broker.node.create_topic("large")
+        (log,) = find_logs(broker, "large")
+        contents = [*SHAPES.values(), b"small"]
+        for value in contents:
+            await append(broker, log, value, key=value[:100_000])
+        reads = SharedReads(LogAccess(broker), broker.memory.room(256 * MIB))
+        found, offset = [], 0
+        while offset < len(contents):
+            read = await reads.read(log, offset)
+            pieces = list(join_lines(await read.lines(HOST), lambda _: b"", b"\n"))
+            assert max(map(len, pieces)) <= PIECE_BYTES_MAX
+            found += [json.loads(line) for line in b"".join(pieces).splitlines()]
+            events = list(await read.events(HOST))
+            assert max(map(len, events)) <= PIECE_BYTES_MAX
+            data = [line[6:] for line in b"".join(events).split(b"\n") if line.startswith(b"data: ")]
+            assert [json.loads(each) for each in data] == found[offset:]
+            texts = await read.texts(HOST)
+            assert [each["offset"] for text in texts for each in json.loads(b"{" + text.data[1:])["records"]] == [
+                *range(offset, read.read.next_offset)
+            ]
+            offset = read.read.next_offset
+        assert [each.get("value") for each in found] == [
+            SHAPES["zeros"].decode(),
+            SHAPES["text"].decode(),
+            None,
+            "small",
+        ]
+        assert "key_base64" in found[2]
+        assert broker.memory.used_bytes > 0
+        del reads, read
+        assert broker.memory.used_bytes == 0
+
+
+async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
+    config = Config().with_kafka(batch_bytes_max=MIB)
+    async with open_broker_service("memory:", config) as broker:
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
+        half = encode_batch(0, [bytes(600_000)], timestamps=1, compression=Compression.ZSTD)
+        whole = encode_batch(0, [bytes(MIB)], timestamps=1, compression=Compression.ZSTD)
+        for batches in ([whole], [half, half]):
+            with pytest.raises(AppendRefusedError, match="bytes when decompressed") as refused:
+                append_batches(broker, log, [(check_crc(each), each) for each in batches])
+            assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
+        await append_batches(broker, log, [(check_crc(half), half)]).wait_offset()
+
+
+async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> None:
+    config = Config().with_broker(memory=32 * MIB)
+    async with open_broker_service("memory:", config) as broker:
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
+        data = encode_batch(0, [bytes(3 * MIB)], timestamps=1, compression=Compression.GZIP)
+        batches = [(check_crc(data), data)]
+        order: list[str] = []
+
+        async def publish(source: str) -> None:
+            async with unpacked(broker, log, batches, source) as records:
+                assert records is not None
+                assert 0 < broker.memory.used_bytes <= broker.memory.bytes_max
+                order.append(source)
+                appended = append_batches(broker, log, batches, records=records)
+            await appended.wait_offset()
+
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(6):
+                    nursery.start_soon(publish, "mallory")
+                await trio.testing.wait_all_tasks_blocked()
+                before = len(order)
+                nursery.start_soon(publish, "alice")
+        assert len(order) == 7
+        assert order.index("alice") <= before + 2
+        assert broker.memory.used_bytes == 0
+        read = await read_committed(broker, log, 0)
+        assert [len(value or b"") for _, part in read.columns() for value in part.values] == [3 * MIB]
+
+
+async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
+    """Every door refuses larger ones, which may be small while they are compressed."""
+    async with open_web() as web:
+        broker = web.broker.broker
+        document = {"name": "small", "settings": {"max.decompressed.message.bytes": "100000"}}
+        assert (await web.request("POST", "/topics", document=document)).status == 201
+        broker.node.create_topic("large")
+        sentence = r"at most 100000 bytes.* \(max.decompressed.message.bytes\)"
+        for compression in Compression:
+            data = encode_batch(0, [bytes(100_001)], timestamps=1, compression=compression)
+            for name, is_taken in (("small", False), ("large", True)):
+                (log,) = find_logs(broker, name)
+                if is_taken:
+                    await append_batches(broker, log, [(check_crc(data), data)]).wait_offset()
+                    continue
+                with pytest.raises(AppendRefusedError, match=sentence) as refused:
+                    append_batches(broker, log, [(check_crc(data), data)])
+                assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
+        refused_post = await web.request("POST", "/topics/small/records", bytes(100_001))
+        assert (refused_post.status, refused_post.code) == (413, "too_large")
+        assert "max.decompressed.message.bytes" in refused_post.body.decode()
+        assert (await web.request("POST", "/topics/small/records", bytes(99_000))).status == 200
+        document = {"settings": {"max.decompressed.message.bytes": "0"}}
+        assert (
+            "expected a number from 1 to"
+            in (await web.request("PATCH", "/topics/small", document=document)).body.decode()
+        )
+
+
+async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile(storage: str) -> None:
+    async with open_web(storage) as web:
+        broker = web.broker.broker
+        broker.node.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
+        for _ in range(4):
+            await append(broker, log, SHAPES["zeros"])
+        counts: list[int] = []
+
+        async def read() -> None:
+            answer = await web.request("GET", "/topics/zeros/records")
+            lines = [json.loads(line) for line in answer.body.splitlines()]
+            counts.append(sum(each["value"] == SHAPES["zeros"].decode() for each in lines))
+
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(read)
+                for _ in range(5):
+                    assert (await web.request("GET", "/topics")).status == 200
+        assert counts == [4, 4, 4]

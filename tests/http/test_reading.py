@@ -1,0 +1,250 @@
+"""Reading logs from positions, for HTTP and WebSocket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.broker import Broker
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.positions import (
+    FromGroup,
+    FromOffset,
+    FromOffsets,
+    FromTime,
+    Position,
+    find_offsets,
+    parse_position,
+    parse_position_text,
+)
+from dafka.http.logs.publishing import Publisher
+from dafka.http.logs.reading import find_logs, read_committed, wait_records
+from dafka.http.logs.records import parse_records
+from dafka.http.server.errors import WebError
+from dafka.storage.plugin_helpers import now_ms
+from tests.http.brokers import STORAGES, open_broker_service
+
+BYTES_MAX = 2**20
+DEADLINE_S = 60
+
+
+@pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+async def publish(broker: Broker, *values: str, topic: str = "orders", time_ms: int = 1000) -> Log:
+    records = parse_records([{"value": value} for value in values], time_ms)
+    await Publisher(LogAccess(broker)).publish(topic, records, log=0)
+    return find_logs(broker, topic)[0]
+
+
+def append_in_transaction(broker: Broker, log: Log, producer_id: int, sequence: int, *values: str) -> None:
+    data = encode_batch(
+        0,
+        [value.encode() for value in values],
+        timestamps=1000,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+    header = check_crc(data)
+    at = broker.node.next_sequence(log)
+    broker.node.append(log, [(header, data)])
+    broker.producers.of(log).add_batch(attrs.evolve(header, base_offset=at), now_ms())
+
+
+async def end(broker: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:
+    await broker.participants.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
+
+
+async def read_all(broker: Broker, log: Log, offset: int = 0, bytes_max: int = BYTES_MAX) -> list[tuple[int, str]]:
+    found = []
+    while (read := await read_committed(broker, log, offset, bytes_max=bytes_max)).next_offset > offset:
+        found += [(each["offset"], each["value"]) for each in read.objects()]
+        offset = read.next_offset
+    return found
+
+
+@pytest.mark.parametrize("bytes_max", [1, BYTES_MAX])
+async def test_only_committed_records_are_read(storage: str, bytes_max: int) -> None:
+    async with open_broker_service(storage) as broker:
+        log = await publish(broker, "before")
+        append_in_transaction(broker, log, 1, 0, "aborted", "aborted")
+        append_in_transaction(broker, log, 2, 0, "committed")
+        await publish(broker, "between")
+        assert await read_all(broker, log, bytes_max=bytes_max) == [(0, "before")]
+        await end(broker, log, 1, is_commit=False)
+        assert await read_all(broker, log, bytes_max=bytes_max) == [(0, "before")]
+        append_in_transaction(broker, log, 1, 2, "second try")
+        await end(broker, log, 2, is_commit=True)
+        expected = [(0, "before"), (3, "committed"), (4, "between")]
+        assert await read_all(broker, log, bytes_max=bytes_max) == expected
+        await end(broker, log, 1, is_commit=True)
+        append_in_transaction(broker, log, 1, 3, "aborted")
+        await end(broker, log, 1, is_commit=False)
+        expected += [(6, "second try")]
+        assert await read_all(broker, log, bytes_max=bytes_max) == expected
+        for offset in range(log.high_watermark + 1):
+            assert await read_all(broker, log, offset, bytes_max) == [each for each in expected if each[0] >= offset]
+
+
+async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
+    async with open_broker_service() as broker:
+        for number in range(10):
+            log = await publish(broker, f"{number}" * 1000)
+        read = await read_committed(broker, log, 2, bytes_max=5000)
+        assert (read.offset, read.next_offset, read.record_count) == (2, 2 + len(read.batches), len(read.batches))
+        assert 1 < read.record_count < 8
+        assert (await read_committed(broker, log, 2, end_offset=4)).next_offset == 4
+
+
+async def test_dropped_records_are_passed_over() -> None:
+    async with open_broker_service() as broker:
+        log = await publish(broker, *"abcdef")
+        await broker.node.delete_records(log, 4)
+        read = await read_committed(broker, log, 1)
+        assert (read.offset, read.next_offset) == (4, 6)
+        assert [each["offset"] for each in read.objects()] == [4, 5]
+
+
+async def test_further_records_end_the_wait() -> None:
+    async with open_broker_service() as broker:
+        log = await publish(broker, "a")
+        await wait_records(broker, {log: 0})
+        ended = trio.Event()
+
+        async def wait() -> None:
+            await wait_records(broker, {log: 1})
+            ended.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not ended.is_set()
+            await publish(broker, "b")
+            with trio.fail_after(DEADLINE_S):
+                await ended.wait()
+
+
+async def test_deleting_the_topic_ends_the_wait() -> None:
+    async with open_broker_service() as broker:
+        log = await publish(broker, "a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_records, broker, {log: 1})
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(DEADLINE_S):
+                await broker.node.delete_topic("orders")
+        with pytest.raises(WebError, match="there is no topic 'orders'"):
+            await read_committed(broker, log, 0)
+
+
+async def test_positions(storage: str) -> None:
+    async with open_broker_service(storage) as broker:
+        broker.node.create_topic("orders", 2)
+        for time_ms in (1000, 2000, 3000):
+            log = await publish(broker, f"{time_ms}", time_ms=time_ms)
+        await broker.node.delete_records(log, 1)
+        first, second = find_logs(broker, "orders")
+
+        async def found(position: Position) -> tuple[int, int]:
+            offsets = await find_offsets(LogAccess(broker), [first, second], position)
+            return offsets[first], offsets[second]
+
+        assert await found("earliest") == (1, 0)
+        assert await found("latest") == (3, 0)
+        assert await found(FromTime(0)) == (1, 0)
+        assert await found(FromTime(2001)) == (2, 0)
+        assert await found(FromTime(3001)) == (3, 0)
+        assert await found(FromOffsets({0: 2})) == (2, 0)
+        assert await found(FromOffsets({0: 0, 1: 0})) == (1, 0)
+        assert await found(FromGroup("g", "latest")) == (3, 0)
+        assert await found(FromGroup("g", "earliest")) == (1, 0)
+        place = TopicPartition("orders", 0)
+        commit = CommitRequest(group_id="g", offsets={place: OffsetToCommit(2, -1, "")})
+        await broker.groups.commit_offsets(commit)
+        assert await found(FromGroup("g", "latest")) == (2, 0)
+        assert await find_offsets(LogAccess(broker), [first], FromOffset(2)) == {first: 2}
+        wrong: list[tuple[Position, str]] = [
+            (FromOffset(2), "bad_request"),
+            (FromOffsets({0: 4}), "offset_out_of_range"),
+            (FromOffsets({2: 0}), "log_not_found"),
+        ]
+        for position, code in wrong:
+            with pytest.raises(WebError) as caught:
+                await found(position)
+            assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "position"),
+    [
+        ("earliest", "earliest", "earliest"),
+        ("latest", "latest", "latest"),
+        ({"offset": 5}, "5", FromOffset(5)),
+        ({"time": 5}, "time:5", FromTime(5)),
+        ({"time": "1970-01-01T00:00:01Z"}, "time:1970-01-01T00:00:01Z", FromTime(1000)),
+        ({"time": "1970-01-01T01:00:01+01:00"}, "time:1970-01-01T01:00:01+01:00", FromTime(1000)),
+        ({"time": "1970-01-01"}, "time:1970-01-01", FromTime(0)),
+        ({"group": "a:b"}, "group:a:b", FromGroup("a:b", "earliest")),
+    ],
+)
+def test_position_is_parsed(value: object, text: str, position: Position) -> None:
+    assert parse_position(value) == position
+    assert parse_position_text(text) == position
+
+
+def test_position_in_json_can_say_more() -> None:
+    assert parse_position({"offsets": {"0": 5, "12": 0}}) == FromOffsets({0: 5, 12: 0})
+    assert parse_position({"group": "g", "otherwise": "latest"}) == FromGroup("g", "latest")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        5,
+        "5",
+        "first",
+        [],
+        {},
+        {"offset": -1},
+        {"offset": 1.0},
+        {"offset": True},
+        {"offset": 2**53},
+        {"offset": 1, "time": 1},
+        {"offsets": []},
+        {"offsets": {"a": 1}},
+        {"offsets": {"²": 1}},
+        {"offsets": {"0": "1"}},
+        {"offsets": {"9" * 5000: 1}},
+        {"time": "yesterday"},
+        {"time": -1},
+        {"time": None},
+        {"time": "0001-01-01T00:00:00+23:59"},
+        {"group": 5},
+        {"group": "g", "otherwise": "now"},
+        {"group": "g", "otherwise": []},
+    ],
+)
+def test_what_is_no_position_is_refused(value: object) -> None:
+    with pytest.raises(WebError) as caught:
+        parse_position(value)
+    assert caught.value.code == "bad_request"
+
+
+@pytest.mark.parametrize("text", ["", "first", "-1", "1.5", "²", "9" * 5000, "time:", "time:x", "group:", "offset:5"])
+def test_text_that_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(WebError) as caught:
+        parse_position_text(text)
+    assert caught.value.code == "bad_request"

@@ -1,0 +1,317 @@
+"""Server-sent events: every record comes once, also over lost connections and restarts of the broker."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import attrs
+import pytest
+import trio
+
+from dafka import Config
+from dafka.http.api import streams
+from tests.cli.harness import Dafka
+from tests.http.brokers import STORAGES
+from tests.http.running import DEADLINE_S, RunningWeb, open_web
+
+LINES = "application/x-ndjson"
+
+
+@attrs.define
+class EventSource:
+    """A client of server-sent events, which reads them as browsers do.
+
+    Attributes:
+        last_event_id: The id of the last event; None if there was none.
+        records: The records that have come.
+        errors: The errors that have come.
+    """
+
+    last_event_id: str | None = None
+    records: list[dict[str, Any]] = attrs.field(factory=list)
+    errors: list[dict[str, Any]] = attrs.field(factory=list)
+
+    @asynccontextmanager
+    async def connect(self, web: RunningWeb, target: str) -> AsyncIterator[trio.SocketStream]:
+        """Ask for the events, from the last one on if there was one."""
+        stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+        async with stream:
+            lines = [f"GET {target} HTTP/1.0", "Host: localhost", "Accept: text/event-stream"]
+            if self.last_event_id is not None:
+                lines.append(f"Last-Event-ID: {self.last_event_id}")
+            await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+            yield stream
+
+    async def read(self, stream: trio.SocketStream, count: int) -> None:
+        """Read events until there are this many records."""
+        received = b""
+        while len(self.records) < count:
+            data = await stream.receive_some()
+            assert data, "the stream has ended"
+            received += data
+            *events, received = received.split(b"\n\n")
+            for event in events:
+                self._take(event.decode())
+
+    def _take(self, event: str) -> None:
+        fields = dict(line.split(": ", 1) for line in event.splitlines() if ": " in line)
+        self.last_event_id = fields.get("id", self.last_event_id)
+        if "data" in fields:
+            is_error = fields.get("event") == "error"
+            (self.errors if is_error else self.records).append(json.loads(fields["data"]))
+
+    def values(self) -> list[str]:
+        """Return the values of the records, by log and in their order."""
+        return [each["value"] for each in sorted(self.records, key=lambda each: (each["log"], each["offset"]))]
+
+
+async def publish(web: RunningWeb, topic: str, values: range, log: int | None = None) -> None:
+    """Publish numbers."""
+    body = "\n".join(json.dumps({"value": f"{value}"}) for value in values).encode()
+    query = "" if log is None else f"?log={log}"
+    answer = await web.request("POST", f"/topics/{topic}/records{query}", body, Content_Type=LINES)
+    assert answer.status == 200, answer
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+async def test_events_go_on_after_a_restart_without_gap_or_duplicate(storage: str, tmp_path: Path) -> None:
+    source, url = EventSource(), storage.format(tmp_path)
+    with trio.fail_after(DEADLINE_S):
+        async with open_web(url) as web:
+            await web.request("POST", "/topics", document={"name": "orders", "log_count": 3})
+            async with source.connect(web, "/topics/orders/records?from=latest") as stream:
+                while source.last_event_id is None:
+                    source._take((await stream.receive_some()).decode().partition("\n\n")[0])
+            assert source.last_event_id == "0=0,1=0,2=0"
+            await publish(web, "orders", range(10), log=1)  # while nobody is connected
+            async with source.connect(web, "/topics/orders/records?from=latest") as stream:
+                await source.read(stream, 7)
+            await publish(web, "orders", range(10, 20), log=0)
+        del source.records[7:]
+        source.last_event_id = "0=0,1=7,2=0"
+        async with open_web(url) as web, source.connect(web, "/topics/orders/records?from=latest") as stream:
+            await source.read(stream, 20)
+            await publish(web, "orders", range(20, 30), log=2)
+            await source.read(stream, 30)
+    assert source.values() == [f"{value}" for value in (*range(10, 20), *range(10), *range(20, 30))]
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+def test_events_go_on_after_a_broker_was_killed(storage: str, tmp_path: Path, dafka: Dafka) -> None:
+    """Records are published while brokers are killed; a follower that resumes gets each that was acknowledged, once."""
+    url, port = storage.format(tmp_path), "0"
+    found: dict[int, str] = {}
+    acknowledged: list[str] = []
+    last_event_id = None
+    for turn in range(4):
+        up = dafka.start_up("--http", f"127.0.0.1:{port}", "--storage", url)
+        address = up.wait_output(3)[2].split()[-1]
+        port = address.rpartition(":")[2]
+        for number in range(20):
+            value = f"{turn}-{number}"
+            with urlopen(Request(f"{address}/topics/orders/records", value.encode()), timeout=DEADLINE_S) as answer:
+                assert answer.status == 200
+            acknowledged.append(value)
+        headers = {"Accept": "text/event-stream"}
+        if last_event_id is not None:
+            headers["Last-Event-ID"] = last_event_id
+        with urlopen(Request(f"{address}/topics/orders/records", headers=headers), timeout=DEADLINE_S) as events:
+            event_id = ""
+            while len(found) < len(acknowledged) - 5 * (turn < 3):  # the last ones come after the next start
+                line = events.readline().decode().strip()
+                if line.startswith("id: "):
+                    event_id = line.removeprefix("id: ")
+                elif line.startswith("data: "):
+                    record = json.loads(line.removeprefix("data: "))
+                    assert record["offset"] not in found
+                    found[record["offset"]] = record["value"]
+                    last_event_id = event_id
+        up.end(signal.SIGKILL)
+    assert [found[offset] for offset in sorted(found)] == acknowledged
+
+
+async def test_followers_that_go_abruptly_while_records_flow_disturb_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    source = EventSource()
+    async with open_web() as web:
+        assert web.broker.web is not None
+        counters = web.broker.web.counters
+        await publish(web, "orders", range(1000))
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, "/topics/orders/records") as kept:
+                for number in range(40):
+                    async with EventSource().connect(web, "/topics/orders/records") as stream:
+                        await stream.receive_some(100)
+                        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    await publish(web, "orders", range(1000 + 10 * number, 1010 + 10 * number))
+                await source.read(kept, 1400)
+            while counters.disconnected["gone"] < 41:
+                assert await web.is_alive()
+        assert source.values() == [f"{value}" for value in range(1400)]
+        assert counters.disconnected.keys() == {"gone"}
+    assert not [each for each in caplog.records if each.name == "dafka.http"]
+
+
+async def test_each_event_says_where_all_logs_are() -> None:
+    source = EventSource()
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "orders", "log_count": 2})
+        await publish(web, "orders", range(100), log=0)
+        await publish(web, "orders", range(100), log=1)
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, "/topics/orders/records") as stream:
+                for count in (1, 50, 101, 200):
+                    await source.read(stream, count)
+                    logs = [each["log"] for each in source.records]
+                    assert source.last_event_id == f"0={logs.count(0)},1={logs.count(1)}"
+
+
+async def test_a_stream_of_a_topic_that_is_deleted_ends_with_an_error() -> None:
+    source = EventSource()
+    async with open_web() as web:
+        await publish(web, "orders", range(1))
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, "/topics/orders/records") as stream:
+                await source.read(stream, 1)
+                await web.request("DELETE", "/topics/orders")
+                with pytest.raises(AssertionError, match="the stream has ended"):
+                    await source.read(stream, 2)
+        assert [each["code"] for each in source.errors] == ["topic_not_found"]
+        assert (await web.get("/topics/orders/records", Accept="text/event-stream")).code == "topic_not_found"
+
+
+async def test_a_stream_without_records_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.01)
+    source = EventSource()
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "orders"})
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, "/topics/orders/records") as stream:
+                received = b""
+                while b": nothing new\n\n" not in received:
+                    received += await stream.receive_some()
+
+
+async def test_reading_waits_for_a_record() -> None:
+    async with open_web() as web, trio.open_nursery() as nursery:
+        await web.request("POST", "/topics", document={"name": "orders", "log_count": 2})
+        answers = []
+
+        async def read() -> None:
+            answers.append(await web.get("/topics/orders/records?from=latest&wait_ms=60000"))
+
+        nursery.start_soon(read)
+        assert web.broker.web is not None
+        with trio.fail_after(DEADLINE_S):
+            while not web.broker.web.counters.requests["GET", "/topics/{topic}/records"]:
+                assert await web.is_alive()
+            await publish(web, "orders", range(3), log=1)
+            while not answers:
+                assert await web.is_alive()
+        assert [json.loads(line)["value"] for line in answers[0].body.splitlines()] == ["0", "1", "2"]
+        assert (await web.get("/topics/orders/records?from=latest&wait_ms=1")).body == b""
+
+
+async def test_waiting_ends_when_the_client_has_gone() -> None:
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "orders"})
+        assert web.broker.web is not None
+        head = "GET /topics/orders/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with trio.fail_after(DEADLINE_S):
+            assert (await web.exchange(head.encode(), eof=True)).startswith(b"HTTP/1.1 200 ")
+            stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+            await stream.send_all(head.encode())
+            while len(web.broker.web.crowd) < 1:
+                await trio.lowlevel.checkpoint()
+            await stream.aclose()
+            while len(web.broker.web.crowd):
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+async def test_records_are_read_from_every_kind_of_position(storage: str, tmp_path: Path) -> None:
+    async with open_web(storage.format(tmp_path)) as web:
+        body = b"\n".join(b'{"value": "%d", "timestamp": %d}' % (each, 1000 + each) for each in range(10))
+        await web.request("POST", "/topics/orders/records", body, Content_Type=LINES)
+        commit = {"topic": "orders", "offsets": {"0": 4}}
+        assert (await web.request("PUT", "/groups/billing/offsets", document=commit)).document["lag"] == 6
+
+        async def read(query: str) -> str:
+            answer = await web.get(f"/topics/orders/records?{query}")
+            assert answer.status == 200, answer
+            return "".join(json.loads(line)["value"] for line in answer.body.splitlines())
+
+        assert await read("") == "0123456789"
+        assert await read("from=7") == "789"
+        assert await read("from=offsets:0=8") == "89"
+        assert await read("from=time:1005") == "56789"
+        assert await read("from=time:1970-01-01T00:00:01.003Z&to=time:1006") == "345"
+        assert await read("from=group:billing&limit=3") == "456"
+        assert await read("from=latest") == ""
+        assert await read("from=2&to=5") == "234"
+        assert await read("from=time:9999999999999") == ""
+        assert (await web.request("DELETE", "/topics/orders/records?before=6")).document["start_offset"] == 6
+        assert await read("from=0") == "6789"
+        assert await read("from=group:billing") == "6789"
+        assert (await web.get("/topics/orders/offsets?time=1008")).document["offsets"] == [
+            {"log": 0, "start_offset": 6, "end_offset": 10, "offset": 8}
+        ]
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+async def test_what_is_published_over_http_survives_a_restart(storage: str, tmp_path: Path) -> None:
+    url = storage.format(tmp_path)
+    async with open_web(url) as web:
+        assert (await web.request("POST", "/topics/orders/records?key=anne", b"\xff\x00")).status == 200
+    async with open_web(url) as web:
+        (line,) = (await web.get("/topics/orders/records")).body.splitlines()
+        record = json.loads(line)
+        assert (record["key"], record["value_base64"]) == ("anne", "/wA=")
+
+
+async def test_kafka_rest_says_what_has_become_of_each_record() -> None:
+    async with open_web(config=Config()) as web:
+        document = {"name": "orders", "log_count": 2, "settings": {"max.message.bytes": "500"}}
+        await web.request("POST", "/topics", document=document)
+        records = [
+            {"partition": 1, "value": {"a": [1, None]}},
+            {"partition": 0, "key": "k", "value": "b"},
+            {"partition": 0, "value": "x" * 500},
+            {"partition": 7, "value": "c"},
+            {"partition": 1, "value": None},
+        ]
+        answer = await web.request(
+            "POST",
+            "/topics/orders/records",
+            json.dumps({"records": records}).encode(),
+            Content_Type="application/vnd.kafka.json.v2+json",
+        )
+        assert answer.headers["Content-Type"] == "application/vnd.kafka.v2+json"
+        found = [(each["partition"], each["offset"], each["error_code"]) for each in answer.document["offsets"]]
+        assert found == [(1, 0, None), (0, None, 1), (0, None, 1), (7, None, 1), (1, 1, None)]
+        lines = (await web.get("/topics/orders/records?log=1")).body.splitlines()
+        assert [json.loads(line)["value"] for line in lines] == ['{"a":[1,null]}', None]
+
+
+async def test_records_of_kafka_rest_have_keys_and_headers() -> None:
+    async with open_web() as web:
+        headers = [{"name": "source", "value": "c2hvcA=="}, {"key": "none", "value": None}]
+        body = json.dumps({"records": [{"key": "a2V5", "value": "/w==", "headers": headers}, {"value": "eA=="}]})
+        content_type = "application/vnd.kafka.binary.v2+json; charset=utf-8"
+        await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
+        first, second = map(json.loads, (await web.get("/topics/orders/records")).body.splitlines())
+        assert (first["key"], first["value_base64"]) == ("key", "/w==")
+        assert first["headers"] == [["source", "shop"], ["none", None]]
+        assert (second["value"], "headers" in second) == ("x", False)
+        wrong_headers: list[Any] = [{"a": 1}, [1], [{}], [{"name": "a", "value": "?"}], [{"name": "a", "more": 1}]]
+        for wrong in wrong_headers:
+            body = json.dumps({"records": [{"value": "eA==", "headers": wrong}]})
+            answer = await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
+            assert answer.code == "bad_request", wrong

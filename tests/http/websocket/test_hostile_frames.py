@@ -1,0 +1,272 @@
+"""Clients that send what they must not, stop in the middle, or never read: each is ended, and nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+import zlib
+
+import pytest
+import trio
+import trio.testing
+
+from dafka import Config
+from dafka.http.websocket.client_stream import ClientStream
+from tests.http.running import RunningWeb, open_web
+from tests.http.websocket.clients import open_client
+from tests.http.websocket.raw import (
+    BINARY,
+    CLOSE,
+    COMPRESSED,
+    CONTINUATION,
+    FINAL,
+    PING,
+    PONG,
+    TEXT,
+    RawClient,
+    frame,
+    handshake,
+    open_raw,
+)
+
+DEADLINE_S = 60
+PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
+PING_MESSAGE = b'{"type":"ping","id":1}'
+DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
+
+
+def deflate(data: bytes) -> bytes:
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return (compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
+
+
+async def is_serving(web: RunningWeb) -> bool:
+    """Return whether another client is served."""
+    async with open_client(web) as client:
+        return bool((await client.ask("ping"))["type"] == "pong")
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([frame(TEXT, PING_MESSAGE, is_masked=False)], PROTOCOL_ERROR),
+        ([frame(3, b"x")], PROTOCOL_ERROR),
+        ([frame(15, b"x")], PROTOCOL_ERROR),
+        ([frame(TEXT, b"x", flags=FINAL | 0x20)], PROTOCOL_ERROR),
+        ([frame(TEXT, b"x", flags=FINAL | COMPRESSED)], PROTOCOL_ERROR),
+        ([frame(CONTINUATION, b"x")], PROTOCOL_ERROR),
+        ([frame(TEXT, b"x", flags=0), frame(TEXT, b"x")], PROTOCOL_ERROR),
+        ([frame(PING, bytes(126))], PROTOCOL_ERROR),
+        ([frame(PING, b"x", flags=0)], PROTOCOL_ERROR),
+        ([frame(CLOSE, b"x")], PROTOCOL_ERROR),
+        ([frame(CLOSE, b"\x00\x01")], PROTOCOL_ERROR),
+        ([frame(CLOSE, b"\x03\xe8\xff")], INVALID_DATA),
+        ([frame(TEXT, b"\xff\xfe")], INVALID_DATA),
+        ([frame(TEXT, b"\xed\xa0\x80")], INVALID_DATA),
+        ([frame(TEXT, b'{"a":"\xc3', flags=0), frame(CONTINUATION, b'"}')], INVALID_DATA),
+        ([b"\x81\xff" + b"\x7f" * 8 + bytes(4)], TOO_BIG),
+        ([b"\x81\xff" + b"\xff" * 8 + bytes(4)], TOO_BIG),
+        ([b"\x82\xfe\xff\xff" + bytes(4)], 0),
+        ([random.Random(5).randbytes(2000)], None),
+        ([b"GET / HTTP/1.1\r\n\r\n"], None),
+    ],
+)
+async def test_malformed_frames_end_the_connection(frames: list[bytes], code: int | None) -> None:
+    async with open_web() as web, open_raw(web) as client:
+        await client.send(*frames)
+        if code == 0:  # a message that ends nowhere
+            await client.stream.send_eof()
+        found = await client.receive_close()
+        assert found == code or code is None
+        assert await is_serving(web)
+
+
+async def test_message_beyond_the_limit_is_refused_before_it_is_received() -> None:
+    async with open_web(config=Config().with_http(message_bytes_max=2000)) as web:
+        for frames in (
+            [frame(TEXT, bytes(2001))[:20]],
+            [frame(TEXT, b"a" * 1500, flags=0), frame(CONTINUATION, b"a" * 501)],
+        ):
+            async with open_raw(web) as client:
+                await client.send(*frames)
+                assert await client.receive_close() == TOO_BIG
+        assert await is_serving(web)
+
+
+async def test_compressed_bomb_is_refused() -> None:
+    async with open_web() as web, open_raw(web, DEFLATE) as client:
+        bomb = deflate(bytes(2**26))
+        assert len(bomb) < 2**17
+        tracemalloc.start()
+        try:
+            await client.send(frame(TEXT, bomb, flags=FINAL | COMPRESSED))
+            assert await client.receive_close() == TOO_BIG
+            assert tracemalloc.get_traced_memory()[1] < 2**25
+        finally:
+            tracemalloc.stop()
+        assert await is_serving(web)
+
+
+async def test_compressed_garbage_is_refused() -> None:
+    async with open_web() as web, open_raw(web, DEFLATE) as client:
+        await client.send(frame(TEXT, b"\xff" * 50, flags=FINAL | COMPRESSED))
+        assert await client.receive_close() == PROTOCOL_ERROR
+
+
+async def test_compressed_messages_are_understood_one_by_one() -> None:
+    async with open_web() as web, open_raw(web, DEFLATE) as client:
+        for _ in range(3):
+            await client.send(frame(TEXT, deflate(PING_MESSAGE), flags=FINAL | COMPRESSED))
+            assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
+
+
+async def test_fragments_with_pings_between_them_are_one_message() -> None:
+    async with open_web() as web, open_raw(web) as client:
+        parts = [PING_MESSAGE[number : number + 1] for number in range(len(PING_MESSAGE))]
+        await client.send(frame(TEXT, parts[0], flags=0))
+        for part in parts[1:]:
+            await client.send(frame(PING, b"p"), frame(CONTINUATION, part, flags=0))
+        await client.send(frame(CONTINUATION))
+        found = [await client.receive() for _ in parts]
+        assert found[:-1] == [(FINAL | PONG, b"p")] * (len(parts) - 1)
+        assert found[-1] == (FINAL | TEXT, b'{"type":"pong","id":1}')
+
+
+async def test_fragments_without_end_are_refused() -> None:
+    async with open_web() as web, open_raw(web) as client:
+        await client.send(frame(TEXT, b"", flags=0))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send_until_broken, client, frame(CONTINUATION, b"", flags=0) * 1000)
+            assert await client.receive_close() in {0, TOO_BIG}
+            nursery.cancel_scope.cancel()
+        assert await is_serving(web)
+
+
+async def _send_until_broken(client: RawClient, data: bytes) -> None:
+    try:
+        while True:
+            await client.send(data)
+    except trio.BrokenResourceError:
+        pass
+
+
+async def _send_until_blocked(client: RawClient, data: bytes) -> None:
+    """Send until the broker has not read anything for a second."""
+    while True:
+        with trio.move_on_after(1) as scope:
+            await client.send(data)
+        if scope.cancelled_caught:
+            return
+
+
+async def test_flood_of_pings_does_not_grow_the_broker() -> None:
+    async with open_web() as web, open_raw(web) as client:
+        flood = frame(PING, b"x" * 125) * 2000
+        tracemalloc.start()
+        try:
+            await _send_until_blocked(client, flood)  # nobody reads the pongs
+            assert await is_serving(web)
+            assert tracemalloc.get_traced_memory()[1] < 2**25
+        finally:
+            tracemalloc.stop()
+
+
+async def test_client_that_does_not_read_its_answers_is_not_read_either() -> None:
+    async with open_web() as web, open_raw(web) as client:
+        request = frame(TEXT, json.dumps({"type": "describe", "id": 1, "topic": "x" * 200}).encode()) * 500
+        tracemalloc.start()
+        try:
+            await _send_until_blocked(client, request)
+            assert await is_serving(web)
+            assert tracemalloc.get_traced_memory()[1] < 2**25
+        finally:
+            tracemalloc.stop()
+
+
+async def test_large_messages_wait_for_room_and_must_come_in_time() -> None:
+    config = Config().with_http(message_bytes_max=2**20, receiving_bytes_max=2**20, receive_ms=300)
+    async with open_web(config=config) as web, open_raw(web) as slow, open_raw(web) as other:
+        await slow.send(frame(TEXT, b" " * 500_000)[:100_000])
+        assert web.broker.web is not None
+        while not web.broker.web.receiving.taken_bytes:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await other.send(frame(TEXT, b" " * 100_000 + PING_MESSAGE))
+        assert await slow.receive_close() == 0
+        assert await other.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
+        assert web.broker.web.receiving.taken_bytes == 0
+
+
+async def test_client_that_says_nothing_is_pinged_and_then_ended() -> None:
+    async with open_web(config=Config().with_http(idle_ms=400)) as web, open_raw(web) as client:
+        first, _ = await client.receive()
+        assert first == FINAL | PING
+        assert await client.receive_close() == 0
+        assert web.broker.web is not None
+        assert web.broker.web.counters.disconnected["idle"] == 1
+
+
+async def test_client_that_answers_pings_stays() -> None:
+    async with open_web(config=Config().with_http(idle_ms=400)) as web, open_raw(web) as client:
+        for _ in range(8):
+            first, payload = await client.receive()
+            assert first == FINAL | PING
+            await client.send(frame(PONG, payload))
+        await client.send(frame(TEXT, PING_MESSAGE))
+        while (received := await client.receive())[0] == FINAL | PING:
+            await client.send(frame(PONG, received[1]))
+        assert received == (FINAL | TEXT, b'{"type":"pong","id":1}')
+
+
+async def test_half_open_connection_gives_everything_back() -> None:
+    async with open_web() as web:
+        async with open_client(web) as publisher:
+            await publisher.publish("orders", "a")
+        assert web.broker.web is not None
+        for _ in range(3):
+            async with open_raw(web) as client:
+                subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 10}
+                await client.send(frame(TEXT, json.dumps(subscribe).encode()))
+                await client.receive()
+                await client.stream.send_eof()
+                assert await client.receive_close() in {0, 1006}
+        with trio.fail_after(DEADLINE_S):
+            while len(web.broker.web.crowd):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert not web.broker.node.watchers
+
+
+@pytest.mark.parametrize("data", [bytes(2), b"\x88\x80" + bytes(4), frame(BINARY, bytes(10))])
+async def test_connection_that_is_cut_anywhere_is_forgotten(data: bytes) -> None:
+    async with open_web() as web:
+        for size in range(1, len(data) + 1):
+            async with open_raw(web) as client:
+                await client.send(data[:size])
+        assert await is_serving(web)
+        assert web.broker.web is not None
+        with trio.fail_after(DEADLINE_S):
+            while len(web.broker.web.crowd):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    send_all = ClientStream.send_all
+
+    async def send_slowly(stream: ClientStream, data: bytes) -> None:
+        await send_all(stream, data)
+        if data.startswith(b"HTTP"):
+            await trio.sleep(0.1)  # meanwhile the client's frame comes
+
+    monkeypatch.setattr(ClientStream, "send_all", send_slowly)
+    async with open_web() as web:
+        stream = await trio.open_tcp_stream("127.0.0.1", web.port)
+        async with stream:
+            await stream.send_all(handshake(web))
+            received = b""
+            with trio.fail_after(DEADLINE_S):
+                while b"\r\n\r\n" not in received:
+                    received += await stream.receive_some()
+                await stream.send_all(frame(CLOSE, b"\x03\xe8"))
+                while data := await stream.receive_some():
+                    received += data
+        assert received.endswith(b"\x88\x02\x03\xe8"), received

@@ -1,9 +1,0 @@
-import pytest
-
-from tests.kafka.coordination.groups import GroupWorld
-
-
-@pytest.mark.parametrize("first", range(0, 60, 10))
-def test_members_agree_and_every_request_is_answered(first: int) -> None:
-    for seed in range(first, first + 10):
-        GroupWorld(seed).run()

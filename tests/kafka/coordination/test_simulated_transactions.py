@@ -1,9 +1,0 @@
-import pytest
-
-from tests.kafka.coordination.transactions import TransactionWorld
-
-
-@pytest.mark.parametrize("first", range(0, 24, 4))
-def test_nothing_is_lost_repeated_or_visible_in_part(first: int) -> None:
-    for seed in range(first, first + 4):
-        TransactionWorld(seed).run()

@@ -1,0 +1,118 @@
+"""A member of a group, in a process of its own: it handles records one by one, and commits each.
+
+    python -m tests.kafka.server.group_member CLIENT SERVERS TOPIC GROUP STRATEGY INSTANCE
+
+It prints `handled LOG OFFSET` before it commits a record, and `committed LOG OFFSET` when that has succeeded. SIGTERM
+makes it leave the group. INSTANCE is the name of a static member, or empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+SESSION_MS = 6000
+
+_is_leaving = False
+
+
+def _leave(_number: int, _frame: object) -> None:
+    global _is_leaving  # noqa: PLW0603
+    _is_leaving = True
+
+
+def say(what: str, log: int, offset: int) -> None:
+    print(f"{what} {log} {offset}", flush=True)
+
+
+def with_confluent_kafka(servers: str, topic: str, group: str, strategy: str, instance: str) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": strategy,
+        "session.timeout.ms": SESSION_MS,
+        "heartbeat.interval.ms": 200,
+    }
+    consumer = Consumer({**settings, **({"group.instance.id": instance} if instance else {})})
+    consumer.subscribe([topic])
+    while not _is_leaving:
+        message = consumer.poll(0.2)
+        if message is None or message.error():
+            continue
+        say("handled", message.partition(), message.offset())
+        with suppress(KafkaException):  # the log may belong to another member by then
+            (committed,) = consumer.commit(message, asynchronous=False)
+            if committed.error is None:
+                say("committed", message.partition(), message.offset())
+    consumer.close()
+
+
+def with_aiokafka(servers: str, topic: str, group: str, _strategy: str, instance: str) -> None:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+    from aiokafka.errors import KafkaError
+
+    async def run() -> None:
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=servers,
+            group_id=group,
+            group_instance_id=instance or None,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=200,
+        )
+        await consumer.start()
+        while not _is_leaving:
+            for log, records in (await consumer.getmany(timeout_ms=200, max_records=1)).items():
+                for record in records:
+                    say("handled", log.partition, record.offset)
+                    with suppress(KafkaError):
+                        await consumer.commit({TopicPartition(topic, log.partition): record.offset + 1})
+                        say("committed", log.partition, record.offset)
+        await consumer.stop()
+
+    asyncio.run(run())
+
+
+def with_kafka_python(servers: str, topic: str, group: str, _strategy: str, instance: str) -> None:
+    from kafka import KafkaConsumer
+    from kafka.errors import KafkaError
+    from kafka.structs import OffsetAndMetadata
+
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=servers,
+        group_id=group,
+        group_instance_id=instance or None,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=200,
+    )
+    while not _is_leaving:
+        for log, records in consumer.poll(timeout_ms=200, max_records=1).items():
+            for record in records:
+                say("handled", log.partition, record.offset)
+                with suppress(KafkaError):
+                    consumer.commit({log: OffsetAndMetadata(record.offset + 1, "", -1)})
+                    say("committed", log.partition, record.offset)
+    consumer.close()
+
+
+CLIENTS: dict[str, Callable[[str, str, str, str, str], None]] = {
+    "confluent-kafka": with_confluent_kafka,
+    "aiokafka": with_aiokafka,
+    "kafka-python": with_kafka_python,
+}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _leave)
+    CLIENTS[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,278 @@
+"""Brokers with users and TLS, and clients of Kafka that authenticate."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import trustme
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from dafka import Config
+from dafka.broker.access.credentials import MECHANISMS, derive_credential
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users_file import User, write_users
+from dafka.testing import RunningKafka
+from tests.kafka.server.fixtures import run_broker
+
+DEADLINE_S = 60
+REFUSED_S = 5
+PASSWORD = "right"
+EVERYTHING = Permissions(*[("*",)] * 5)
+
+
+class RefusedError(Exception):
+    """The client could not do what it was asked to."""
+
+
+def write_user_file(path: Path, **permissions: Permissions) -> None:
+    """Write a file of users, whose passwords are all `PASSWORD`."""
+    credentials = {each: derive_credential(each, PASSWORD, 4096) for each in MECHANISMS}
+    write_users(path, {name: User(name, credentials, each) for name, each in permissions.items()})
+
+
+class Authority:
+    """An authority that issues certificates.
+
+    Args:
+        folder: Where its files are written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._authority = trustme.CA()
+        self._folder = folder
+        self.path = folder / "authority.pem"
+        self._authority.cert_pem.write_to_path(str(self.path))
+
+    def issue(self, name: str, **settings: Any) -> Path:
+        """Return a file with a certificate and its key."""
+        path = self._folder / f"{name}.pem"
+        self._authority.issue_cert(name, **settings).private_key_and_cert_chain_pem.write_to_path(str(path))
+        return path
+
+
+@contextmanager
+def run_secured(folder: Path, **settings: Any) -> Iterator[RunningKafka]:
+    """Run a broker with these settings of `[clients]`."""
+    with run_broker("memory:", Config().with_clients(**settings)) as running:
+        yield running
+
+
+class SecureClient(Protocol):
+    """A client of Kafka that authenticates."""
+
+    def write(self, servers: str, topic: str, login: Login) -> None:
+        """Publish a record and wait until it is acknowledged. Raises `RefusedError`."""
+
+    def read(self, servers: str, topic: str, login: Login) -> bytes:
+        """Return the first record of a topic. Raises `RefusedError`."""
+
+
+class Login:
+    """What a client needs to connect.
+
+    Args:
+        mechanism: The mechanism; empty for none.
+        user: The name of the user.
+        password: The password.
+        authority: The file with the authority of the broker's certificate; None for a connection without TLS.
+        certificate: The file with the client's own certificate and key.
+    """
+
+    def __init__(
+        self,
+        mechanism: str = "",
+        user: str = "alice",
+        password: str = PASSWORD,
+        authority: Path | None = None,
+        certificate: Path | None = None,
+    ) -> None:
+        self.mechanism = mechanism
+        self.user = user
+        self.password = password
+        self.authority = authority
+        self.certificate = certificate
+        parts = ("SASL_" if mechanism else "", "PLAINTEXT" if authority is None else "SSL")
+        self.protocol = "".join(parts)
+
+
+class Confluent:
+    """confluent-kafka, which is librdkafka."""
+
+    def _settings(self, servers: str, login: Login) -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "security.protocol": login.protocol,
+            "log_level": 0,
+            "error_cb": lambda _: None,
+            "socket.timeout.ms": 3000,
+        }
+        if login.mechanism:
+            settings |= {
+                "sasl.mechanism": login.mechanism,
+                "sasl.username": login.user,
+                "sasl.password": login.password,
+            }
+        if login.authority is not None:
+            settings["ssl.ca.location"] = str(login.authority)
+        if login.certificate is not None:
+            settings["ssl.certificate.location"] = settings["ssl.key.location"] = str(login.certificate)
+        return settings
+
+    def write(self, servers: str, topic: str, login: Login) -> None:
+        """See `SecureClient.write`."""
+        results: list[Any] = []
+        problems: list[Any] = []
+        producer = Producer({**self._settings(servers, login), "error_cb": problems.append})
+        producer.produce(topic, b"value", on_delivery=lambda error, _: results.append(error))
+        deadline = time.monotonic() + DEADLINE_S
+        while not results and not problems and time.monotonic() < deadline:
+            producer.poll(0.1)
+        if any(each is not None for each in results) or not results:
+            producer.purge()
+            raise RefusedError(str(problems or results))
+
+    def read(self, servers: str, topic: str, login: Login) -> bytes:
+        """See `SecureClient.read`."""
+        settings = {"group.id": "readers", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        consumer = Consumer({**self._settings(servers, login), **settings})
+        try:
+            consumer.subscribe([topic])
+            for _ in range(DEADLINE_S):
+                message = consumer.poll(1)
+                if message is not None and message.error() is None:
+                    return bytes(message.value() or b"")
+                if message is not None and not message.error().retriable():
+                    raise RefusedError(message.error())
+            raise RefusedError("nothing was read")
+        except KafkaException as error:
+            raise RefusedError(error) from None
+        finally:
+            consumer.close()
+
+
+class AioKafka:
+    """aiokafka."""
+
+    def _settings(self, servers: str, login: Login) -> dict[str, Any]:
+        settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": login.protocol}
+        if login.mechanism:
+            settings |= {
+                "sasl_mechanism": login.mechanism,
+                "sasl_plain_username": login.user,
+                "sasl_plain_password": login.password,
+            }
+        if login.authority is not None:
+            context = ssl.create_default_context(cafile=str(login.authority))
+            if login.certificate is not None:
+                context.load_cert_chain(login.certificate)
+            settings["ssl_context"] = context
+        return settings
+
+    def write(self, servers: str, topic: str, login: Login) -> None:
+        """See `SecureClient.write`."""
+
+        async def write() -> None:
+            producer = AIOKafkaProducer(**self._settings(servers, login), request_timeout_ms=REFUSED_S * 1000)
+            try:
+                await producer.start()
+                await producer.send_and_wait(topic, b"value")
+            finally:
+                await producer.stop()
+
+        self._run(write())
+
+    def read(self, servers: str, topic: str, login: Login) -> bytes:
+        """See `SecureClient.read`."""
+
+        async def read() -> bytes:
+            settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "group_id": "readers"}
+            consumer = AIOKafkaConsumer(topic, **settings, **self._settings(servers, login))
+            try:
+                await consumer.start()
+                return bytes((await consumer.getone()).value)
+            finally:
+                await consumer.stop()
+
+        return bytes(self._run(read()))
+
+    def _run(self, work: Any) -> Any:
+        try:
+            return asyncio.run(asyncio.wait_for(work, DEADLINE_S))
+        except Exception as error:
+            raise RefusedError(repr(error)) from None
+
+
+class KafkaPython:
+    """kafka-python."""
+
+    def _settings(self, servers: str, login: Login) -> dict[str, Any]:
+        settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": login.protocol}
+        if login.mechanism:
+            settings |= {
+                "sasl_mechanism": login.mechanism,
+                "sasl_plain_username": login.user,
+                "sasl_plain_password": login.password,
+            }
+        if login.authority is not None:
+            settings["ssl_cafile"] = str(login.authority)
+        if login.certificate is not None:
+            settings["ssl_certfile"] = settings["ssl_keyfile"] = str(login.certificate)
+        return settings
+
+    def write(self, servers: str, topic: str, login: Login) -> None:
+        """See `SecureClient.write`."""
+        producer = None
+        try:
+            producer = import_kafka().KafkaProducer(
+                **self._settings(servers, login), bootstrap_timeout_ms=REFUSED_S * 1000, max_block_ms=REFUSED_S * 1000
+            )
+            producer.send(topic, b"value").get(REFUSED_S)
+        except Exception as error:
+            raise RefusedError(repr(error)) from None
+        finally:
+            if producer is not None:
+                with suppress(Exception):
+                    producer.close(1)
+
+    def read(self, servers: str, topic: str, login: Login) -> bytes:
+        """See `SecureClient.read`."""
+        consumer = None
+        try:
+            consumer = import_kafka().KafkaConsumer(
+                topic,
+                **self._settings(servers, login),
+                group_id="readers",
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                bootstrap_timeout_ms=REFUSED_S * 1000,
+                consumer_timeout_ms=DEADLINE_S * 1000,
+            )
+            return bytes(next(consumer).value)
+        except Exception as error:
+            raise RefusedError(repr(error)) from None
+        finally:
+            if consumer is not None:
+                consumer.close()
+
+
+def import_kafka() -> Any:
+    """Return kafka-python, whose import warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import kafka
+    return kafka
+
+
+CLIENTS: dict[str, SecureClient] = {
+    "confluent-kafka": Confluent(),
+    "aiokafka": AioKafka(),
+    "kafka-python": KafkaPython(),
+}

@@ -1,0 +1,122 @@
+"""Runs the integration tests of aiokafka and kafka-python against a broker of Dafka.
+
+    python -m tests.kafka.server.suites aiokafka CHECKOUT [ARGUMENT OF PYTEST]...
+    python -m tests.kafka.server.suites kafka-python CHECKOUT [ARGUMENT OF PYTEST]...
+
+CHECKOUT is a checkout of the client's repository at the version that `installing` in `tests.kafka.server.matrix` names.
+`KAFKA_CLIENTS` names the folder in which that has installed the client. Tests that cannot pass are in `expected.py`
+with the reason; the exit status is 1 if another one fails, or if one of them passes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.cli.harness import Dafka
+from tests.kafka.server.matrix.installing import install
+from tests.kafka.server.suites.expected import find_reason
+
+ROOT = Path(__file__).parents[4]
+STAND_IN = Path(__file__).parent / "stand_in"
+FOLDERS = {"aiokafka": "tests", "kafka-python": "test"}
+TESTS = {
+    "aiokafka": (
+        "tests/test_admin.py",
+        "tests/test_client.py",
+        "tests/test_conn.py",
+        "tests/test_consumer.py",
+        "tests/test_coordinator.py",
+        "tests/test_fetcher.py",
+        "tests/test_pep492.py",
+        "tests/test_producer.py",
+        "tests/test_sender.py",
+        "tests/test_transactional_consumer.py",
+        "tests/test_transactional_producer.py",
+    ),
+    "kafka-python": (
+        "test/integration/test_admin_integration.py",
+        "test/integration/test_consumer_integration.py",
+        "test/integration/test_producer_integration.py",
+    ),
+}
+KAFKA_VERSIONS = {"aiokafka": "2.8.1", "kafka-python": "4.3"}
+"""The version of Kafka for which the tests are chosen."""
+
+
+@contextmanager
+def _environment(suite: str, folder: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Yield the environment and the options of pytest with which the tests find a broker."""
+    command = [sys.executable, "-m", "dafka"]
+    variables = {**os.environ, "DAFKA_COMMAND": json.dumps(command), "PYTHONPATH": f"{STAND_IN}:{folder}"}
+    if suite == "aiokafka":
+        programs = folder / "programs"
+        programs.mkdir()
+        (programs / "ktutil").write_text("#!/bin/sh\n", "utf-8")
+        (programs / "ktutil").chmod(0o755)
+        (folder / "tests" / "ssl_cert").mkdir()
+        ini = "[pytest]\nasyncio_mode = auto\nmarkers = ssl: needs certificates\n"
+        (folder / "pytest.ini").write_text(ini, "utf-8")
+        image = f"--docker-image=dafka:1_{KAFKA_VERSIONS[suite]}"
+        yield {**variables, "PATH": f"{programs}:{os.environ['PATH']}"}, ["--no-pull", image]
+        return
+    (folder / "servers" / KAFKA_VERSIONS[suite] / "kafka-bin").mkdir(parents=True)  # a folder with Kafka is required
+    (folder / "pytest.ini").write_text("[pytest]\nlog_level = WARNING\n", "utf-8")
+    config = folder / "dafka.toml"
+    config.write_text("[kafka]\nsession_timeout_min_ms = 1000\nlog_count = 4\n", "utf-8")
+    dafka = Dafka(folder)
+    try:
+        options = ["--kafka", "127.0.0.1:0", "--storage", f"filelog:{folder}/log", "--config", str(config)]
+        up = dafka.start_up(*options)
+        servers = up.wait_output(3)[2].split()[-1]
+        yield {**variables, "KAFKA_URI": f"kafka://{servers}", "KAFKA_VERSION": KAFKA_VERSIONS[suite]}, []
+    finally:
+        dafka.close()
+
+
+def run(suite: str, checkout: Path, clients: Path, arguments: list[str]) -> int:
+    """Run the tests of a client, and print what differs from what is expected."""
+    install(clients, "suites")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(checkout / FOLDERS[suite], folder / FOLDERS[suite])
+        with _environment(suite, folder) as (environment, options):
+            tests = [] if any(each.startswith("test") for each in arguments) else list(TESTS[suite])
+            python = str(clients / "suites" / "bin" / "python")
+            report = folder / "report.xml"
+            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--timeout=120"]
+            subprocess.run([*command, *options, *arguments, *tests], cwd=folder, env=environment, check=False)
+            return _compare(suite, report)
+
+
+def _compare(suite: str, report: Path) -> int:
+    failed: set[str] = set()
+    passed: set[str] = set()
+    skipped: set[str] = set()
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
+        kinds = {child.tag for child in case}
+        (failed if kinds & {"failure", "error"} else skipped if "skipped" in kinds else passed).add(name)
+    unexpected = [name for name in sorted(failed) if find_reason(suite, name) is None]
+    surprising = [name for name in sorted(passed - failed) if find_reason(suite, name) is not None]
+    print(f"{len(passed - failed)} passed, {len(failed)} failed, {len(skipped)} skipped")
+    for name in unexpected:
+        print(f"failed unexpectedly: {name}")
+    for name in surprising:
+        print(f"passed, but is expected to fail: {name}")
+    return 1 if unexpected or surprising or not passed else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] not in TESTS or not os.environ.get("KAFKA_CLIENTS"):
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(run(sys.argv[1], Path(sys.argv[2]), Path(os.environ["KAFKA_CLIENTS"]), sys.argv[3:]))

@@ -1,0 +1,100 @@
+"""Unmodified clients of Kafka, and Dafka's own nodes, read what each other writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka import ProducerRecord, open_consumer, open_producer
+from tests.kafka.server.clients import AioKafka, Client, Confluent, KafkaPython, Message
+from tests.kafka.server.fixtures import RunningBroker, run_broker
+
+COUNT = 300
+READERS: tuple[Client, ...] = (Confluent(), AioKafka(), KafkaPython())
+COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
+CLIENTS: dict[str, Client] = {
+    "confluent-kafka": Confluent(),
+    "idempotent confluent-kafka": Confluent(enable_idempotence=True),
+    "aiokafka": AioKafka(),
+    "kafka-python": KafkaPython(),
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+def messages(count: int = COUNT) -> list[Message]:
+    return [
+        Message(
+            b"value %d" % n * (n % 7),
+            None if n % 3 else b"key %d" % n,
+            (("name", b"%d" % n), ("empty", b"")) if n % 2 else (),
+            1_700_000_000_000 + n,
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=["filelog:{}/log", "sqlite:{}/broker.db"], ids=["filelog", "sqlite"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with run_broker(str(request.param).format(tmp_path_factory.mktemp("broker"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_clients_read_what_clients_write(broker: RunningBroker, name: str, compression: str) -> None:
+    topic = f"{name}-{compression}".replace(" ", "-")
+    offsets = CLIENTS[name].write(broker.bootstrap_servers, topic, messages(), compression)
+    assert sorted(offsets) == list(range(COUNT))
+    for number, reader in enumerate(READERS):
+        found = reader.read(broker.bootstrap_servers, topic, COUNT, f"{topic}-{number}")
+        assert found == messages()
+
+
+def test_clients_read_what_native_producers_write(broker: RunningBroker) -> None:
+    async def write() -> None:
+        async with open_producer("native", broker.config) as producer:
+            records = [ProducerRecord(each.value, each.key, each.headers, each.timestamp) for each in messages()]
+            await producer.send_many(records)
+            await producer.wait_acknowledged()
+
+    trio.run(write)
+    for number, reader in enumerate(READERS):
+        assert reader.read(broker.bootstrap_servers, "native", COUNT, f"native-{number}") == messages()
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_native_consumers_read_what_clients_write(broker: RunningBroker, name: str) -> None:
+    topic = f"to-native-{name}".replace(" ", "-")
+    CLIENTS[name].write(broker.bootstrap_servers, topic, messages(), "gzip")
+
+    async def read() -> list[Message]:
+        found: list[Message] = []
+        config = broker.config.with_consumer(offset_reset="earliest")
+        async with open_consumer([topic], config) as consumer:
+            with trio.fail_after(30):
+                while len(found) < COUNT:
+                    batch = await consumer.next_batch()
+                    found += [Message(each.value, each.key, each.headers, each.timestamp or 0) for each in batch]
+        return found
+
+    assert trio.run(read) == messages()
+
+
+@pytest.mark.parametrize("client", READERS, ids=["confluent-kafka", "aiokafka", "kafka-python"])
+def test_groups_continue_after_a_restart(client: Client, tmp_path: Path) -> None:
+    storage = f"filelog:{tmp_path}/log"
+    with run_broker(storage) as broker:
+        client.write(broker.bootstrap_servers, "orders", messages(100), "none")
+        assert client.read(broker.bootstrap_servers, "orders", 40, "group") == messages(100)[:40]
+    with run_broker(storage) as broker:
+        assert client.write(broker.bootstrap_servers, "orders", messages(1), "none") == [100]
+        rest = client.read(broker.bootstrap_servers, "orders", 61, "group")
+        assert rest[:60] == messages(100)[40:]

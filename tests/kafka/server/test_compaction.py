@@ -1,0 +1,184 @@
+"""Topics with `cleanup.policy=compact`: Kafka's clients read the last committed record of each key, at its offset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from dafka import Config
+from tests.kafka.server.clients import AioKafka, Confluent, KafkaPython, Message
+from tests.kafka.server.fixtures import run_broker
+from tests.kafka.server.test_transactions import read_natively
+
+DEADLINE_S = 60
+
+KEYS = 20
+
+STORAGES = ["filelog:{}/log?segment_bytes=300", "sqlite:{}/broker.db", "memory:"]
+
+
+@pytest.fixture(params=STORAGES, ids=["filelog", "sqlite", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param).format(tmp_path)
+
+
+def compacting(**settings: Any) -> Config:
+    return Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0, **settings)
+
+
+def create_topic(servers: str, name: str, **settings: str) -> None:
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    config.update({setting.replace("_", "."): value for setting, value in settings.items()})
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, 1, config=config)])[name].result(DEADLINE_S)
+
+
+def make_messages(first: int, count: int) -> list[Message]:
+    return [Message(b"%d" % number, b"key %d" % (number % KEYS)) for number in range(first, first + count)]
+
+
+def write_all(servers: str, topic: str, count: int) -> None:
+    """Write records in many small batches, one append after the other."""
+    for first in range(0, count, KEYS):
+        Confluent().write(servers, topic, make_messages(first, KEYS), "none")
+
+
+def read_all(servers: str, topic: str, isolation: str = "read_committed") -> dict[int, tuple[bytes, bytes | None]]:
+    """Return the records up to the end of the topic, by their offsets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "all",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        message: Any = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error():
+            assert message.error().name() == "_PARTITION_EOF", message.error()
+            break
+        found[message.offset()] = message.key(), message.value()
+    consumer.close()
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def last_values(found: dict[int, tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
+    return dict(found[offset] for offset in sorted(found))
+
+
+def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str) -> None:
+    count = 8 * KEYS
+    with run_broker(storage, compacting()) as broker:
+        servers = broker.bootstrap_servers
+        create_topic(servers, "prices")
+        write_all(servers, "prices", count)
+        wait_until(lambda: len(read_all(servers, "prices")) <= 3 * KEYS)
+        found = read_all(servers, "prices")
+        assert last_values(found) == {b"key %d" % (n % KEYS): b"%d" % n for n in range(count - KEYS, count)}
+        assert all(value == b"%d" % offset for offset, (_, value) in found.items())
+        for client in (AioKafka(), KafkaPython()):
+            assert [each.value for each in client.read(servers, "prices", len(found))] == [
+                value for _, (_, value) in sorted(found.items())
+            ]
+        native = read_natively(broker.config, "prices", len(found))
+        assert [(record.sequence, record.value) for record in native] == [
+            (offset, value) for offset, (_, value) in sorted(found.items())
+        ]
+        # Further records get the next offsets.
+        assert Confluent().write(servers, "prices", [Message(b"more", b"key 1")], "none") == [count]
+    if storage != "memory:":
+        with run_broker(storage, compacting()) as broker:
+            again = read_all(broker.bootstrap_servers, "prices")
+            assert again[count] == (b"key 1", b"more")
+            assert set(again) <= {*found, count}
+
+
+def test_records_of_aborted_transactions_do_not_count_and_open_ones_stay(storage: str) -> None:
+    with run_broker(storage, compacting()) as broker:
+        servers = broker.bootstrap_servers
+        create_topic(servers, "prices")
+        write_all(servers, "prices", 4 * KEYS)
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
+        producer.init_transactions(DEADLINE_S)
+        for number in range(6):
+            producer.begin_transaction()
+            for key in range(KEYS // 2):
+                producer.produce("prices", b"%d of %d" % (key, number), b"key %d" % key)
+            producer.flush(DEADLINE_S)
+            if number % 2:
+                producer.abort_transaction(DEADLINE_S)
+            else:
+                producer.commit_transaction(DEADLINE_S)
+        expected = {b"key %d" % (n % KEYS): b"%d" % n for n in range(3 * KEYS, 4 * KEYS)}
+        expected.update({b"key %d" % key: b"%d of 4" % key for key in range(KEYS // 2)})
+        write_all(servers, "other", KEYS)
+
+        def is_compacted() -> bool:
+            found = read_all(servers, "prices", "read_uncommitted")
+            return sum((value or b"").endswith(b"of 0") for _, value in found.values()) == 0
+
+        wait_until(is_compacted)
+        assert last_values(read_all(servers, "prices")) == expected
+        opened = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
+        opened.init_transactions(DEADLINE_S)
+        opened.begin_transaction()
+        opened.produce("prices", b"open", b"key 3")
+        opened.flush(DEADLINE_S)
+        for number in range(10):
+            Confluent().write(servers, "prices", [Message(b"later %d" % number, b"key 5")], "none")
+        time.sleep(0.2)
+        uncommitted = read_all(servers, "prices", "read_uncommitted")
+        assert sum((value or b"").startswith(b"later") for _, value in uncommitted.values()) == 10
+        assert last_values(read_all(servers, "prices")) == expected
+        opened.commit_transaction(DEADLINE_S)
+        wait_until(lambda: last_values(read_all(servers, "prices"))[b"key 5"] == b"later 9")
+        assert last_values(read_all(servers, "prices"))[b"key 3"] == b"open"
+
+
+def test_tombstones_go_after_a_while() -> None:
+    with run_broker("memory:", compacting()) as broker:
+        servers = broker.bootstrap_servers
+        create_topic(servers, "prices", delete_retention_ms="0")
+        create_topic(servers, "kept", delete_retention_ms="3600000")
+        for topic in ("prices", "kept"):
+            Confluent().write(servers, topic, [Message(b"1", b"a"), Message(None, b"a"), Message(b"2", b"b")], "none")
+            Confluent().write(servers, topic, [Message(b"3", b"b"), Message(b"4", b"c")], "none")
+        expected = {3: (b"b", b"3"), 4: (b"c", b"4")}
+        wait_until(lambda: read_all(servers, "prices") == expected)
+        wait_until(lambda: read_all(servers, "kept") == {1: (b"a", None), **expected})
+
+
+def test_settings_of_compaction_are_described_and_checked() -> None:
+    with run_broker("memory:", compacting(compact_topics=("users.*",))) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        create_topic(broker.bootstrap_servers, "prices", delete_retention_ms="5000")
+        Confluent().write(broker.bootstrap_servers, "users.eu", [Message(b"1", b"a")], "none")
+        for name, policy, retention in (("prices", "compact", "5000"), ("users.eu", "compact", "86400000")):
+            (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+            settings = found.result(DEADLINE_S)
+            assert settings["cleanup.policy"].value == policy
+            assert settings["delete.retention.ms"].value == retention
+        for setting, value in (("cleanup.policy", "shred"), ("min.cleanable.dirty.ratio", "2")):
+            topic = NewTopic("wrong", 1, config={setting: value})
+            with pytest.raises(Exception, match=f"{setting}: expected"):
+                admin.create_topics([topic])["wrong"].result(DEADLINE_S)

@@ -1,0 +1,411 @@
+"""Only the leader of a log answers for it, and clients that know another leader learn the present one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.replication.records import EPOCH_STEP
+from dafka.config import Config
+from dafka.errors import NotLeaderError
+from dafka.kafka.apis import begin_produce
+from dafka.kafka.apis.descriptions import describe_producers
+from dafka.kafka.apis.fetch import fetch
+from dafka.kafka.apis.offsets import delete_records, find_epoch_ends, list_offsets
+from dafka.kafka.protocol import ApiKey, encode_response
+from dafka.kafka.protocol.messages.logs import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    PartitionData,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from dafka.kafka.protocol.messages.transactions import DescribeProducersRequest, TopicRequest
+from tests.kafka.server.fake_cluster import OWN, SECOND, THIRD, FakeCluster
+
+LATEST, EARLIEST = -1, -2
+ALL, LEADER = -1, 1
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+# Produce
+
+
+async def produce(cluster: FakeCluster, acks: int, timeout_ms: int = 1000) -> ProduceResponse:
+    records = encode_batch(0, [b"x"], timestamps=1)
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])],
+    )
+    client = cluster.client(ApiKey.PRODUCE, 10)
+    response = await (await begin_produce(client, request))()
+    assert response is not None
+    assert encode_response(client.header, response)
+    return response
+
+
+def result_of(response: ProduceResponse) -> PartitionProduceResponse:
+    return response.responses[0].partition_responses[0]
+
+
+def appends(cluster: FakeCluster, offset: int = 8) -> list[bool]:
+    """Let the broker append. Return the list of whom each append waits for: all replicas or not."""
+    waited: list[bool] = []
+
+    async def wait(all_replicas: bool) -> int:
+        await trio.lowlevel.checkpoint()
+        waited.append(all_replicas)
+        return offset
+
+    cluster.broker.appended = wait
+    return waited
+
+
+@pytest.mark.parametrize(("acks", "expected"), [(ALL, True), (LEADER, False)])
+async def test_producers_wait_for_the_replicas_that_they_ask_for(
+    cluster: FakeCluster, acks: int, expected: bool
+) -> None:
+    waited = appends(cluster)
+    assert result_of(await produce(cluster, acks)).base_offset == 8
+    assert waited == [expected]
+
+
+async def test_producers_are_sent_to_the_leader(cluster: FakeCluster) -> None:
+    waited = appends(cluster)
+    cluster.follow(SECOND, epoch=7)
+    response = await produce(cluster, LEADER)
+    part = result_of(response)
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part.current_leader is not None
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 7)
+    assert [(each.node_id, each.host, each.port) for each in response.node_endpoints] == [(1, "fd00::1", 9093)]
+    assert not waited
+
+
+async def test_producers_learn_of_a_leader_that_is_deposed_meanwhile(cluster: FakeCluster) -> None:
+    async def wait(_all_replicas: bool) -> int:
+        await trio.lowlevel.checkpoint()
+        cluster.follow(SECOND, epoch=7)
+        raise NotLeaderError("another broker leads the log", SECOND)
+
+    cluster.broker.appended = wait
+    part = result_of(await produce(cluster, ALL))
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part.current_leader is not None
+    assert part.current_leader.leader_id == 1
+
+
+async def test_producers_wait_no_longer_than_they_want(cluster: FakeCluster, autojump_clock: object) -> None:
+    async def wait(_all_replicas: bool) -> int:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    cluster.broker.appended = wait
+    begun = trio.current_time()
+    assert result_of(await produce(cluster, ALL, 500)).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert trio.current_time() - begun == pytest.approx(0.5)
+
+
+def set_topic(cluster: FakeCluster, **settings: str) -> None:
+    topics = cluster.broker.order.topics
+    topics["t"] = attrs.evolve(
+        topics["t"], settings={name.replace("_", "."): value for name, value in settings.items()}
+    )
+
+
+async def test_acknowledgements_of_all_need_a_majority(cluster: FakeCluster) -> None:
+    waited = appends(cluster)
+    cluster.lead(replicas=(OWN, SECOND, THIRD))
+    cluster.live(SECOND)
+    assert result_of(await produce(cluster, ALL)).error_code == ErrorCode.NONE
+    cluster.live()
+    part = result_of(await produce(cluster, ALL))
+    assert part.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert part.error_message == "1 of 3 replicas are alive, which is no majority"
+    assert result_of(await produce(cluster, LEADER)).error_code == ErrorCode.NONE
+    set_topic(cluster, availability="branch")
+    assert result_of(await produce(cluster, ALL)).error_code == ErrorCode.NONE
+    assert waited == [True, False, True]
+
+
+async def test_acknowledgements_of_all_need_replicas_in_sync(cluster: FakeCluster) -> None:
+    appends(cluster)
+    set_topic(cluster, min_insync_replicas="2")
+    assert result_of(await produce(cluster, ALL)).error_code == ErrorCode.NONE
+    cluster.lead(in_sync=(OWN,))
+    assert result_of(await produce(cluster, ALL)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster.lead(replicas=(OWN, SECOND, THIRD), in_sync=(OWN, THIRD))
+    cluster.live(SECOND)
+    part = result_of(await produce(cluster, ALL))
+    assert part.error_message == "1 replicas are in sync, and min.insync.replicas is 2"
+    assert result_of(await produce(cluster, LEADER)).error_code == ErrorCode.NONE
+
+
+# Fetch
+
+
+async def read(
+    cluster: FakeCluster, offset: int = 0, *, version: int = 12, rack: str = "", wait_ms: int = 0, **others: Any
+) -> PartitionData:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000, **others)
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[FetchTopic(topic="t", partitions=[partition])],
+        rack_id=rack,
+    )
+    client = cluster.client(ApiKey.FETCH, version)
+    response = await fetch(client, request)
+    assert encode_response(client.header, response)
+    return response.responses[0].partitions[0]
+
+
+async def test_readers_of_the_leader_get_records(cluster: FakeCluster) -> None:
+    part = await read(cluster, 3, current_leader_epoch=5)
+    assert (part.error_code, part.records, part.high_watermark) == (ErrorCode.NONE, b"3-8", 8)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(-1, ErrorCode.NONE), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+async def test_readers_with_another_epoch_are_refused(cluster: FakeCluster, epoch: int, error: ErrorCode) -> None:
+    part = await read(cluster, current_leader_epoch=epoch)
+    assert part.error_code == error
+    leader = None if part.current_leader is None else (part.current_leader.leader_id, part.current_leader.leader_epoch)
+    assert leader == ((0, 5) if error is ErrorCode.FENCED_LEADER_EPOCH else None)
+
+
+async def test_nothing_is_read_from_a_log_that_changes_its_leader_meanwhile(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_while_it_changes(*_: object) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        cluster.follow(SECOND, epoch=6)
+        return [b"of either branch"]
+
+    monkeypatch.setattr(cluster.broker.reader, "read", read_while_it_changes)
+    part = await read(cluster, 3, current_leader_epoch=5)
+    assert (part.error_code, part.records) == (ErrorCode.FENCED_LEADER_EPOCH, b"")
+    assert part.current_leader is not None
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 6)
+
+
+async def test_readers_are_sent_to_the_leader(cluster: FakeCluster) -> None:
+    cluster.follow(SECOND)
+    part = await read(cluster)
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part.current_leader is not None
+    assert part.current_leader.leader_id == 1
+
+
+async def test_readers_wait_for_records_that_too_few_replicas_have(cluster: FakeCluster) -> None:
+    assert [(await read(cluster, offset)).error_code for offset in (8, 10, 11)] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    ]
+
+
+async def test_readers_may_read_from_replicas(cluster: FakeCluster) -> None:
+    cluster.follow(SECOND, is_follower_readable=True)
+    assert (await read(cluster, 3)).records == b"3-8"
+    assert (await read(cluster, 3, current_leader_epoch=4)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    # The replica has less than the leader, from which the reader comes.
+    assert (await read(cluster, 11)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+async def test_readers_with_a_rack_are_sent_there_at_once(cluster: FakeCluster) -> None:
+    cluster.lead(is_follower_readable=True)
+    with trio.fail_after(30):
+        part = await read(cluster, rack="two", wait_ms=60_000)
+    assert (part.preferred_read_replica, part.records, part.high_watermark) == (1, b"", 8)
+    assert (await read(cluster, rack="one")).records == b"0-8"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "expected"),
+    [
+        (5, 10, None),
+        (0, 6, None),
+        (0, 7, (0, 6)),  # the branch that the reader knows was left at offset 6
+        (4, 5, (0, 6)),  # nothing of the epoch 4 is in the log
+        (9, 5, (5, 10)),
+    ],
+)
+async def test_readers_of_a_lost_branch_learn_where_it_ended(
+    cluster: FakeCluster, epoch: int, offset: int, expected: tuple[int, int] | None
+) -> None:
+    with trio.fail_after(30):
+        part = await read(cluster, offset, last_fetched_epoch=epoch, wait_ms=60_000 if expected else 0)
+    diverging = part.diverging_epoch
+    assert (None if diverging is None else (diverging.epoch, diverging.end_offset)) == expected
+    assert bool(part.records) == (expected is None and offset < 8)
+
+
+async def test_long_polls_end_when_the_leader_changes(cluster: FakeCluster) -> None:
+    found: list[PartitionData] = []
+
+    async def poll() -> None:
+        found.append(await read(cluster, 8, wait_ms=60_000))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poll)
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.broker.watchers.notify(cluster.log)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not found
+            cluster.follow(SECOND)
+            cluster.broker.watchers.notify(cluster.log)
+    assert found[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# Offsets
+
+
+async def list_offset(
+    cluster: FakeCluster, timestamp: int, epoch: int = -1, version: int = 5
+) -> ListOffsetsPartitionResponse:
+    partition = ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])])
+    found = await list_offsets(cluster.client(ApiKey.LIST_OFFSETS, version), request)
+    return found.topics[0].partitions[0]
+
+
+async def test_offsets_have_their_epochs(cluster: FakeCluster) -> None:
+    latest, earliest = await list_offset(cluster, LATEST), await list_offset(cluster, EARLIEST)
+    assert [(each.offset, each.leader_epoch) for each in (latest, earliest)] == [(8, 5), (0, 0)]
+
+
+async def test_a_leader_that_may_have_been_replaced_names_no_end(cluster: FakeCluster) -> None:
+    cluster.broker.has_lease = False
+    found = await list_offset(cluster, LATEST)
+    assert (found.error_code, found.offset) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert (await list_offset(cluster, EARLIEST)).error_code == ErrorCode.NONE
+
+
+async def test_a_leader_that_may_have_been_replaced_does_not_say_that_there_are_no_further_records(
+    cluster: FakeCluster,
+) -> None:
+    cluster.broker.has_lease = False
+    assert (await read(cluster, 8)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await read(cluster, 7)).records
+    cluster.broker.has_lease = True
+    found = await read(cluster, 8)
+    assert (found.error_code, found.high_watermark) == (ErrorCode.NONE, 8)
+
+
+async def test_new_leader_does_not_name_an_end_before_its_own_branch(cluster: FakeCluster) -> None:
+    cluster.log.high_watermark = 5
+    found = await list_offset(cluster, LATEST)
+    assert (found.error_code, found.offset) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert (await list_offset(cluster, LATEST, version=4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert (await list_offset(cluster, 1000)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert (await list_offset(cluster, EARLIEST)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(5, (5, 10)), (9, (5, 10)), (4, (0, 6)), (0, (0, 6)), (-1, (-1, -1))])
+async def test_ends_of_epochs(cluster: FakeCluster, epoch: int, expected: tuple[int, int]) -> None:
+    assert await find_end(cluster, epoch) == (ErrorCode.NONE, *expected)
+
+
+TOLD = (ErrorCode.NONE, 0, 6)
+UNTOLD = (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (0, TOLD),
+        (2, (ErrorCode.NONE, 0, 3)),
+        (5, (ErrorCode.NONE, 5, 10)),
+        (1, UNTOLD),
+        (EPOCH_STEP + 1, UNTOLD),
+        (EPOCH_STEP + 7, (ErrorCode.NONE, 5, 10)),
+    ],
+)
+async def test_branches_that_may_still_be_told_are_waited_for(
+    cluster: FakeCluster, epoch: int, expected: tuple[int, int, int]
+) -> None:
+    cluster.log.divergences = {2: (0, 3)}
+    cluster.broker.brokers.record_heartbeat(SECOND, trio.current_time())
+    assert await find_end(cluster, epoch) == expected
+    assert (await read(cluster, 2, last_fetched_epoch=epoch)).error_code == expected[0]
+
+
+async def test_branches_of_brokers_that_stay_dead_are_not_waited_for(cluster: FakeCluster) -> None:
+    cluster.log.divergences = {}
+    patience_s = Config().broker.replace_replicas_after_ms / 1000
+    for silent_s, expected in ((0.9 * patience_s, UNTOLD), (patience_s, TOLD)):
+        cluster.broker.brokers.record_heartbeat(SECOND, trio.current_time() - silent_s)
+        assert await find_end(cluster, 1) == expected
+
+
+async def find_end(cluster: FakeCluster, epoch: int, current: int = -1) -> tuple[int, int, int]:
+    partition = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[partition])])
+    found = await find_epoch_ends(cluster.client(ApiKey.OFFSET_FOR_LEADER_EPOCH, 3), request)
+    part = found.topics[0].partitions[0]
+    return part.error_code, part.leader_epoch, part.end_offset
+
+
+async def delete_until(cluster: FakeCluster, offset: int) -> int:
+    partition = DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=0)
+    found = await delete_records(cluster.client(ApiKey.DELETE_RECORDS, 1), request)
+    return found.topics[0].partitions[0].error_code
+
+
+async def describe(cluster: FakeCluster) -> int:
+    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
+    found = await describe_producers(cluster.client(ApiKey.DESCRIBE_PRODUCERS, 0), request)
+    return found.topics[0].partitions[0].error_code
+
+
+async def test_only_the_leader_knows_and_deletes(cluster: FakeCluster) -> None:
+    async def errors() -> list[int]:
+        return [
+            (await list_offset(cluster, LATEST)).error_code,
+            (await find_end(cluster, 0))[0],
+            await delete_until(cluster, 3),
+            await describe(cluster),
+        ]
+
+    assert await errors() == [ErrorCode.NONE] * 4
+    assert cluster.broker.deleted == [(cluster.log, 3)]
+    cluster.follow(SECOND, is_follower_readable=True)
+    assert await errors() == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 4
+    assert len(cluster.broker.deleted) == 1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(5, ErrorCode.NONE), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+async def test_offsets_are_for_clients_that_know_the_epoch(cluster: FakeCluster, epoch: int, error: ErrorCode) -> None:
+    assert (await list_offset(cluster, LATEST, epoch)).error_code == error
+    assert (await find_end(cluster, 0, epoch))[0] == error
