@@ -27,7 +27,7 @@ import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.broker.cluster.brokers import BrokerCluster, open_cluster
+from tests.broker.cluster.brokers import ProcessCluster, open_cluster
 
 BROKERS = (1, 2, 3, 4)
 CONTENT = bytes(range(100))
@@ -83,7 +83,7 @@ def produce(servers: str, topic: str, logs: int, records: int, batch: int, rate:
     return records / (time.perf_counter() - began)
 
 
-def processor_s(cluster: BrokerCluster) -> float:
+def processor_s(cluster: ProcessCluster) -> float:
     """Return the processor time that all brokers have taken, in seconds."""
     for each in cluster.brokers.values():
         each.node.look()
@@ -101,7 +101,7 @@ async def measure_cost(brokers: int, records: int, logs: int, batch: int, rate: 
             return Measured(reached, (processor_s(cluster) - before) / records * 1e6)
 
 
-async def run_client(cluster: BrokerCluster, logs: int, records: int, batch: int, rate: int) -> float:
+async def run_client(cluster: ProcessCluster, logs: int, records: int, batch: int, rate: int) -> float:
     program = [sys.executable, __file__, "client", cluster.servers, "measured", *map(str, (logs, records, batch, rate))]
     found = await trio.run_process(program, capture_stdout=True)
     return float(json.loads(found.stdout))

@@ -72,7 +72,7 @@ class BrokerNode:
         return self.node.name
 
 
-class BrokerCluster:
+class ProcessCluster:
     """A cluster, opened by `open_cluster`.
 
     Attributes:
@@ -273,7 +273,7 @@ async def open_cluster(
     scheme: str = "filelog",
     echo: TextIO | None = None,
     **settings: Mapping[str, Any],
-) -> AsyncIterator[BrokerCluster]:
+) -> AsyncIterator[ProcessCluster]:
     """Run a cluster during the block; at its end, or on any failure, all processes are killed.
 
     Args:
@@ -292,7 +292,7 @@ async def open_cluster(
         with unwrap_group():
             async with trio.open_nursery() as nursery:
                 common = merge(QUICK, settings) if is_quick else settings
-                cluster = BrokerCluster(network, folder, timeline, nursery, common, scheme)
+                cluster = ProcessCluster(network, folder, timeline, nursery, common, scheme)
                 await cluster.start_tower()
                 added = [await cluster.add(rack=racks[each] if racks else "") for each in range(brokers)]
                 await cluster.start(*added)

@@ -10,7 +10,7 @@ from random import Random
 import attrs
 import trio
 
-from tests.broker.cluster.brokers import TOWER, BrokerCluster, BrokerNode
+from tests.broker.cluster.brokers import TOWER, BrokerNode, ProcessCluster
 from tests.broker.cluster.history import now
 from tests.broker.cluster.network import Pair, deafen, isolate, mute, split
 from tests.chaos.processes import Node
@@ -106,7 +106,7 @@ class Faults:
         applied: The faults so far.
     """
 
-    def __init__(self, cluster: BrokerCluster, clients: Sequence[str]) -> None:
+    def __init__(self, cluster: ProcessCluster, clients: Sequence[str]) -> None:
         self.applied: list[Applied] = []
         self._cluster = cluster
         self._clients = list(clients)

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from tests.broker.cluster import consumer_client, producer_client, reader_client
-from tests.broker.cluster.brokers import BrokerCluster, find_in_sync, find_replicas, has_read_all, open_cluster
+from tests.broker.cluster.brokers import ProcessCluster, find_in_sync, find_replicas, has_read_all, open_cluster
 from tests.broker.cluster.checker import Finding, check, summarize
 from tests.broker.cluster.faults import FAILOVERS, Fault, Faults
 from tests.broker.cluster.histories import CONTENTS, Log, load
@@ -112,7 +112,7 @@ class Run:
         self.result["problems"] = self.problems
         return self.problems
 
-    async def _run(self, cluster: BrokerCluster, length_s: float) -> None:
+    async def _run(self, cluster: ProcessCluster, length_s: float) -> None:
         size = self._size
         await cluster.create_topic(TOPIC, size.logs, size.replicas, size.availability)
         await self._start_clients(cluster)
@@ -137,7 +137,7 @@ class Run:
                 broker.node.look()
                 nursery.start_soon(broker.node.terminate, END_S)
 
-    async def _start_clients(self, cluster: BrokerCluster) -> None:
+    async def _start_clients(self, cluster: ProcessCluster) -> None:
         size = self._size
         common = {"servers": cluster.servers, "topic": TOPIC, "folder": str(self._folder)}
         for number in range(size.producers):
@@ -155,7 +155,7 @@ class Run:
         for node in (*self._producers, *self._readers):
             await cluster.wait_ready(node)
 
-    async def _end_readers(self, cluster: BrokerCluster) -> None:
+    async def _end_readers(self, cluster: ProcessCluster) -> None:
         """Wait until the groups have reached the ends of all logs, and end their members."""
         groups = [f"group-{number}" for number in range(self._size.groups)]
 
@@ -170,7 +170,7 @@ class Run:
                     node.look()
                     nursery.start_soon(node.terminate, END_S)
 
-    def _measure(self, cluster: BrokerCluster) -> None:
+    def _measure(self, cluster: ProcessCluster) -> None:
         for broker in cluster.brokers.values():
             broker.node.look()
         nodes = [*(each.node for each in cluster.brokers.values()), *self._producers, *self._readers]
@@ -216,7 +216,7 @@ class Run:
         self.result["faults"] = [attrs.asdict(each) for each in self._faults.applied]
 
 
-async def wait_in_sync(cluster: BrokerCluster, logs: int, replicas: int) -> None:
+async def wait_in_sync(cluster: ProcessCluster, logs: int, replicas: int) -> None:
     """Wait until all running brokers say the same of all logs, and that all their replicas are in sync."""
 
     def is_in_sync() -> bool:
@@ -234,7 +234,7 @@ async def wait_in_sync(cluster: BrokerCluster, logs: int, replicas: int) -> None
 
 
 async def wait_settled(
-    cluster: BrokerCluster, logs: int, replicas: int, within_s: float = SETTLE_S
+    cluster: ProcessCluster, logs: int, replicas: int, within_s: float = SETTLE_S
 ) -> dict[int, list[int]]:
     """Wait until brokers have balanced replicas, so that no more of them move, and return those of each log."""
     with trio.move_on_after(within_s):
@@ -249,7 +249,7 @@ async def wait_settled(
     raise TimeoutError(f"brokers still move replicas {within_s:.0f} s after the last fault")
 
 
-async def read_contents(cluster: BrokerCluster, logs: int, within_s: float = CONVERGED_S) -> None:
+async def read_contents(cluster: ProcessCluster, logs: int, within_s: float = CONVERGED_S) -> None:
     """Read every log from its first record to its end; again if a log goes on in another branch meanwhile."""
     place = await cluster.network.add(CONTENTS)
     options = {"servers": cluster.servers, "topic": TOPIC, "folder": str(cluster.folder), "logs": logs}
@@ -267,7 +267,7 @@ async def read_contents(cluster: BrokerCluster, logs: int, within_s: float = CON
         cluster.timeline.problem("a log could not be read to its end")
 
 
-async def start_client(cluster: BrokerCluster, module: Any, name: str, options: dict[str, Any]) -> Node:
+async def start_client(cluster: ProcessCluster, module: Any, name: str, options: dict[str, Any]) -> Node:
     """Start a client in a place of its own. It leaves the processors to brokers, as one on another machine does."""
     place = await cluster.network.add(name)
     command = ("nice", "-n", CLIENT_NICENESS, sys.executable, "-m", module.__name__, json.dumps(options))

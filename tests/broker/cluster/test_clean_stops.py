@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.broker.cluster import producer_client
-from tests.broker.cluster.brokers import READY_S, BrokerCluster, BrokerNode, find_leaders, find_replicas, open_cluster
+from tests.broker.cluster.brokers import READY_S, BrokerNode, ProcessCluster, find_leaders, find_replicas, open_cluster
 from tests.broker.cluster.checker import check
 from tests.broker.cluster.histories import load
 from tests.broker.cluster.run import TOPIC, read_contents, start_client, wait_in_sync
@@ -29,7 +29,7 @@ PLAIN = {"enable.idempotence": False, "request.timeout.ms": 300_000, "socket.tim
 """A producer that repeats a request when its connection has ended, and at no other time."""
 
 
-async def start_producer(cluster: BrokerCluster) -> Node:
+async def start_producer(cluster: ProcessCluster) -> Node:
     options = {"servers": cluster.servers, "topic": TOPIC, "folder": str(cluster.folder), "logs": LOGS, "rate": 200}
     producer = await start_client(
         cluster, producer_client, "producer-0", {**options, "number": 0, "burst": 5, "settings": PLAIN}
@@ -38,7 +38,7 @@ async def start_producer(cluster: BrokerCluster) -> Node:
     return producer
 
 
-async def check_contents(cluster: BrokerCluster, producer: Node) -> None:
+async def check_contents(cluster: ProcessCluster, producer: Node) -> None:
     """End the producer, and check that each of its records is stored once, though perhaps in another order."""
     await producer.terminate(2 * READY_S)
     await wait_in_sync(cluster, LOGS, 3)
@@ -78,7 +78,7 @@ async def test_each_record_is_stored_once_while_logs_get_other_leaders(tmp_path:
         await check_contents(cluster, producer)
 
 
-async def wait_leading(cluster: BrokerCluster, broker: BrokerNode) -> None:
+async def wait_leading(cluster: ProcessCluster, broker: BrokerNode) -> None:
     """Wait until a broker leads a log."""
 
     def is_leading() -> bool:
@@ -87,7 +87,7 @@ async def wait_leading(cluster: BrokerCluster, broker: BrokerNode) -> None:
     await cluster.wait_until(is_leading, f"{broker.name} leads no log")
 
 
-async def wait_drained(cluster: BrokerCluster, asked: BrokerNode, broker: BrokerNode) -> None:
+async def wait_drained(cluster: ProcessCluster, asked: BrokerNode, broker: BrokerNode) -> None:
     """Wait until a broker keeps no log."""
 
     def is_drained() -> bool:
@@ -97,7 +97,7 @@ async def wait_drained(cluster: BrokerCluster, asked: BrokerNode, broker: Broker
     await cluster.wait_until(is_drained, f"{broker.name} keeps logs still", 2 * READY_S)
 
 
-async def prefer(cluster: BrokerCluster, asked: BrokerNode, kept: dict[int, list[int]]) -> None:
+async def prefer(cluster: ProcessCluster, asked: BrokerNode, kept: dict[int, list[int]]) -> None:
     """Have brokers keep logs, the first of which is to lead, and wait until it does."""
 
     def ask() -> None:

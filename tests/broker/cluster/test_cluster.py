@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.broker.cluster import producer_client
-from tests.broker.cluster.brokers import TOWER, BrokerCluster, find_leaders, find_replicas, list_brokers, open_cluster
+from tests.broker.cluster.brokers import TOWER, ProcessCluster, find_leaders, find_replicas, list_brokers, open_cluster
 from tests.broker.cluster.checker import check
 from tests.broker.cluster.faults import FAULTS, NETWORK_FAULTS, Fault
 from tests.broker.cluster.histories import load
@@ -81,14 +81,14 @@ async def test_other_brokers_lead_two_seconds_after_one_is_killed(tmp_path: Path
         assert min(times) < FAILOVER_S, times
 
 
-def is_led(cluster: BrokerCluster, logs: int) -> bool:
+def is_led(cluster: ProcessCluster, logs: int) -> bool:
     """Return whether all running brokers know a running leader of each log."""
     running = {each.number for each in cluster.running()}
     told = [find_leaders(each.servers, TOPIC) for each in cluster.running()]
     return all(len(each) == logs and set(each.values()) <= running for each in told)
 
 
-async def wait_leading(cluster: BrokerCluster, number: int) -> None:
+async def wait_leading(cluster: ProcessCluster, number: int) -> None:
     """Wait until a broker leads a log."""
     servers = next(iter(cluster.brokers.values())).servers
     await cluster.wait_until(lambda: number in find_leaders(servers, TOPIC).values(), f"broker {number} leads no log")
@@ -179,7 +179,7 @@ async def test_brokers_hear_each_other_soon_after_a_network_was_cut_for_long(tmp
         await cluster.wait_until(is_heard, f"the other brokers do not hear {first} yet", CUT_S / 2)
 
 
-async def start_producers(cluster: BrokerCluster, count: int, logs: int) -> list[Node]:
+async def start_producers(cluster: ProcessCluster, count: int, logs: int) -> list[Node]:
     """Start producers, and wait until each has records acknowledged."""
     common = {"servers": cluster.servers, "topic": TOPIC, "folder": str(cluster.folder), "logs": logs, "rate": 500}
     started = [
@@ -198,7 +198,7 @@ def count_acknowledged(folder: Path, producer: int) -> dict[int, int]:
     }
 
 
-async def wait_acknowledged(cluster: BrokerCluster, producer: int) -> None:
+async def wait_acknowledged(cluster: ProcessCluster, producer: int) -> None:
     """Wait until further records of a producer are acknowledged in each log, which were sent meanwhile."""
     before = count_acknowledged(cluster.folder, producer)
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka.broker.core.partition_address import parse_address
 from dafka.storage import open_storage
-from tests.broker.cluster.brokers import SILENT, BrokerCluster, BrokerNode, open_cluster
+from tests.broker.cluster.brokers import SILENT, BrokerNode, ProcessCluster, open_cluster
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -65,7 +65,7 @@ class Campaign:
         seed: Decides what happens.
     """
 
-    def __init__(self, cluster: BrokerCluster, seed: int) -> None:
+    def __init__(self, cluster: ProcessCluster, seed: int) -> None:
         self._cluster = cluster
         self._count = len(cluster.brokers)
         self._draw = random.Random(seed)

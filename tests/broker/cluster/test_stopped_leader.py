@@ -14,7 +14,7 @@ import pytest
 import trio
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.broker.cluster.brokers import READY_S, BrokerCluster, BrokerNode, find_leaders, open_cluster
+from tests.broker.cluster.brokers import READY_S, BrokerNode, ProcessCluster, find_leaders, open_cluster
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs SIGSTOP"),
@@ -134,7 +134,7 @@ def produce(servers: str, first: int, end: int) -> None:
         consumer.close()
 
 
-async def find_leader(cluster: BrokerCluster, servers: str, besides: int = -1) -> BrokerNode:
+async def find_leader(cluster: ProcessCluster, servers: str, besides: int = -1) -> BrokerNode:
     def is_led() -> bool:
         return find_leaders(servers, TOPIC).get(0, besides) != besides
 

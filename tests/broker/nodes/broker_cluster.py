@@ -1,4 +1,4 @@
-"""Several brokers in one process, with a tower."""
+"""BrokerCluster brokers in one process, with a tower."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PATIENCE_S = 60
 
 
 @attrs.define(eq=False)
-class Several:
-    """Several brokers.
+class BrokerCluster:
+    """BrokerCluster brokers.
 
     Attributes:
         config: The configuration of the cluster.
@@ -143,7 +143,7 @@ async def append(broker: BrokerNode, log: Log, *values: bytes) -> int:
 
 
 def distinct(found: list[bytes]) -> list[bytes]:
-    """Return values without those that `Several.append` has appended again."""
+    """Return values without those that `BrokerCluster.append` has appended again."""
     return list(dict.fromkeys(found))
 
 
@@ -172,8 +172,8 @@ def note_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Part
 
 
 @asynccontextmanager
-async def open_several(folder: Path, scheme: str = "filelog") -> AsyncIterator[Several]:
+async def open_broker_cluster(folder: Path, scheme: str = "filelog") -> AsyncIterator[BrokerCluster]:
     """Run a tower, and the brokers that are started."""
     async with open_cluster(Config(), storage=None) as cluster, trio.open_nursery() as nursery:
-        yield Several(cluster.config, nursery, folder, scheme)
+        yield BrokerCluster(cluster.config, nursery, folder, scheme)
         nursery.cancel_scope.cancel()

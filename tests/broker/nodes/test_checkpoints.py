@@ -12,7 +12,14 @@ from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.node import BrokerNode
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, open_storage
-from tests.broker.nodes.broker_cluster import Several, distinct, note_read_indexes, open_several, read, wait_until
+from tests.broker.nodes.broker_cluster import (
+    BrokerCluster,
+    distinct,
+    note_read_indexes,
+    open_broker_cluster,
+    read,
+    wait_until,
+)
 
 pytestmark = pytest.mark.trio
 
@@ -30,23 +37,23 @@ def log_of(broker: BrokerNode) -> ReplicatedLog:
     return log
 
 
-async def end_a_branch(several: Several) -> tuple[str, Partition]:
+async def end_a_branch(cluster: BrokerCluster) -> tuple[str, Partition]:
     """Let another broker lead after the first one, and return what that is called, and the index of its branch."""
-    first, *_ = await several.start_all("a", "b", "c")
+    first, *_ = await cluster.start_all("a", "b", "c")
     await first.create_topic("orders").wait()
-    await several.append("orders", 0, b"1")
-    await several.append("orders", 0, b"2")
-    ((leader, log),) = await several.wait_led("orders")
-    name, ended = several.name_of(leader), log.index_partition
-    await several.stop(name)
-    await several.append("orders", 0, b"3")
-    await several.start(name)
-    await wait_until(lambda: is_in_sync(several))
+    await cluster.append("orders", 0, b"1")
+    await cluster.append("orders", 0, b"2")
+    ((leader, log),) = await cluster.wait_led("orders")
+    name, ended = cluster.name_of(leader), log.index_partition
+    await cluster.stop(name)
+    await cluster.append("orders", 0, b"3")
+    await cluster.start(name)
+    await wait_until(lambda: is_in_sync(cluster))
     return name, ended
 
 
-def is_in_sync(several: Several) -> bool:
-    return any(len(log.leadership.in_sync) == 3 for _, log in several.logs("orders"))
+def is_in_sync(cluster: BrokerCluster) -> bool:
+    return any(len(log.leadership.in_sync) == 3 for _, log in cluster.logs("orders"))
 
 
 def checkpointed_end(broker: BrokerNode, index: Partition) -> int:
@@ -57,36 +64,36 @@ def checkpointed_end(broker: BrokerNode, index: Partition) -> int:
 async def test_a_broker_that_starts_reads_no_index_that_a_checkpoint_covers(
     tmp_path: Path, records_read: list[Partition]
 ) -> None:
-    async with open_several(tmp_path) as several:
-        name, ended = await end_a_branch(several)
-        await wait_until(lambda: all(checkpointed_end(each, ended) == 2 for each in several.brokers.values()))
-        for restarted in [name, *(other for other in several.brokers if other != name)]:
-            before = log_of(several.brokers[restarted]).local_log.ends()
-            await several.stop(restarted)
+    async with open_broker_cluster(tmp_path) as cluster:
+        name, ended = await end_a_branch(cluster)
+        await wait_until(lambda: all(checkpointed_end(each, ended) == 2 for each in cluster.brokers.values()))
+        for restarted in [name, *(other for other in cluster.brokers if other != name)]:
+            before = log_of(cluster.brokers[restarted]).local_log.ends()
+            await cluster.stop(restarted)
             records_read.clear()
-            broker = await several.start(restarted)
+            broker = await cluster.start(restarted)
             assert ended not in records_read
             held = log_of(broker).local_log
             assert {branch: held.ends()[branch] for branch in before} == before
-            await wait_until(lambda: is_in_sync(several))
-        await several.append("orders", 0, b"4")
-        for broker, log in several.logs("orders"):
+            await wait_until(lambda: is_in_sync(cluster))
+        await cluster.append("orders", 0, b"4")
+        for broker, log in cluster.logs("orders"):
             assert distinct(await read(broker, log)) == [b"1", b"2", b"3", b"4"]
 
 
 async def test_a_checkpoint_does_not_count_where_records_were_lost(
     tmp_path: Path, records_read: list[Partition]
 ) -> None:
-    async with open_several(tmp_path) as several:
-        _, ended = await end_a_branch(several)
-        name, broker = next(each for each in several.brokers.items() if not each[1].is_own(ended))
+    async with open_broker_cluster(tmp_path) as cluster:
+        _, ended = await end_a_branch(cluster)
+        name, broker = next(each for each in cluster.brokers.items() if not each[1].is_own(ended))
         await wait_until(lambda: checkpointed_end(broker, ended) == 2)
-        await several.stop(name)
+        await cluster.stop(name)
         async with open_storage(f"filelog:{tmp_path / name}") as storage:
             assert isinstance(storage, DeletesPartitions)
             await storage.delete_partitions([Partition("orders", ended.address)])
         records_read.clear()
-        again = await several.start(name)
+        again = await cluster.start(name)
         assert ended in records_read
         await wait_until(lambda: again.durable_end_of(Partition("orders", ended.address)) == 2)  # fetched again
         log = log_of(again)

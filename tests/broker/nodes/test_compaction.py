@@ -17,7 +17,7 @@ from dafka.config import Config
 from dafka.records import Partition
 from dafka.storage.base import Compactable, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy
-from tests.broker.nodes.broker_cluster import PATIENCE_S, open_several, wait_until
+from tests.broker.nodes.broker_cluster import PATIENCE_S, open_broker_cluster, wait_until
 
 COUNT, KEYS = 200, 9
 
@@ -58,20 +58,20 @@ async def compact(broker: BrokerNode, log: Log) -> None:
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
 async def test_brokers_that_come_late_lead_what_is_left(tmp_path: Path, scheme: str) -> None:
-    async with open_several(tmp_path, scheme) as several:
-        first = await several.start("a")
+    async with open_broker_cluster(tmp_path, scheme) as cluster:
+        first = await cluster.start("a")
         await first.create_topic("prices", 1).wait()
-        ((leader, log),) = await several.wait_led("prices")
+        ((leader, log),) = await cluster.wait_led("prices")
         for number in range(0, COUNT, 20):
             assert await append(leader, log, number, 20) == number
         await compact(leader, log)
         held = await read_all(leader, log)
         assert is_right(held, COUNT)
         assert scheme == "filelog" or len(held) <= KEYS + 1  # the only segment of a file log is still appended to
-        await several.start_all("b", "c")
-        await wait_until(lambda: [len(log.leadership.in_sync) for _, log in several.logs("prices")] == [3])
-        await several.stop("a")
-        ((leader, log),) = await several.wait_led("prices")
+        await cluster.start_all("b", "c")
+        await wait_until(lambda: [len(log.leadership.in_sync) for _, log in cluster.logs("prices")] == [3])
+        await cluster.stop("a")
+        ((leader, log),) = await cluster.wait_led("prices")
         assert leader is not first
         assert await read_all(leader, log) == held
         assert await append(leader, log, COUNT, 20) == COUNT
@@ -79,18 +79,18 @@ async def test_brokers_that_come_late_lead_what_is_left(tmp_path: Path, scheme: 
         found = await read_all(leader, log)
         assert is_right(found, COUNT + 20)
         assert scheme == "filelog" or len(found) <= 2 * KEYS + 2
-        again = await several.start("a")
-        await wait_until(lambda: [len(log.leadership.in_sync) for _, log in several.logs("prices")] == [3])
+        again = await cluster.start("a")
+        await wait_until(lambda: [len(log.leadership.in_sync) for _, log in cluster.logs("prices")] == [3])
         assert again.find_topic("prices") is not None
 
 
 async def test_records_that_are_not_in_the_index_yet_are_not_taken_for_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_several(tmp_path, "sqlite") as several:
-        broker = await several.start("a")
+    async with open_broker_cluster(tmp_path, "sqlite") as cluster:
+        broker = await cluster.start("a")
         await broker.create_topic("prices", 1).wait()
-        ((_, log),) = await several.wait_led("prices")
+        ((_, log),) = await cluster.wait_led("prices")
         await append(broker, log, 0, COUNT)
         storage = broker.storage
         assert isinstance(storage, CompactsPartitions)

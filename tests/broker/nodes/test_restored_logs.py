@@ -38,7 +38,7 @@ from tests.broker.nodes.broker_cluster import (
     distinct,
     make_batch,
     note_read_indexes,
-    open_several,
+    open_broker_cluster,
     read,
     wait_until,
 )
@@ -153,17 +153,17 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
     async def adopt_nothing(_cluster: object) -> None:
         """Leave all logs for later, as if the broker had begun alone."""
 
-    async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all("a", "b", "c")
+    async with open_broker_cluster(tmp_path) as cluster:
+        first, *_ = await cluster.start_all("a", "b", "c")
         await first.create_topic("orders").wait()
-        ((leader, log),) = await several.wait_led("orders")
+        ((leader, log),) = await cluster.wait_led("orders")
         await append(leader, log, b"before")
         await wait_until(lambda: len(log.leadership.in_sync) == 3)
-        away = next(each for each, broker in several.brokers.items() if broker is not leader)
-        await several.stop(away)
+        away = next(each for each, broker in cluster.brokers.items() if broker is not leader)
+        await cluster.stop(away)
         monkeypatch.setattr("dafka.broker.replication.replica_loader.read_index", read_slowly)
         monkeypatch.setattr("dafka.broker.replication.replica_loader.ReplicaLoader.load_first", adopt_nothing)
-        again = await several.start(away)
+        again = await cluster.start(away)
         with trio.fail_after(PATIENCE_S):
             await is_reading.wait()
         await append(leader, log, b"meanwhile")
@@ -184,23 +184,23 @@ async def test_new_leaders_read_little_of_a_log_that_has_had_many(
     monkeypatch.setattr("dafka.broker.startup.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=20))
     names = ("a", "b", "c")
     count = 30
-    async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all(*names)
+    async with open_broker_cluster(tmp_path) as cluster:
+        first, *_ = await cluster.start_all(*names)
         await first.create_topic("orders").wait()
         for leaders in range(4):
-            ((leader, log),) = await several.wait_led("orders")
+            ((leader, log),) = await cluster.wait_led("orders")
             for number in range(count * leaders, count * (leaders + 1)):
                 value = f"{number}".encode()
                 with trio.fail_after(PATIENCE_S):
                     await leader.append(log, make_batch(value, producer=(7, 0, number))).wait_offset()
-            name = several.name_of(leader)
+            name = cluster.name_of(leader)
             records_read.clear()
-            await several.stop(name)
-            ((leader, log),) = await several.wait_led("orders")
+            await cluster.stop(name)
+            ((leader, log),) = await cluster.wait_led("orders")
             assert len(records_read) <= 2 * count
             expected = [f"{number}".encode() for number in range(count * (leaders + 1))]
             assert distinct(await read(leader, log)) == expected
-            await several.start(name)
+            await cluster.start(name)
 
 
 async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
@@ -208,18 +208,18 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
 ) -> None:
     monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_EPOCHS", 2)
     names = ("a", "b", "c")
-    async with open_several(tmp_path) as several:
-        first, *_ = await several.start_all(*names)
+    async with open_broker_cluster(tmp_path) as cluster:
+        first, *_ = await cluster.start_all(*names)
         await first.create_topic("orders").wait()
         for number in range(6):
-            ((leader, log),) = await several.wait_led("orders")
+            ((leader, log),) = await cluster.wait_led("orders")
             with trio.fail_after(PATIENCE_S):
                 await leader.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
-            name = several.name_of(leader)
+            name = cluster.name_of(leader)
             records_read.clear()
-            await several.stop(name)
-            ((leader, log),) = await several.wait_led("orders")
+            await cluster.stop(name)
+            ((leader, log),) = await cluster.wait_led("orders")
             topic_id = leader.order.topics["orders"].topic_id
             assert len({each for each in records_read if each.address.split("/")[1] == topic_id}) <= 3
             assert distinct(await read(leader, log)) == [f"{each}".encode() for each in range(number + 1)]
-            await several.start(name)
+            await cluster.start(name)
