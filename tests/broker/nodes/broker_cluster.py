@@ -1,4 +1,4 @@
-"""BrokerCluster brokers in one process, with a tower."""
+"""Several brokers in one process, with a tower."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 60
 
 @attrs.define(eq=False)
 class BrokerCluster:
-    """BrokerCluster brokers.
+    """Several brokers in one process.
 
     Attributes:
         config: The configuration of the cluster.
