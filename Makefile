@@ -35,11 +35,12 @@ BASE ?= main
 mutants: .venv/dev ## Find what the tests miss in the lines changed since BASE (default: main)
 	$(BIN)/python -m tests.mutation --since $(BASE)
 
-check: .venv/dev ## Check style, docstrings and types
+check: .venv/dev ## Check style, docstrings, types and English
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pydoclint dafka conformance/dafka_conformance benchmarks/dafka_bench
 	$(BIN)/mypy
+	$(BIN)/python -m tests.plain_english
 
 # Offline, into docs/_build/html; any warning, such as a broken link, ends it.
 docs: .venv/dev ## Build the documentation into docs/_build/html

@@ -75,7 +75,7 @@ class Client:
 
 
 async def follow(address: str, followers: int, client: Client) -> None:
-    """Let followers read what is published meanwhile. One of them reads nothing."""
+    """Have followers read what is published meanwhile. One of them reads nothing."""
     host, _, port = address.rpartition(":")
     left = followers - 1
     done = trio.Event()

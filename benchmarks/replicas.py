@@ -114,7 +114,7 @@ def leaders_of(admin: AdminClient, topic: str) -> dict[int, int]:
 
 
 async def measure_metadata(logs: int) -> tuple[float, float]:
-    """Return the seconds until topics were created, and until all brokers told the same leaders of all logs."""
+    """Return the seconds until topics were created, and until all brokers named the same leaders of all logs."""
     count = max(logs // TOPIC_LOGS, 1)
     names = [f"topic-{number}" for number in range(count)]
     new = [NewTopic(name, num_partitions=logs // count, replication_factor=3) for name in names]

@@ -5,7 +5,7 @@
 Tower and store are the `dafka` commands, each in a process of its own; the store syncs before it acknowledges. The
 producers, in this process, send at a steady rate. Spark, in another process, follows the store and repeatedly reads all
 of it. A problem is: an exception or a message about a lock on either side; a micro-batch that does not begin where the
-last one of its partition ended, or lacks or repeats an offset or has a wrong content; a batch read that lacks a record
+last one of its partition ended, or skips or repeats an offset or has a wrong content; a batch read that misses a record
 that was acknowledged before; or an acknowledged record that Spark never read.
 """
 

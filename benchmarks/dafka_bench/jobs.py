@@ -168,13 +168,13 @@ async def sizes(context: JobContext) -> Figures:
 
 
 async def topics(context: JobContext) -> Figures:
-    """Let one consumer of many topics, with one partition each, catch up."""
+    """Measure one consumer of many topics that catches up, with one partition each."""
     async for measured in _catch_up_on_many(context, f"{TOPICS:,} topics", topics=TOPICS, partitions=TOPICS):
         yield measured
 
 
 async def partitions(context: JobContext) -> Figures:
-    """Let one consumer of one topic catch up, with more and more partitions and the same total number of records."""
+    """Measure one consumer that catches up, with more and more partitions and the same total number of records."""
     for number in PARTITIONS:
         title = "1 partition" if number == 1 else f"{number:,} partitions"
         async for measured in _catch_up_on_many(context, title, topics=1, partitions=number):

@@ -146,7 +146,7 @@ class Client(MeasuredProcess):
         await self.wait_event("ready")
 
     async def go(self) -> None:
-        """Let the client begin."""
+        """Start the job of the client."""
         await self.send_command("go")
 
     async def send_command(self, command: str) -> None:

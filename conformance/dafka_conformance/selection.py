@@ -30,7 +30,7 @@ def load_catalog(grammar_path: Path | None) -> Catalog:
         The catalog.
 
     Raises:
-        SelectionError: The file cannot be read, is not ABNF, or lacks a message that scenarios send.
+        SelectionError: The file cannot be read, is not ABNF, or has not all messages that scenarios send.
     """
     try:
         catalog = Catalog.load(grammar_path)
@@ -42,7 +42,7 @@ def load_catalog(grammar_path: Path | None) -> Catalog:
 
 
 def _check_messages(grammar: Grammar, path: Path) -> None:
-    """Raise `GrammarError` if the grammar lacks a message, or a message's fields differ from the shipped grammar's."""
+    """Raise `GrammarError` if the grammar misses a message, or a message's fields differ from the shipped grammar's."""
     for name, form in Grammar.load().formats.by_name.items():
         if name not in grammar.formats.by_name:
             raise GrammarError(f"{path} has no rule for the message {name}, which scenarios send: add the rule")

@@ -26,7 +26,7 @@ class StreamError(LocalError):
 async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
     """Yield the lines of a file, pipe or terminal: as many at a time as are available.
 
-    The last line may lack its line feed.
+    The last line may have no line feed.
 
     Args:
         fd: the file descriptor; it may be in non-blocking mode.

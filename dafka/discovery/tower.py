@@ -52,7 +52,7 @@ class TowerDiscovery:
         self._client: _BeaconClient | None = None
         self._subs = self._tower_keys(beacon.tower_sub)
         self._pubs = self._tower_keys(beacon.tower_pub)
-        # Endpoints of the same position belong to one tower. If their numbers differ, they cannot be told apart.
+        # Endpoints of the same position belong to one tower. If their numbers differ, nothing distinguishes them.
         self._count = len(self._subs) if len(self._subs) == len(self._pubs) else 1
 
     @property

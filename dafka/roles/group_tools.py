@@ -137,7 +137,7 @@ async def find_ends(topics: Iterable[str], config: Config) -> dict[Partition, in
 
 
 async def reset_group(description: GroupDescription, positions: Mapping[Partition, int], config: Config) -> None:
-    """Let a group continue at other records. It must have no members that are alive.
+    """Have a group continue at other records. It must have no members that are alive.
 
     This program is a member of the group for a moment, so that no other one goes on meanwhile.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
-from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its stubs lack it
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # not in its stubs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka.errors import ConfigError

@@ -9,7 +9,7 @@ _DAEMON = "pyspark.daemon"
 
 
 def hide_closed_connections() -> None:
-    """Let a worker end without a traceback if Spark has closed its connection.
+    """Have a worker end without a traceback if Spark has closed its connection.
 
     Spark closes the connection when it has the result, or needs none. The daemon then prints a traceback of
     `BrokenPipeError`, although nothing has failed. It prints other exceptions as before. In a process that is not a

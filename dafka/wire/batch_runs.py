@@ -98,7 +98,7 @@ class BatchRunDecoder:
         return begun
 
     def end(self) -> None:
-        """Let no run be continued any more."""
+        """End all runs: none is continued."""
         self._open.clear()
 
     def decode(self, run: BatchRun) -> Iterator[RecordRun]:

@@ -41,13 +41,13 @@ class FrameError(Exception):
     Attributes:
         message: The message's name in the grammar; empty if it is unknown.
         field: The wrong field.
-        found: The bytes in the place of the signature or the version, if they are another one.
+        found: The bytes instead of the signature or the version, if they are another one.
 
     Args:
         message: The message's name in the grammar; empty if it is unknown.
         field: The wrong field.
         text: A description of the fault.
-        found: The bytes in the place of the signature or the version.
+        found: The bytes instead of the signature or the version.
     """
 
     def __init__(self, message: str, field: str, text: str, found: bytes = b"") -> None:

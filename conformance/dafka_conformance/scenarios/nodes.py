@@ -98,7 +98,7 @@ async def expect_discovered(testbed: Testbed, label: str, clause: str, when: str
 
 
 async def beacons_of(testbed: Testbed, node: TargetNode, clause: str, count: int = 3) -> list[float]:
-    """Return the times of the node's next beacons. Raise `UnmetError` if it sends no more."""
+    """Return the times of the node's next beacons. Raise `UnmetError` if it stops sending them."""
     first = len(node.beacons)
     for number in range(1, count + 1):
         is_there = await testbed.wait(lambda number=number: len(node.beacons) >= first + number, BEACON_INTERVAL_MAX_S)  # type: ignore[misc]

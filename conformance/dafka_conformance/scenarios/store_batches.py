@@ -32,7 +32,7 @@ async def _expect_ack(
 
 
 async def _fetch_batches(testbed: Testbed, producer: ScriptedPeer, first: int, count: int) -> BatchReader:
-    """Let a node with record batches fetch, and return its connection when all has arrived and is checked."""
+    """Have a node with record batches fetch, and return its connection when all has arrived and is checked."""
     consumer = await testbed.add_peer("C")
     reader = await testbed.add_reader(("DIRECT-RECORD-BATCH", b""), ("DIRECT-RECORD", b""))
     await testbed.wait_subscribed(consumer, "FETCH", producer.address)

@@ -125,7 +125,7 @@ class Node(abc.ABC):
 
     @abc.abstractmethod
     async def end_input(self) -> None:
-        """Signal to a producer that there are no more records."""
+        """Signal to a producer that it has got all records."""
 
     @abc.abstractmethod
     async def kill(self) -> None:

@@ -110,7 +110,7 @@ class EmbeddedNode(Node):
         await self._input.send(contents)
 
     async def end_input(self) -> None:
-        """Let the producer close once all its records are acknowledged."""
+        """Have the producer close once all its records are acknowledged."""
         await self._input.aclose()
 
     async def kill(self) -> None:

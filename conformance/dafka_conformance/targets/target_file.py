@@ -208,7 +208,7 @@ def _endpoint(table: Table, key: str) -> str:
 
 
 def _check_command(table: Table, role: RoleCommand, description: TargetFile) -> None:
-    """Raise `TargetError` if the command lacks the tower's endpoints, or the program does not exist."""
+    """Raise `TargetError` if the command has no endpoints of the tower, or the program does not exist."""
     if not role.command:
         raise table.error("command: expected a program and its arguments, not an empty list")
     for name in role.files:

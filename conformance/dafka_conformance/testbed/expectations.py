@@ -28,7 +28,7 @@ class UnmetError(Exception):
 
 
 class LacksError(Exception):
-    """The target lacks an optional ability, named in the text, that the scenario tests. The scenario is skipped."""
+    """The target does not have an optional ability, named in the text. The scenario is skipped."""
 
 
 class CheckLog:

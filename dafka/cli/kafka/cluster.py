@@ -59,7 +59,7 @@ def brokers(as_json: bool, client: HttpClient) -> None:
 @json_option
 @http_options
 def status(as_json: bool, client: HttpClient) -> None:
-    """Say whether all brokers are alive, and all logs led and kept by as many as should.
+    """Check that all brokers are alive, and that each log has a leader and all its replicas.
 
     Exits with 1 if not.
     """
@@ -107,7 +107,7 @@ def _state(broker: dict[str, Any]) -> str:
 )
 @http_options
 def drain(number: int, wait: bool, timeout: int | None, client: HttpClient) -> None:
-    """Let broker NUMBER hand its logs to others, so that it can be taken away.
+    """Have broker NUMBER hand its logs to others, so that it can be taken away.
 
     It serves clients meanwhile. `dafka cluster undrain` takes it back.
     """
@@ -129,6 +129,6 @@ def drain(number: int, wait: bool, timeout: int | None, client: HttpClient) -> N
 @_number
 @http_options
 def undrain(number: int, client: HttpClient) -> None:
-    """Let broker NUMBER lead and keep logs again."""
+    """Have broker NUMBER lead and store logs again."""
     client.ask("POST", f"/brokers/{number}/undrain")
     click.echo(f"broker {number} takes logs again", err=True)

@@ -25,7 +25,7 @@ PARTITIONS_MAX = 10_000
 
 
 class OrphanHeads:
-    """The partitions whose heads a store announces in the place of their producers."""
+    """The partitions whose heads a store announces instead of their producers."""
 
     def __init__(self) -> None:
         self._due: dict[Partition, float] = {}

@@ -238,7 +238,7 @@ class HeadExchange:
         return actions
 
     def _announce_orphan(self, partition: Partition, now: float) -> None:
-        """Announce a partition in the place of its producer, if that has left and there are stores of libdafka."""
+        """Announce a partition instead of its producer, if that has left and there are stores of libdafka."""
         if self._peers.has_foreign_stores() and self._peers.is_orphaned(partition):
             self._orphan_heads.schedule(partition, now)
 

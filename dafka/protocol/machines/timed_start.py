@@ -56,7 +56,7 @@ class TimedStart:
         return len(self._known_ends) < PARTITIONS_MAX
 
     def add_partition(self, partition: Partition) -> bool:
-        """Let a new partition wait; return False if there is no time at which it begins."""
+        """Have a new partition wait; return False if there is no time at which it begins."""
         if self.time_ms is None:
             return False
         self._known_ends[partition] = 0

@@ -248,7 +248,7 @@ class FetchPlanner:
         return found
 
     def _give_place(self, page: _Page) -> None:
-        """Let a partition wait that was not answered or is held back, behind all that were not asked for yet."""
+        """Move a partition that was not answered or is held back to the end of the queue."""
         del self._active[page.partition]
         self._unanswered[page.partition] = page.attempts
 

@@ -22,7 +22,7 @@ class ObjectMissingError(ObjectStoreError):
 
 
 class ObjectConflictError(ObjectStoreError):
-    """The object is not the version that was to be replaced."""
+    """The object is not the expected version."""
 
 
 class Version(NamedTuple):

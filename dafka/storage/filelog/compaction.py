@@ -98,7 +98,7 @@ class SegmentCompaction:
             return 0
 
     def finish(self) -> Compacted:
-        """Put what was written in the place of the segment. Not to be called during another change of the file log."""
+        """Replace the segment with what was written. Not to be called during another change of the file log."""
         log, base = self._log, self._base
         is_there = self._writer.find_log(log.partition) is log and base in log.list_bases() and base != log.head.base
         if not self._done.records_removed or not is_there:

@@ -193,7 +193,7 @@ class LogWriter:
     def replace_segment(
         self, log: PartitionLog, base: int, path: str, rows: bytes, content_bytes_removed: int = 0
     ) -> None:
-        """Put a file with the same sequences as record batches, which is durable, in the place of a segment.
+        """Replace a segment with a durable file that has the same sequences as record batches.
 
         Args:
             log: The partition.
@@ -341,7 +341,7 @@ class LogWriter:
         return {folder for folder in above if folder not in self._synced_folders}
 
     def _write_rows(self, append: PlannedAppend) -> None:
-        """Write when the records are stored: before the records, so that these never lack it while the system runs."""
+        """Write when the records are stored. It is written before them, so that no record is without it."""
         if append.rows:
             with self.pool.open_file(append.stored_path, is_created=True) as fd:
                 if append.begins_segment:

@@ -112,7 +112,7 @@ def read_version(connection: sqlite3.Connection, path: str) -> int:
 
 
 def create_views(connection: sqlite3.Connection, version: int) -> None:
-    """Let a connection read a file of an older version as if it had this one."""
+    """Have a connection read a file of an older version as if it had this one."""
     for name, (since, select) in _VIEWS.items():
         if version < since:
             connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
@@ -121,7 +121,7 @@ def create_views(connection: sqlite3.Connection, version: int) -> None:
 
 
 def drop_views(connection: sqlite3.Connection) -> None:
-    """Let a connection read the tables themselves, after a writer has upgraded the file."""
+    """Have a connection read the tables themselves, after a writer has upgraded the file."""
     for name in (*_VIEWS, "partitions"):
         connection.execute(f"DROP VIEW IF EXISTS temp.{name}")
 

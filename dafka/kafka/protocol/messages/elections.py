@@ -14,7 +14,7 @@ class ElectableTopic(Struct):
 
 
 class ElectLeadersRequest(Request, key=ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+"):
-    """Let logs get other leaders."""
+    """Have other brokers lead logs."""
 
     election_type: Int8 = field("1+", default=0)
     topic_partitions: list[ElectableTopic] | None
