@@ -63,7 +63,7 @@ class ListenerCounters(Protocol):
 
 
 class Listener(Protocol):
-    """A listener of a broker, for those who ask what all listeners do."""
+    """A server of a broker, as the others and the console see it."""
 
     @property
     def crowd(self) -> ConnectionQuotas:
@@ -120,7 +120,7 @@ class Broker:
         node.on_removed = self._on_removed
 
     def _admit_batch(self, log: Log, entry: BatchEntry) -> bool:
-        """Return whether a batch of a producer with an id that is in another branch of a log is to be appended.
+        """Return whether to append a divergent batch of a producer with an id.
 
         With the availability "majority", no producer has got an answer to it. It sends the batch again, or has done so
         under another epoch, so that nobody could tell the two from each other.

@@ -35,7 +35,7 @@ class HeadAnnouncer:
         self._added.set()
 
     def forget(self, partition: Partition) -> None:
-        """Announce a partition no more."""
+        """Stop announcing a partition."""
         self._due.pop(partition, None)
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a broker among others: logs led and kept, replicas that lack something, and elections.
+"""Prometheus metrics of a broker among others: logs led and stored, replicas that are behind, and elections.
 
 This module needs the extra `dafka[metrics]`.
 """

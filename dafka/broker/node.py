@@ -334,7 +334,7 @@ class BrokerNode(Store):
         await self.replicator.wait_leadership(log)
 
     def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
-        """Have other brokers keep a log. Those that are new get what they lack, then those that are not named leave.
+        """Have other brokers store a log. New replicas copy it; then those that are not named leave.
 
         They keep it until others are named, or one of them is drained or dies for good.
 
@@ -592,7 +592,7 @@ class BrokerNode(Store):
         plan = self.order.plan(batches, time_ms, earlier)
         state = self._state.begin_write(time_ms)
         self.replicator.begin_write()
-        # A log that this broker leads no more when they are durable has them on a side branch, which the others heal.
+        # If this broker no longer leads a log when they are durable, they have diverged there, and are merged later.
         written = [*plan.index_records, *state]
         are_shown = [self._is_announced_to_others(batch.partition) for batch in written]
         try:
@@ -663,7 +663,7 @@ class BrokerNode(Store):
         self._sockets.publish(messages)
 
     def acknowledge(self, ends: Mapping[Partition, int]) -> None:
-        """Tell the leaders of logs up to which sequences their indexes are held, with all records that these name."""
+        """Acknowledge index records that are stored here together with the records that they refer to."""
         self.publish([wire.Ack(each.address, each.topic, end - 1, self.address) for each, end in ends.items() if end])
 
     def expect_records(self, ends: Mapping[Partition, int]) -> None:
@@ -702,11 +702,11 @@ class BrokerNode(Store):
         await self._durable.wait()
 
     def announce(self, partition: Partition) -> None:
-        """Let other nodes know of a partition of this broker's own that it has kept for itself."""
+        """Announce a partition of this broker that was not visible to other nodes."""
         self.announce_until(partition, self.order_end(partition))
 
     def announce_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
-        """Let other nodes have a partition of this broker's own up to a sequence, and know of it."""
+        """Announce a partition of this broker up to a sequence, so that other nodes can fetch it."""
         if end:
             self._broker_machine.store_own(partition, end)
         if end and is_announced:
@@ -719,7 +719,7 @@ class BrokerNode(Store):
         return self._state.end_of(partition) if log is None else log.index_end
 
     def announce_control(self) -> None:
-        """Let other nodes know of this broker's control records."""
+        """Announce this broker's control records."""
         self._is_announced = True
         for topic in CONTROL_TOPICS:
             self.announce(Partition(topic, self.address))

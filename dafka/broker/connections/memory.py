@@ -228,7 +228,7 @@ class MemoryPool:
             size: How much.
 
         Returns:
-            How much was taken, which is to be given back.
+            How much was taken. The caller gives it back.
         """
         return await self._wait(_Waiter(source, min(size, self._bytes_max)))
 

@@ -86,10 +86,10 @@ class CoordinatorLog:
 
         What the leader before has written may still be on its way to enough replicas, or come back later. A record of
         this leader is the border: when enough replicas have it, they have everything before; and what the other one
-        has written counts no more if it comes behind it.
+        has written does not count if it comes after this.
 
         Raises:
-            NotLeaderError: This broker leads the log no more.
+            NotLeaderError: This broker no longer leads the log.
             StorageError: The storage fails.
         """
         if self._epoch or not self.is_settled:
@@ -126,7 +126,7 @@ class CoordinatorLog:
                 needed have them.
 
         Raises:
-            NotLeaderError: This broker leads the log no more.
+            NotLeaderError: This broker no longer leads the log.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._append_put)

@@ -122,7 +122,7 @@ class CoordinatorShard:
             task_status: The slot is loaded, or waits for other brokers.
 
         Raises:
-            NotLeaderError: This broker leads the log no more.
+            NotLeaderError: This broker no longer leads the log.
             StorageError: The storage fails, or a newer version of dafka has written the state.
         """
         waits_for_others = not self._state.is_settled or self.epoch > 0
@@ -243,7 +243,7 @@ class CoordinatorShard:
             self._execute(self._waiting.popleft()[1])
 
     async def _keep_time(self) -> None:
-        """Let sessions, rebalances and transactions expire."""
+        """Expire sessions, rebalances and transactions."""
         while True:
             self._changed = trio.Event()
             deadlines = (self.groups.next_deadline_ms(), self.transactions.next_deadline_ms())

@@ -177,7 +177,7 @@ class Coordinators:
             status = trio.TASK_STATUS_IGNORED
 
     async def _serve_epoch(self, log: Log, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
-        """Serve a slot until this broker leads its log no more, or in another epoch."""
+        """Serve a shard until this broker no longer leads its log in this epoch."""
         slot = self._slots[log.number] = self._make_slot(log)
         try:
             async with trio.open_nursery() as nursery:

@@ -55,7 +55,7 @@ class GroupCoordinators:
         return [slot.groups for slot in self._coordinators.served()]
 
     async def join_group(self, request: JoinRequest) -> JoinResult:
-        """Let a member join a group, and wait until the group's members are known."""
+        """Add a member to a group, and wait until the group's members are known."""
         try:
             slot = self._coordinators.find(request.group_id)
             result: JoinResult = await slot.ask(
@@ -67,7 +67,7 @@ class GroupCoordinators:
         return result
 
     async def sync_group(self, request: SyncRequest) -> SyncResult:
-        """Tell a member its assignment, when the leader has assigned."""
+        """Return a member's assignment when the group's leader has sent it."""
         try:
             slot = self._coordinators.find(request.group_id)
             result: SyncResult = await slot.ask(

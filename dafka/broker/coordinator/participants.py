@@ -121,7 +121,7 @@ class Ask(Message):
 
 
 class KnownTransactions:
-    """Which producers' transactions a log or group takes part in, as far as this leader was told.
+    """The producers whose transactions a log or group takes part in, as far as this leader knows.
 
     Args:
         epoch: The leader epoch of the log.
@@ -176,7 +176,7 @@ class TransactionParticipants:
         logs: Sequence[TopicPartition] = (),
         groups: Sequence[str] = (),
     ) -> None:
-        """Tell the leaders of logs and groups that these take part in a transaction."""
+        """Inform the leaders of logs and groups that these take part in a transaction."""
         for place in _places(logs, groups):
             log = self._log_of(place)
             if log is None:
@@ -188,7 +188,7 @@ class TransactionParticipants:
                 self._post.send(log.leadership.leader, begin)
 
     async def end(self, slot: CoordinatorShard, ending: WriteMarkers) -> None:
-        """End a transaction in all logs and groups that take part, whoever leads them, and tell the coordinator."""
+        """End a transaction in all logs and groups that take part, and inform the coordinator."""
         async with trio.open_nursery() as nursery:
             for place in _places(ending.partitions, ending.groups):
                 nursery.start_soon(self._end_at, slot, place, ending)
@@ -380,7 +380,7 @@ class TransactionParticipants:
             self._note_begun(log, message.place, message.producer)
 
     def _on_ask(self, sender: str, message: Ask) -> None:
-        """Tell a leader whether its log takes part in a transaction, when that is durable."""
+        """Answer a leader whether its log takes part in a transaction, when that is durable."""
         name, producer, place = message.transactional_id, message.producer, message.place
         slot = self._slot_of(name)
         if slot is None:

@@ -90,7 +90,7 @@ class TransactionCoordinators:
     async def add_partitions(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> ErrorCode:
-        """Let logs take part in a transaction, which begins if there is none. All of them must exist."""
+        """Add logs to a transaction, which begins if there is none. All of them must exist."""
         logs = list(partitions)
         try:
             slot = self._coordinators.find(transactional_id)
@@ -105,7 +105,7 @@ class TransactionCoordinators:
         return error
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
-        """Let the offsets of a group take part in a transaction, which begins if there is none."""
+        """Add the offsets of a group to a transaction, which begins if there is none."""
         try:
             slot = self._coordinators.find(transactional_id)
             error: ErrorCode = await slot.ask(

@@ -1,8 +1,8 @@
 """Messages between brokers: records of the topic `$messages`, of which each broker has a partition that all read.
 
-Brokers need no credentials of each other for that, no addresses of listeners and no further protocol: whoever may
-publish in the cluster may send. A message is for one life of one broker. What was sent to it before it has started
-again reaches it, but does not count: its sender does not know what has become of it, and sends it again if needed.
+Brokers need no credentials of each other for that, no addresses and no other protocol: each node that can publish in the
+cluster can send. A message is for one incarnation of one broker. A message to an earlier incarnation arrives, but does
+not count: its sender gets no answer, and sends it again if needed.
 Messages from one broker to another arrive in their order, each once.
 """
 
@@ -94,7 +94,7 @@ class BrokerMessenger:
         self._handlers[message.KIND] = message, handler
 
     def introduce(self) -> None:
-        """Tell all brokers that this one has begun a new life."""
+        """Inform all brokers of this incarnation."""
         self._put("", None, _Life(self._life))
 
     def send(self, address: str, message: Message) -> None:

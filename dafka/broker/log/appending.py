@@ -255,7 +255,7 @@ def append_batches(
 
 
 def _find_earlier(broker: Broker, log: Log, producers: LogProducers, header: BatchHeader) -> AppendedBatch | None:
-    """Return a batch as it was appended before; None if it is to be appended. Raises `AppendRefusedError`."""
+    """Return a batch as it was appended before; None if it is new. Raises `AppendRefusedError`."""
     check = producers.check_batch(header)
     if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
         # What it follows may be on its way: librdkafka sends batches to a new leader before it repeats those that the

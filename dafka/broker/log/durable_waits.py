@@ -1,6 +1,6 @@
 """The waits of requests until something is durable: each ends in time, or when the storage has failed for a while.
 
-What was to be written stays, and is written when the storage takes it again. So a request whose wait has ended is
+Unwritten records stay, and are written when the storage takes them again. So a request whose wait has ended is
 answered that it may be carried out later. Requests that come while the storage fails are refused at once, and never
 carried out.
 """
@@ -48,7 +48,7 @@ class DurableWaits:
                 each.cancel()
 
     def note_success(self) -> None:
-        """Note that the storage has taken what was to be written."""
+        """Record that the storage has written everything that waited."""
         self.problem, self._failing_since = "", None
 
     def check(self) -> None:

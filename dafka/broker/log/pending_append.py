@@ -53,7 +53,7 @@ class PendingAppend:
         log = self.log
         while log.is_replicated and not self.durable.is_set():
             with self.watchers.watching([log]) as advanced:
-                self._check_log()  # a broker that cannot write leads no more where others can
+                self._check_log()  # a broker that cannot write no longer leads where others can
                 await advanced.wait()
         await self.durable.wait()
         offset = self.find_offset()

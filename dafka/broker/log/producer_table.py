@@ -55,7 +55,7 @@ class ProducerTable:
         self.of(log).add_batch(_header_of(entry), entry.timestamp_ms)
 
     def admit(self, log: Log, entry: BatchEntry) -> bool:
-        """Note a batch of another branch of a log, and return whether the log lacks it."""
+        """Record a divergent batch of a log, and return whether the log does not have it yet."""
         producers = self.of(log)
         header = attrs.evolve(_header_of(entry), is_transactional=False)
         if producers.has_appended(header):

@@ -1,4 +1,4 @@
-"""Frees the space of the records that a broker keeps no longer, and of what its indexes and its state need no more."""
+"""Frees the space of expired records, and of obsolete records of indexes and local state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LogRetention:
         self._trimmed: dict[str, int] = {}
 
     async def apply(self) -> dict[Partition, int]:
-        """Drop the records beyond the limits of each topic, and what indexes and state need no more.
+        """Drop the records beyond the limits of each topic, and obsolete records of indexes and local state.
 
         Returns:
             By partition of which records were dropped, the sequence of the first one that is left.

@@ -1,4 +1,4 @@
-"""Wakes up those who wait for logs to get further."""
+"""Notifies waiters when a log advances."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class LogWaiters:
                     del self._advanced[log]
 
     def notify(self, log: Log) -> None:
-        """Wake up those who watch a log."""
+        """Wake up the waiters of a log."""
         for advanced in self._advanced.get(log, ()):
             advanced.set()

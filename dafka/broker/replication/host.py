@@ -47,7 +47,7 @@ class Host(Protocol):
         """Send messages."""
 
     def acknowledge(self, ends: Mapping[Partition, int]) -> None:
-        """Tell the leaders of logs up to which sequences their indexes are held, with all records that these name."""
+        """Acknowledge index records that are stored here together with the records that they refer to."""
 
     def expect_records(self, ends: Mapping[Partition, int]) -> None:
         """Fetch records of partitions up to sequences that other brokers have; 0: at least one more than is here."""
@@ -83,13 +83,13 @@ class Host(Protocol):
         """Note that this broker leads a log, whose index others read."""
 
     def announce(self, partition: Partition) -> None:
-        """Let other nodes know of a partition of this broker's own that it has kept for itself."""
+        """Announce a partition of this broker that was not visible to other nodes."""
 
     def announce_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
-        """Let other nodes have a partition of this broker's own up to a sequence, and know of it."""
+        """Announce a partition of this broker up to a sequence, so that other nodes can fetch it."""
 
     def announce_control(self) -> None:
-        """Let other nodes know of this broker's control records."""
+        """Announce this broker's control records."""
 
     def may_create(self, topic: str) -> bool:
         """Return whether a topic that a producer has begun gets logs."""

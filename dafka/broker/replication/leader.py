@@ -21,7 +21,7 @@ from dafka.records import Partition
 _LOGGER = logging.getLogger("dafka.broker")
 
 IN_SYNC_S = 5.0
-"""How long a replica that lacks records counts as in sync, in seconds."""
+"""How long a replica that is behind counts as in sync, in seconds."""
 
 PLACED_RECORDS = 100_000
 """How many records of a producer get their offsets together when a broker begins to lead a log."""
@@ -42,8 +42,8 @@ class LedLogs:
         refresh: Tells clients who leads a log.
 
     Attributes:
-        admit_batch: Returns whether a batch of another branch is to be appended: its producer has not appended it to
-            this one already. Set by those who know producers.
+        admit_batch: Returns whether to append a divergent batch: its producer has not appended it to this epoch
+            already.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LedLogs:
                 self._lacking.pop(log.name).set()
 
     def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:
-        """Look whether other branches of logs have something that the logs lack, which this broker leads."""
+        """Look for divergent records of the logs that this broker leads."""
         for log in logs:
             if log.replica.led_epoch is not None:
                 self._to_heal[log] = None
@@ -197,7 +197,7 @@ class LedLogs:
     # Following
 
     def _follow_later(self, log: ReplicatedLog) -> None:
-        """Let clients read from this broker what it holds of a log that another one leads, if it is in a rack."""
+        """Have clients read from this broker what it has of a log that another one leads, if it is in a rack."""
         if self._brokers.own.rack and log.replica.led_epoch is None:
             self._to_follow[log.name] = None
             self._followable.set()
@@ -286,7 +286,7 @@ class LedLogs:
             self._host.wake()
 
     def _has_ended(self, log: ReplicatedLog, branch: LeaderAndEpoch, leading: LeaderAndEpoch) -> bool:
-        """Return whether the leader of a branch appends to it no more, as far as this broker knows."""
+        """Return whether the leader of an epoch has stopped appending to it, as far as this broker knows."""
         return log.replica.has_voted(branch.leader, leading.epoch) or not self._brokers.is_alive(branch.leader)
 
     def _admit(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:

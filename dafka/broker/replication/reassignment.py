@@ -33,7 +33,7 @@ AWAY_S = 60.0
 """For how long at least a broker that was away looks whether others have replaced it, in seconds."""
 
 SPACE_STEP = 0.02
-"""By which part of itself the free space of a broker changes until others are told."""
+"""By which part of itself the free space of a broker changes until it is published again."""
 
 
 class Reassigner:
@@ -118,7 +118,7 @@ class Reassigner:
         self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
 
     def release_replicas(self, name: str, number: int) -> None:
-        """Let brokers choose again who keeps a log, after `change_replicas`."""
+        """Have brokers choose the replicas of a log again, after `change_replicas`."""
         topic = self._order.topics[name]
         left = {each: found for each, found in topic.assignments.items() if each != number}
         if len(left) < len(topic.assignments):
@@ -129,7 +129,7 @@ class Reassigner:
         self._put_topic(changed)
 
     async def run(self) -> None:
-        """Have further brokers keep logs, and others no more, as brokers come and go, until cancelled."""
+        """Add and remove replicas as brokers come and go, until cancelled."""
         self._note_away()
         while True:
             await trio.sleep(BALANCING_S)
@@ -154,7 +154,7 @@ class Reassigner:
                     self._assign(topic, number, replicas)
 
     def prefer_leaders(self, log: ReplicatedLog) -> None:
-        """Tell the machine of a log which brokers are meant to lead it."""
+        """Set the preferred leaders of a log."""
         self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
 
     def _place_all(self) -> Iterator[LogPlacement]:
@@ -263,13 +263,13 @@ class Reassigner:
             await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:
-        """Tell the other brokers how much space is free."""
+        """Publish how much space is free."""
         free, told = free_bytes(self._storage_url), self._brokers.own.free_bytes
         if abs(free - told) > SPACE_STEP * max(told, 1):
             self._describe(free_bytes=free)
 
     def _count_under_replicated(self) -> None:
-        """Tell all nodes how many logs too few brokers have whole."""
+        """Publish how many logs are under-replicated."""
         count = len(self.under_replicated())
         if count != self._brokers.own.under_replicated_logs:
             self._describe(under_replicated_logs=count)

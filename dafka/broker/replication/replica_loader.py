@@ -121,9 +121,9 @@ class ReplicaLoader:
         return found, ends
 
     def _show_ended(self, state: Log, log: ReplicatedLog, ends: Mapping[Partition, int]) -> None:
-        """Let other brokers have what they lack of branches that this one has led before it was restarted.
+        """Offer other brokers the records of epochs that this one has led before it was restarted.
 
-        With "majority", they know from the rows what they lack of all but the latest ones.
+        With "majority", they know from epoch starts what they miss of all but the latest ones.
         """
         led = state.index_partition if self._order.leads(state) else None
         row = log.replica.latest

@@ -65,7 +65,7 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 """The topics of which every broker keeps all partitions."""
 
 FETCH_AGAIN_S = 1.0
-"""Seconds after which what replicas lack is fetched again if it has not come. There may be thousands of partitions."""
+"""Seconds after which missing records are fetched again. There may be thousands of partitions."""
 
 MISSED_EPOCHS = 8
 """By how many changes of its leader a log may be further than the broker knows that deletes its topic."""
@@ -203,7 +203,7 @@ class Replicator:
             return
         was_alone = self.is_alone
         self.brokers.record_registration(broker)
-        if self._nursery is None and broker.number != own.number:  # whoever had that number before has left
+        if self._nursery is None and broker.number != own.number:  # the broker that had that number before has left
             self.brokers.expect(broker.address, trio.current_time())
         has_racks = any(each.rack for each in self.brokers.all())
         if has_racks != self._has_racks:
@@ -426,7 +426,7 @@ class Replicator:
             can_write = self._broker.can_write
             number = self._rounds.begin(lease_time(), is_replaceable=self.brokers.is_replaceable(can_write=can_write))
             self._broker.publish([ask_round(self._broker.address, number, can_write=can_write)])
-        self._note_answered()  # those who wait look again: another broker may lead
+        self._note_answered()  # waiters look again: another broker may lead
 
     def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]) -> None:
         """Answer other brokers that have asked whether this one hears them, and take in what they answer.
@@ -495,7 +495,7 @@ class Replicator:
             self.brokers.record_heartbeat(broker, now)
 
     def describe(self, **changes: Any) -> None:
-        """Tell the other brokers what has changed about this one."""
+        """Publish what has changed in the registration of this broker."""
         before = self.brokers.own
         own = self.brokers.own = attrs.evolve(before, **changes)
         if own.number != before.number:
@@ -662,7 +662,7 @@ class Replicator:
             self._show_life_if_due()
 
     def _refresh(self, log: ReplicatedLog) -> None:
-        """Tell clients who leads a log."""
+        """Update what clients see of the leadership of a log."""
         state = self._order.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
@@ -687,7 +687,7 @@ class Replicator:
             presumed_leader,
             learners,
         )
-        if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not told readers
+        if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not notified readers
             state.high_watermark = replica.high_watermark
             self._broker.watchers.notify(state)
         can_part = replica.availability is Availability.BRANCH

@@ -40,7 +40,7 @@ class StepDown:
 
 @attrs.frozen
 class AdvanceHighWatermark:
-    """Let readers read up to an offset."""
+    """Readers can read up to an offset."""
 
     offset: int
 
