@@ -1,7 +1,7 @@
 """Messages between brokers: records of the topic `$messages`, of which each broker has a partition that all read.
 
-Brokers need no credentials of each other for that, no addresses and no other protocol: each node that can publish in the
-cluster can send. A message is for one incarnation of one broker. A message to an earlier incarnation arrives, but does
+Brokers need no credentials of each other for that, no addresses and no other protocol: each node that can publish in
+the cluster can send. A message is for one incarnation of one broker. A message to an earlier incarnation arrives, but does
 not count: its sender gets no answer, and sends it again if needed.
 Messages from one broker to another arrive in their order, each once.
 """
