@@ -18,7 +18,6 @@ from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
 from dafka.broker.replication.replicator import CONTROL_TOPICS
-from dafka.broker.storage_space import STATE_TOPICS, is_internal
 from dafka.config import Config
 from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
@@ -33,6 +32,19 @@ from dafka.wire import Role
 
 _COUNTED_RECORDS = 10**6
 """Records without contents that are placed together."""
+
+_STATE_TOPICS = (
+    TOPICS_TOPIC,
+    BROKERS_TOPIC,
+    BRANCHES_TOPIC,
+    CHECKPOINTS_TOPIC,
+    "$groups",
+    "$offsets",
+    "$transactions",
+)
+"""The topics of a broker's state."""
+
+_INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS))
 
 
 async def load_broker(
@@ -61,7 +73,7 @@ async def load_broker(
     cluster.note_indexes(held)
     cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
     await _load_indexes(storage, order, held, restore_producer)
-    visible = {partition: info for partition, info in held.items() if not is_internal(partition, storage.identity)}
+    visible = {partition: info for partition, info in held.items() if not _is_internal(partition, storage.identity)}
     for partition, info in visible.items():
         first = max(info.earliest_sequence, order.producer_starts.get(partition, 0))
         is_begun = info.end_sequence > first and broker.creates_topic_of(partition)
@@ -175,11 +187,11 @@ async def serve_broker(
     with unwrap_group():
         async with open_storage(config.storage_url) as storage:
             identity = storage.identity
-            state = LocalState(identity, STATE_TOPICS)
+            state = LocalState(identity, _STATE_TOPICS)
             await state.load(storage)
             order = OffsetAssigner(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
             held = await storage.partitions()
-            visible = {each: info for each, info in held.items() if not is_internal(each, identity)}
+            visible = {each: info for each, info in held.items() if not _is_internal(each, identity)}
 
             def keeps(partition: Partition) -> bool | None:
                 return broker.replicator.keeps(partition)
@@ -212,3 +224,8 @@ async def serve_broker(
                 await load_broker(broker, state, held, restore_producer)
                 broker._report_opened(config.store.storage, visible)
                 await broker._run(task_status)
+
+
+def _is_internal(partition: Partition, identity: str) -> bool:
+    """Return whether a partition has a broker's indexes or state. The broker has this identity."""
+    return partition.topic in _INTERNAL_TOPICS and partition.address.partition("/")[0] == identity

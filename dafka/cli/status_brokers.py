@@ -9,11 +9,10 @@ from contextlib import AsyncExitStack, suppress
 import attrs
 import trio
 
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
-from dafka.broker.registrations import read_brokers
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, decode_broker
 from dafka.cli.terminal import counted
 from dafka.config import Config
-from dafka.errors import DiscoveryError
+from dafka.errors import DiscoveryError, StorageFormatError
 from dafka.protocol import ClusterSurvey
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.roles import Reader, open_reader
@@ -84,3 +83,26 @@ def broker_faults(brokers: Iterable[BrokerView]) -> Iterator[str]:
         elif each.under_replicated_logs:
             logs = counted(each.under_replicated_logs, "log")
             yield f"broker {each.number} leads {logs} of which fewer brokers have all records than should"
+
+
+async def read_brokers(reader: Reader) -> list[BrokerRegistration]:
+    """Return the brokers of a cluster by number, as they have described themselves last.
+
+    Args:
+        reader: A reader of the topic `$brokers`. It waits without limit for records that no store sends.
+
+    Returns:
+        The brokers, living or not. Those that have left are not among them, nor descriptions that this version of dafka
+        cannot read.
+    """
+    found = []
+    for partition, end in reader.ends().items():
+        if partition.topic != BROKERS_TOPIC or not end:
+            continue
+        records = reader.read(partition, end - 1, end)
+        async for batch in records:
+            with suppress(StorageFormatError):
+                found += [decode_broker(partition.address, value) for value in batch.values if value]
+        records.close()
+    members = [each for each in found if not each.has_left]
+    return sorted(members, key=lambda broker: (broker.number, broker.address))

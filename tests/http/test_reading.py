@@ -13,7 +13,7 @@ from dafka.batches import check_crc, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.positions import (

@@ -25,8 +25,7 @@ from dafka.broker.core.coordination.effects import WriteMarkers
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import Producer
-from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.log.producer_state import Marker, Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.producer_table import ProducerTable

@@ -7,8 +7,7 @@ import attrs
 from dafka.batches import BatchHeader, Compression, TimestampType
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, IndexRewriteEntry, MarkerEntry, ProducerEntry
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import LogProducers, ProducerStateSettings
-from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.log.producer_state import LogProducers, Marker, ProducerStateSettings
 
 _BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
 """The header of a batch of which only the producer is known."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,7 +20,6 @@ from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.broker.replication.host import Host
 from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
-from dafka.broker.storage_space import free_bytes
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.protocol.rendezvous import rank_nodes
@@ -264,7 +265,7 @@ class Reassigner:
 
     def _measure_space(self) -> None:
         """Publish how much space is free."""
-        free, told = free_bytes(self._storage_url), self._brokers.own.free_bytes
+        free, told = _free_bytes(self._storage_url), self._brokers.own.free_bytes
         if abs(free - told) > SPACE_STEP * max(told, 1):
             self._describe(free_bytes=free)
 
@@ -283,3 +284,11 @@ class Reassigner:
             if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < wanted:
                 found.append(log)
         return found
+
+
+def _free_bytes(url: str) -> int:
+    """Return the free space of the file system that a storage is on, in bytes."""
+    path = Path(url.partition(":")[2].partition("?")[0])
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free

@@ -15,8 +15,8 @@ from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.node import BrokerNode
-from dafka.broker.registrations import read_brokers
 from dafka.broker.startup import serve_broker
+from dafka.cli.status_brokers import read_brokers
 from dafka.errors import ConfigError, NotLeaderError, StorageError
 from dafka.roles import open_producer, open_reader
 from tests.broker.nodes.broker_cluster import (

@@ -21,11 +21,18 @@ from dafka.batches import BatchHeader
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_batches import BATCHES_REMEMBERED, PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.sequence_ranges import SEQUENCES, SequenceRanges
-from dafka.broker.core.log.transaction_markers import Marker
 
 GAP_WAIT_MS = 1000
 """How long a producer must retry a batch whose predecessors are missing. They come in this time if the producer sends
 them again, or if they are on the other side of a network partition that has ended."""
+
+
+class Marker(NamedTuple):
+    """The end of a transaction in a log, as Kafka's control batches have it."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
 
 
 class Producer(NamedTuple):

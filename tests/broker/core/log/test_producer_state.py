@@ -6,9 +6,8 @@ import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.producer_state import GAP_WAIT_MS, AppendedBatch, LogProducers, ProducerStateSettings
+from dafka.broker.core.log.producer_state import GAP_WAIT_MS, AppendedBatch, LogProducers, Marker, ProducerStateSettings
 from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
-from dafka.broker.core.log.transaction_markers import Marker
 from tests.broker.core.coordination.model.broker import Log, make_header
 
 SETTINGS = ProducerStateSettings()

@@ -11,8 +11,7 @@ from dafka.batches import encode_batch, read_header
 from dafka.broker.core.log.entries import IndexRewriteEntry, MarkerEntry, is_rewrite
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.log.offset_assigner import OffsetAssigner, leader_partition
-from dafka.broker.core.log.producer_state import ProducerStateSettings
-from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.log.producer_state import Marker, ProducerStateSettings
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch

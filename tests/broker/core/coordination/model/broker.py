@@ -19,8 +19,7 @@ from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
 from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches
-from dafka.broker.core.log.producer_state import LogProducers, ProducerStateSettings
-from dafka.broker.core.log.transaction_markers import Marker
+from dafka.broker.core.log.producer_state import LogProducers, Marker, ProducerStateSettings
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from dafka.broker.core.transactions.settings import TransactionSettings
